@@ -1,0 +1,156 @@
+#include "base/thread.h"
+#include "base/clock.h"
+#include "base/memory.h"
+
+int ddp__cond_init(pthread_cond_t *c)
+{
+#ifdef __APPLE__
+    return pthread_cond_init(c, NULL);
+#else
+    pthread_condattr_t attr;
+    int why = pthread_condattr_init(&attr);
+
+    if (why) return why;
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    why = pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+    return why;
+#endif
+}
+
+int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
+{
+    struct timespec ts;
+
+    if (when < 0) return pthread_cond_wait(c, m);
+#ifdef __APPLE__
+    {
+        double left = when - ddp_now();
+        if (left < 0) left = 0;
+        ts.tv_sec = (time_t)left;
+        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
+        return pthread_cond_timedwait_relative_np(c, m, &ts);
+    }
+#else
+    ts.tv_sec = (time_t)when;
+    ts.tv_nsec = (long)((when - (double)ts.tv_sec) * 1e9);
+    return pthread_cond_timedwait(c, m, &ts);
+#endif
+}
+
+struct ddp__pool {
+    pthread_mutex_t lock;
+    pthread_cond_t  work, idle;
+    pthread_t      *thread;      /* [threads - 1] */
+    int             threads;
+    int             stop;
+    int             busy;        /* helpers inside the current job */
+    unsigned long   job;         /* number of the current job */
+    ddp__range_fn   fn;
+    void           *user;
+    long            items, grain;
+    long            next;        /* first item nobody has taken; atomic */
+};
+
+/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are
+ * independent by contract. */
+static void ddp__pool_drain(ddp__pool *p)
+{
+    for (;;) {
+        long first = ddp__atomic_add(&p->next, p->grain);
+        long last = first + p->grain;
+        if (first >= p->items) return;
+        p->fn(p->user, first, last < p->items ? last : p->items);
+    }
+}
+
+static void *ddp__pool_main(void *arg)
+{
+    ddp__pool *p = (ddp__pool *)arg;
+    unsigned long seen = 0;
+
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (!p->stop && p->job == seen) pthread_cond_wait(&p->work, &p->lock);
+        if (p->stop) break;
+        seen = p->job;
+        p->busy++;
+        pthread_mutex_unlock(&p->lock);
+        ddp__pool_drain(p);
+        pthread_mutex_lock(&p->lock);
+        if (--p->busy == 0) pthread_cond_signal(&p->idle);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+ddp__pool *ddp__pool_open(int threads)
+{
+    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p);
+    int i;
+
+    if (!p) return NULL;
+    p->thread = (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
+    if (!p->thread) {
+        DDP_FREE(p);
+        return NULL;
+    }
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->idle, NULL);
+    p->threads = 1;
+    for (i = 0; i < threads - 1; i++) {
+        if (pthread_create(&p->thread[i], NULL, ddp__pool_main, p)) {
+            ddp__pool_close(p);
+            return NULL;
+        }
+        p->threads++;
+    }
+    return p;
+}
+
+void ddp__pool_close(ddp__pool *p)
+{
+    int i;
+
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    p->stop = 1;
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    for (i = 0; i < p->threads - 1; i++) pthread_join(p->thread[i], NULL);
+    pthread_cond_destroy(&p->work);
+    pthread_cond_destroy(&p->idle);
+    pthread_mutex_destroy(&p->lock);
+    DDP_FREE(p->thread);
+    DDP_FREE(p);
+}
+
+int ddp__pool_threads(const ddp__pool *p) { return p ? p->threads : 1; }
+
+void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void *user)
+{
+    if (items <= 0) return;
+    if (grain < 1) grain = 1;
+    if (!p || p->threads == 1 || items <= grain) {
+        long first;
+        for (first = 0; first < items; first += grain)
+            fn(user, first, first + grain < items ? first + grain : items);
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    /* a helper that woke late for the previous job must leave it before its fields change */
+    while (p->busy) pthread_cond_wait(&p->idle, &p->lock);
+    p->fn = fn;
+    p->user = user;
+    p->items = items;
+    p->grain = grain;
+    ddp__atomic_store(&p->next, 0L);
+    p->job++;
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    ddp__pool_drain(p);
+    pthread_mutex_lock(&p->lock);
+    while (p->busy) pthread_cond_wait(&p->idle, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}

@@ -1,0 +1,29 @@
+/* A wire: non-blocking byte streams from this rank to every peer. Threads and TCP are wires;
+ * the engine above speaks frames over either and cannot tell them apart. */
+#ifndef DDP_NET_WIRE_H
+#define DDP_NET_WIRE_H
+
+#include "base/platform.h"
+#include "base/fail.h"
+
+typedef struct ddp__wire ddp__wire;
+
+/* All calls but wake come from the comm thread. peer is a rank other than one's own. */
+typedef struct ddp__wire_table {
+    /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
+    long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
+    long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
+    /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some,
+     * wake() was called, or ddp_now() >= until (until < 0: no limit). */
+    void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
+    void (*wake)(ddp__wire *w); /* any thread */
+    const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
+    void (*close)(ddp__wire *w);
+} ddp__wire_table;
+
+struct ddp__wire {
+    const ddp__wire_table *table;
+    int rank, world;
+};
+
+#endif /* DDP_NET_WIRE_H */

@@ -1,0 +1,48 @@
+/* Optimizers: the library owns when an update is applied, so they are registered, not called. */
+#ifndef DDP_NN_OPTIMIZER_H
+#define DDP_NN_OPTIMIZER_H
+
+#include "base/config.h"
+
+/* One call updates one contiguous block of a layer. All arrays have count floats. */
+typedef struct ddp_update {
+    int          layer;
+    float       *params;
+    const float *grads;
+    float       *state;  /* state_per_param x count floats, zero before the first update:
+                            state array k of this block begins at state + k x count */
+    size_t       count;
+    long         step;   /* number of this update, from 0 */
+    float        lr;
+} ddp_update;
+
+/* A registered optimizer. hyper is what the built-in rules read; a user's rule may use user. */
+typedef struct ddp_optimizer {
+    const char *name;             /* "sgd", "adamw", ...: part of the fingerprint of a run */
+    int         state_per_param;  /* floats of state per parameter: 0, 1 or 2 */
+    void      (*update)(const struct ddp_optimizer *self, const ddp_update *u);
+    float       lr;               /* default learning rate; ddp_set_lr changes it per step */
+    float       hyper[6];         /* momentum | beta1, beta2, eps; weight decay */
+    void       *user;             /* the rule's own data, borrowed until ddp_close */
+} ddp_optimizer;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The built-in rules. Same arithmetic as PyTorch's of the same name (float32, no fused
+ * multiply-add, so that unlike processors stay equal).
+ *   ddp_sgd    v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
+ *   ddp_adam   L2 decay added to the gradient
+ *   ddp_adamw  decoupled decay: w -= lr decay w
+ * Pass the result to ddp_set_optimizer. Pure; safe from any thread. */
+DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
+DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
+DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
+DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NN_OPTIMIZER_H */
