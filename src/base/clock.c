@@ -1,5 +1,6 @@
 #include "base/platform.h"
 #include "base/clock.h"
+#include "base/thread.h"
 
 double ddp_now(void)
 {

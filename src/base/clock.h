@@ -12,9 +12,6 @@ extern "C" {
  * all processes of one machine. Safe from any thread. */
 DDP_API double ddp_now(void);
 
-/* Sleeps until ddp_now() >= when (seconds), whatever signals arrive. */
-DDP_LIB void ddp__sleep_until(double when);
-
 #ifdef __cplusplus
 }
 #endif

@@ -1,5 +1,5 @@
 #include "base/platform.h"
-#include "base/log.h"
+#include "base/fail.h"
 
 ddp_log_level ddp__log_level_named(const char *name)
 {

@@ -21,18 +21,4 @@ typedef struct ddp_logger {
     ddp_log_level level; /* lines above this level are not formatted */
 } ddp_logger;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* Resolves level and fn from the environment (unless no_env). */
-DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);
-DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
-/* off, error, warn, info, debug -> level; DDP_LOG_DEFAULT if unknown. */
-DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
-
-#ifdef __cplusplus
-}
-#endif
-
 #endif /* DDP_BASE_LOG_H */

@@ -2,11 +2,7 @@
 #ifndef DDP_BASE_PLATFORM_H
 #define DDP_BASE_PLATFORM_H
 
-/* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the
- * first libc header. */
-#if defined(__linux__) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE 1
-#endif
+#include "base/config.h"
 
 #include <ctype.h>
 #include <errno.h>

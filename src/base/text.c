@@ -65,6 +65,9 @@ static FILE *ddp__gzip_open(const char *path, pid_t *child)
         return NULL;
     }
     if (*child == 0) {
+        int null = open("/dev/null", O_WRONLY);
+
+        if (null >= 0) dup2(null, 2); /* the caller reports the failure; the library never prints */
         dup2(fd[1], 1);
         close(fd[0]);
         close(fd[1]);
@@ -101,11 +104,13 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err)
 {
     ddp__text tmp;
+    struct stat st;
     FILE *f;
-    int why = 0;
+    int why = 0, direct = !stat(path, &st) && !S_ISREG(st.st_mode);
 
     memset(&tmp, 0, sizeof tmp);
-    ddp__text_addf(&tmp, "%s.tmp.%ld", path, (long)getpid());
+    ddp__text_addf(&tmp, "%s", path);
+    if (!direct) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
     if (tmp.failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     f = fopen(tmp.data, "wb");
     if (!f) {
@@ -116,8 +121,8 @@ ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_er
     if (n && fwrite(bytes, 1, n, f) != n) why = errno;
     if (!why && (fflush(f) || fsync(fileno(f))) && errno != EINVAL && errno != EROFS) why = errno;
     if (fclose(f) && !why) why = errno;
-    if (!why && rename(tmp.data, path)) why = errno;
-    if (why) remove(tmp.data);
+    if (!direct && !why && rename(tmp.data, path)) why = errno;
+    if (!direct && why) remove(tmp.data);
     ddp__text_free(&tmp);
     if (why) return ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", path, strerror(why));
     return DDP_OK;

@@ -22,7 +22,8 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 
 /* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
-/* Writes to PATH.tmp.PID, flushes, renames: PATH is either the old file or the whole new one. */
+/* Writes to PATH.tmp.PID, flushes, renames: PATH is either the old file or the whole new one.
+ * What is no regular file (/dev/stdout, a pipe) is written straight to. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */

@@ -14,6 +14,9 @@ extern "C" {
 #define ddp__atomic_add(p, v)     __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
 #define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
+/* Sleeps until ddp_now() >= when (seconds), whatever signals arrive. */
+DDP_LIB void ddp__sleep_until(double when);
+
 /* A condition variable on the monotonic clock. */
 DDP_LIB int ddp__cond_init(pthread_cond_t *c);
 /* Waits for c until ddp_now() reaches when; when < 0 waits without limit. 0, or ETIMEDOUT. */

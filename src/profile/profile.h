@@ -14,7 +14,7 @@ typedef struct ddp_profile {
     double      *forward_s;  /* [L] or NULL */
     double      *backward_s; /* [L] backward plus local update */
     double      *comm_s;     /* [L] how long averaging the layer over all ranks occupies the link */
-    double       alpha_s;    /* what each message arrives later than its occupancy ends; 0 = in comm_s */
+    double       alpha_s;    /* what each message arrives after its occupancy ends; 0 = in comm_s */
 } ddp_profile;
 
 /* Averaging n bytes over all ranks: occupies the link for beta_s * n, ends alpha_s later. */
@@ -33,14 +33,16 @@ extern "C" {
  * link->beta_s x 4 x params and alpha_s = link->alpha_s (link NULL: an error that says so).
  * A .gz is read through gzip. *out is untouched on error, else freed by ddp_profile_free.
  * Errors: DDP_IO, DDP_FORMAT (names line, column and value), DDP_MEMORY. */
-DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err);
+DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out,
+                                    ddp_error *err);
 
 /* ddp_profile_write - the same CSV, written to a temporary name and renamed. */
 DDP_API ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err);
 
 /* ddp_profile_new - L layers of zeros with all arrays allocated (name entries NULL).
  * ddp_profile_free - frees what ddp_profile_new and ddp_profile_read made; all-zero is fine.
- * ddp_profile_check - DDP_OK if every cost is finite and >= 0 and L >= 1; the error names the layer. */
+ * ddp_profile_check - DDP_OK if every cost is finite and >= 0 and L >= 1; the error names the
+ * layer. */
 DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err);
 DDP_API void       ddp_profile_free(ddp_profile *p);
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);

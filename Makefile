@@ -1,0 +1,102 @@
+# make               every program of examples/ and bench/ into build/
+# make quickstart    the main job: five strategies over a slow link, two minutes
+# make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
+# make header        dreamddp.h from src/;  make check-header: is it fresh, are its names right
+# make install       PREFIX=/usr/local DESTDIR=
+CC      ?= cc
+CFLAGS  ?= -O2
+PREFIX  ?= /usr/local
+JOBS    ?= 2
+export CC
+export DDP_DATA ?= data
+
+WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+export CPPFLAGS
+STB      := -isystem build/include   # where tools/deps.sh puts a fetched stb_ds.h
+LIBS     := -lm -lpthread
+COMPILE   = $(CC) -std=c11 $(CPPFLAGS) $(STB) $(CFLAGS)
+
+EXAMPLES := $(patsubst examples/%.c,build/%,$(wildcard examples/*.c))
+BENCHES  := $(patsubst bench/%.c,build/%,$(wildcard bench/*.c))
+TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
+SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
+SOURCES  := $(shell find src -name '*.[ch]')
+# Tests that TSan cannot run (say why beside the name).
+TSAN_SKIP :=
+
+.DELETE_ON_ERROR:
+.PHONY: all deps deps-test header check-header check-separate check-compile test sanitize \
+        tests-plain tests-asan tests-tsan quickstart bench install uninstall clean
+
+all: $(EXAMPLES) $(BENCHES)
+
+build:
+	@mkdir -p build/include build/plain build/asan build/tsan
+
+deps: | build
+	@tools/deps.sh build
+deps-test: | build
+	@tools/deps.sh test
+
+# ---- programs: the generated header, nothing else ----
+build/%: examples/%.c dreamddp.h $(wildcard examples/*.h) | deps
+	$(COMPILE) $(WARN) -I. $< -o $@ $(LIBS)
+build/%: bench/%.c dreamddp.h $(wildcard bench/*.h examples/*.h) | deps
+	$(COMPILE) $(WARN) -I. -Iexamples $< -o $@ $(LIBS)
+
+quickstart: build/quickstart
+	build/quickstart
+
+bench: $(BENCHES)
+	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+
+# ---- the header ----
+header:
+	@tools/amalgamate.py
+CHECK_HEADER := tools/amalgamate.py --check && tools/check_names.py
+check-header: | deps
+	@$(CHECK_HEADER)
+check-separate: | deps
+	@tests/header/separate.sh
+check-compile: | deps-test
+	@tests/header/compile.sh
+
+# ---- tests: src/ itself, so that debuggers and sanitizers name its files ----
+TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) -Isrc -Itests
+build/plain/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build
+	$(TEST_COMPILE) $< -o $@ $(LIBS) -lcmocka
+build/asan/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build
+	$(TEST_COMPILE) -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ $(LIBS) -lcmocka
+build/tsan/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build
+	$(TEST_COMPILE) -fsanitize=thread $< -o $@ $(LIBS) -lcmocka
+
+tests-plain: $(addprefix build/plain/,$(TESTS))
+tests-asan:  $(addprefix build/asan/,$(TESTS))
+tests-tsan:  $(addprefix build/tsan/,$(TESTS))
+
+# A check or program that does not build is counted as failed by tests/run, which ends with the
+# totals: N passed, N failed, N skipped. Scripts run the programs of `all`.
+test: deps-test
+	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-plain all
+	@tests/run check-header='$(CHECK_HEADER)' check-separate=tests/header/separate.sh \
+	    check-compile=tests/header/compile.sh $(addprefix build/plain/,$(TESTS)) $(SCRIPTS)
+
+sanitize: deps-test
+	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
+	@TSAN_OPTIONS="halt_on_error=1 $(TSAN_OPTIONS)" tests/run --timeout 300 \
+	    $(addprefix --skip build/tsan/,$(TSAN_SKIP)) \
+	    $(addprefix build/asan/,$(TESTS)) $(addprefix build/tsan/,$(TESTS))
+
+# ---- installation: one header and its pkg-config file ----
+INSTALLED = $(DESTDIR)$(PREFIX)/include/dreamddp.h $(DESTDIR)$(PREFIX)/share/pkgconfig/dreamddp.pc
+VERSION   = $(shell sed -n 's/^\#define DDP_VERSION_STRING "\(.*\)"/\1/p' dreamddp.h)
+install:
+	install -d $(dir $(INSTALLED))
+	install -m 644 dreamddp.h $(firstword $(INSTALLED))
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' dreamddp.pc.in > $(lastword $(INSTALLED))
+	chmod 644 $(lastword $(INSTALLED))
+uninstall:
+	rm -f $(INSTALLED)
+
+clean:
+	rm -rf build

@@ -1,0 +1,284 @@
+#include "base/platform.h"
+#include "base/fail.h"
+#include "base/memory.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "data/tokens.h"
+
+/* llm.c writes 256 int32: magic, version, token count. */
+#define DDP__TOKENS_HEADER  1024
+#define DDP__TOKENS_GPT2    20240520u /* version 1, 16 bits */
+#define DDP__TOKENS_LLAMA3  20240801u /* version 7, 32 bits */
+
+struct ddp_tokens {
+    ddp__text file;             /* the whole file */
+    const unsigned char *first; /* first token inside it */
+    int       width;            /* bytes per token: 1, 2 or 4, little endian */
+    long      count;
+    long      vocabulary;
+    int       from_bytes;       /* 1: byte_of is meant */
+    int       byte_of[256];
+};
+
+/* ---- recognising and checking a file ---- */
+
+static uint32_t ddp__tokens_word(const unsigned char *p)
+{
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static int ddp__tokens_named(const char *name, const char *ending)
+{
+    size_t n = strlen(name), k = strlen(ending);
+
+    return n > k && !strcmp(name + n - k, ending);
+}
+
+static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n,
+                                   ddp_error *err)
+{
+    uint32_t magic = ddp__tokens_word(p), version, count;
+    uint32_t wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
+    uint64_t size;
+
+    if (n < DDP__TOKENS_HEADER)
+        return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer "
+                         "than the header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
+    version = ddp__tokens_word(p + 4);
+    count = ddp__tokens_word(p + 8);
+    if (version != wanted)
+        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood",
+                         name, version, wanted);
+    t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
+    size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
+    if (size != n)
+        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u tokens, that is %" PRIu64
+                         " bytes, but it has %zu: is it cut off?", name, count, size, n);
+    t->first = p + DDP__TOKENS_HEADER;
+    t->count = (long)count;
+    return DDP_OK;
+}
+
+/* Renumbers bytes in place: 0, 1, ... in ascending order of the values that occur. */
+static void ddp__tokens_compact(ddp_tokens *t)
+{
+    unsigned char *p = (unsigned char *)t->file.data;
+    int number[256];
+    long i;
+    int b;
+
+    memset(number, 0, sizeof number);
+    for (i = 0; i < t->count; i++) number[p[i]] = 1;
+    for (b = 0; b < 256; b++) {
+        if (!number[b]) continue;
+        t->byte_of[t->vocabulary] = b;
+        number[b] = (int)t->vocabulary++;
+    }
+    for (i = 0; i < t->count; i++) p[i] = (unsigned char)number[p[i]];
+}
+
+static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *err)
+{
+    const unsigned char *p = (const unsigned char *)t->file.data;
+    size_t n = t->file.size;
+    uint32_t magic = n >= 4 ? ddp__tokens_word(p) : 0, token, largest = 0;
+    long i;
+
+    if (n == 0)
+        return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens "
+                         "is needed", name);
+    t->first = p;
+    t->width = 1;
+    t->count = (long)n;
+    if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) {
+        DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
+    } else if (n % 2 == 0 && (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz"))) {
+        t->width = 2;
+        t->count = (long)(n / 2);
+    }
+    if (t->count < 2)
+        return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are "
+                         "needed", name, n, t->count);
+    t->from_bytes = t->width == 1;
+    if (t->from_bytes) {
+        ddp__tokens_compact(t);
+        return DDP_OK;
+    }
+    for (i = 0; i < t->count; i++) {
+        token = (uint32_t)ddp_tokens_at(t, i);
+        if (token > largest) largest = token;
+    }
+    if (largest >= INT32_MAX)
+        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)",
+                         name, largest, INT32_MAX - 1);
+    t->vocabulary = (long)largest + 1;
+    return DDP_OK;
+}
+
+/* ---- opening ---- */
+
+static ddp_tokens *ddp__tokens_new(ddp_error *err)
+{
+    ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
+
+    if (!t) ddp__fail(err, DDP_MEMORY, "out of memory while opening a token stream");
+    return t;
+}
+
+static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, const char *name, ddp_error *err)
+{
+    if (ddp__tokens_scan(t, name, err) == DDP_OK) return t;
+    ddp_tokens_close(t);
+    return NULL;
+}
+
+ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err)
+{
+    ddp_tokens *t = ddp__tokens_new(err);
+
+    if (!t) return NULL;
+    if (ddp__file_read(path, &t->file, err)) {
+        ddp_tokens_close(t);
+        return NULL;
+    }
+    return ddp__tokens_finish(t, path, err);
+}
+
+ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
+{
+    ddp_tokens *t = ddp__tokens_new(err);
+
+    if (!t) return NULL;
+    ddp__text_add(&t->file, (const char *)bytes, n);
+    if (t->file.failed) {
+        ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
+        ddp_tokens_close(t);
+        return NULL;
+    }
+    return ddp__tokens_finish(t, name, err);
+}
+
+void ddp_tokens_close(ddp_tokens *t)
+{
+    if (!t) return;
+    ddp__text_free(&t->file);
+    DDP_FREE(t);
+}
+
+/* ---- reading ---- */
+
+long ddp_tokens_count(const ddp_tokens *t) { return t->count; }
+
+long ddp_tokens_vocabulary(const ddp_tokens *t) { return t->vocabulary; }
+
+int ddp_tokens_byte(const ddp_tokens *t, long token)
+{
+    return t->from_bytes && token >= 0 && token < t->vocabulary ? t->byte_of[token] : -1;
+}
+
+int32_t ddp_tokens_at(const ddp_tokens *t, long i)
+{
+    const unsigned char *p = t->first + (size_t)i * (size_t)t->width;
+
+    if (t->width == 1) return p[0];
+    if (t->width == 2) return p[0] | p[1] << 8;
+    return (int32_t)ddp__tokens_word(p);
+}
+
+ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
+                            ddp_token_range *val, ddp_error *err)
+{
+    long last;
+
+    if (!(held_out >= 0 && held_out < 1))
+        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1",
+                         held_out);
+    if (seq < 1 || seq >= t->count)
+        return ddp__fail(err, DDP_ARG, "seq is %ld, but the data has %ld tokens: windows need seq + 1 of "
+                         "them and seq must be at least 1", seq, t->count);
+    last = (long)((double)t->count * held_out);
+    if (held_out > 0 && last < seq + 1)
+        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld for validation, fewer than "
+                         "one window of seq + 1 = %ld: use more data or a shorter seq",
+                         held_out, t->count, last, seq + 1);
+    if (t->count - last < seq + 1)
+        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld to train on, fewer than one "
+                         "window of seq + 1 = %ld: use more data or a shorter seq",
+                         held_out, t->count, t->count - last, seq + 1);
+    train->tokens = t;
+    train->first = 0;
+    train->count = t->count - last;
+    train->seq = seq;
+    if (!val) return DDP_OK;
+    *val = *train;
+    val->first = train->count;
+    val->count = last;
+    return DDP_OK;
+}
+
+long ddp_tokens_windows(const ddp_token_range *r)
+{
+    return r->count > r->seq ? (r->count - 1) / r->seq : 0;
+}
+
+void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels)
+{
+    long i, at = r->first + w * r->seq;
+    int32_t next = ddp_tokens_at(r->tokens, at);
+
+    for (i = 0; i < r->seq; i++) {
+        tokens[i] = next;
+        labels[i] = next = ddp_tokens_at(r->tokens, at + i + 1);
+    }
+}
+
+/* ---- dealing ---- */
+
+/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next
+ * power of four; values outside the deck are permuted again until they fall inside, at most
+ * four times on average (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). */
+static uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key)
+{
+    int half = 1, round;
+    uint64_t mask, left, right, mixed;
+    ddp_rng r;
+
+    while (half < 31 && (UINT64_C(1) << (2 * half)) < n) half++;
+    mask = (UINT64_C(1) << half) - 1;
+    do {
+        left = i >> half;
+        right = i & mask;
+        for (round = 0; round < 4; round++) {
+            r = ddp_rng_seed(key + (uint64_t)round, right);
+            mixed = left ^ (ddp_rng_u64(&r) & mask);
+            left = right;
+            right = mixed;
+        }
+        i = left << half | right;
+    } while (i >= n);
+    return i;
+}
+
+void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world, long batch,
+                      int32_t *tokens, int32_t *labels)
+{
+    uint64_t windows = (uint64_t)ddp_tokens_windows(r), card, epoch;
+    ddp_rng key;
+    long b;
+
+    if (windows == 0) return;
+    for (b = 0; b < batch; b++) {
+        card = ((uint64_t)step * (uint64_t)world + (uint64_t)rank) * (uint64_t)batch + (uint64_t)b;
+        epoch = card / windows;
+        key = ddp_rng_seed(seed, epoch);
+        card = ddp__shuffled(card % windows, windows, ddp_rng_u64(&key));
+        ddp_tokens_window(r, (long)card, tokens + b * r->seq, labels + b * r->seq);
+    }
+}
+
+double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)
+{
+    long windows = ddp_tokens_windows(r);
+
+    return windows ? (double)step * (double)world * (double)batch / (double)windows : 0;
+}

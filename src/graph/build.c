@@ -1,0 +1,167 @@
+/* From bookkeeping to arrays: checks, parameters, memory plan, registration of the layers. */
+#include "base/platform.h"
+#include "base/memory.h"
+#include "base/rng.h"
+#include "graph/graph_internal.h"
+
+static ddp_status ddp__build_check(ddp_graph *g)
+{
+    int i, operators = 0;
+
+    if (g->open_layer >= 0)
+        return ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" is still open: call ddp_layer_end "
+                         "before ddp_graph_build", g->layer[g->open_layer].name);
+    for (i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+
+        if (!n->op) continue;
+        operators++;
+        if (n->layer < 0 && n->spec.params > (n->tied >= 0))
+            return ddp__fail(&g->error, DDP_USAGE, "operator %.60s (node %d) has parameters but "
+                             "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
+                             n->op->name, i);
+    }
+    if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
+    return DDP_OK;
+}
+
+static ddp_status ddp__build_layers(ddp_graph *g)
+{
+    const ddp_allocator *a = ddp__graph_allocator(g);
+    int i;
+
+    for (i = 0; i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+
+        if (l->count == 0) continue;
+        l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
+        l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
+        if (!l->params || !l->grads)
+            return ddp__fail(&g->error, DDP_MEMORY, "out of memory: layer \"%.200s\" needs %zu bytes "
+                             "for parameters and gradients", l->name, 2 * l->count * sizeof(float));
+    }
+    return DDP_OK;
+}
+
+/* Points every node at its arrays. Arrays follow each other without gaps. */
+static void ddp__build_pointers(ddp_graph *g)
+{
+    size_t used = 0;
+    int i, k, layer = -1;
+
+    for (i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+
+        if (n->layer != layer) used = 0;
+        layer = n->layer;
+        if (n->tied >= 0) {
+            n->param[0] = g->node[n->tied]->param[0];
+            n->grad[0] = g->node[n->tied]->grad[0];
+        }
+        for (k = n->tied >= 0; k < n->spec.params; k++) {
+            n->param[k] = g->layer[layer].params + used;
+            n->grad[k] = g->layer[layer].grads + used;
+            used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
+        }
+    }
+}
+
+/* The stream of a parameter: its node would do, but its place in its layer survives an inserted
+ * dropout or another loss elsewhere in the model. */
+static uint64_t ddp__param_stream(const ddp_graph *g, const ddp_node *n, int k)
+{
+    size_t position = (size_t)(n->param[k] - g->layer[n->layer].params);
+
+    return ((uint64_t)(unsigned)n->layer << 40) + (uint64_t)position;
+}
+
+static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
+{
+    long i, count = ddp_shape_count(&p->shape);
+
+    switch (p->init) {
+    case DDP_INIT_ZERO: /* the block was allocated zeroed */
+        break;
+    case DDP_INIT_ONE:
+        for (i = 0; i < count; i++) w[i] = 1;
+        break;
+    case DDP_INIT_NORMAL:
+        for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * ddp_rng_normal(&r));
+        break;
+    case DDP_INIT_UNIFORM:
+        for (i = 0; i < count; i++)
+            w[i] = (float)((double)p->scale * (2 * ddp_rng_uniform(&r) - 1));
+        break;
+    }
+}
+
+/* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may
+ * be filled by several threads. */
+static void ddp__build_fill(void *user, long first, long last)
+{
+    ddp_graph *g = (ddp_graph *)user;
+    uint64_t seed = g->host ? g->host->seed : 0;
+    long i;
+    int k;
+
+    for (i = first; i < last; i++) {
+        ddp_node *n = g->node[i];
+
+        for (k = n->tied >= 0; k < n->spec.params; k++)
+            ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(g, n, k)),
+                            n->param[k]);
+    }
+}
+
+static ddp_status ddp__build_state(ddp_graph *g)
+{
+    DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
+    DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
+    g->state = ddp__state_open(g, &g->reuse);
+    if (!g->state)
+        return ddp__fail(&g->error, DDP_MEMORY, "out of memory: activations need %zu bytes; use a "
+                         "smaller batch", g->reuse.bytes);
+    return DDP_OK;
+}
+
+static ddp_status ddp__build_register(ddp_graph *g)
+{
+    int i, code;
+
+    if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
+    for (i = 0; i < g->layers; i++) {
+        ddp_layer layer;
+
+        memset(&layer, 0, sizeof layer);
+        layer.name = g->layer[i].name;
+        layer.params = g->layer[i].params;
+        layer.grads = g->layer[i].grads;
+        layer.count = g->layer[i].count;
+        layer.flops = g->layer[i].flops;
+        g->registered = i + 1; /* even a refusal may have left a pointer behind */
+        code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
+        if (code)
+            return ddp__fail(&g->error, (ddp_status)code, "%s", g->host->error.code
+                             ? g->host->error.msg : "the context refused a layer of the graph");
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__graph_build(ddp_graph *g)
+{
+    if (g->error.code) return g->error.code;
+    if (g->built) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
+    DDP__TRY(ddp__build_check(g));
+    DDP__TRY(ddp__build_layers(g));
+    ddp__build_pointers(g);
+    ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
+    DDP__TRY(ddp__build_state(g));
+    DDP__TRY(ddp__build_register(g));
+    g->built = 1;
+    return DDP_OK;
+}
+
+int ddp_graph_build(ddp_graph *g)
+{
+    return g ? (int)ddp__graph_build(g) : (int)DDP_MEMORY; /* ddp_graph_new had none */
+}

@@ -1,0 +1,73 @@
+/* One builder per built-in operator: it collects the arguments for ddp_apply. */
+#include "base/platform.h"
+#include "graph/graph_internal.h"
+
+static ddp_node *ddp__build1(ddp_graph *g, const char *op, ddp_node *x, int args, double arg0,
+                             double arg1, ddp_node *tied)
+{
+    double arg[2];
+
+    arg[0] = arg0;
+    arg[1] = arg1;
+    return ddp_apply(g, op, 1, &x, args, arg, tied);
+}
+
+static ddp_node *ddp__build2(ddp_graph *g, const char *op, ddp_node *a, ddp_node *b)
+{
+    ddp_node *in[2];
+
+    in[0] = a;
+    in[1] = b;
+    return ddp_apply(g, op, 2, in, 0, NULL, NULL);
+}
+
+ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width)
+{
+    return ddp__build1(g, "linear", x, 1, (double)width, 0, NULL);
+}
+
+ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width)
+{
+    return ddp__build1(g, "linear_no_bias", x, 1, (double)width, 0, NULL);
+}
+
+ddp_node *ddp_linear_tied(ddp_graph *g, ddp_node *x, ddp_node *embedding)
+{
+    if (g && !embedding && !g->error.code)
+        ddp__fail(&g->error, DDP_ARG, "ddp_linear_tied: the embedding node is NULL");
+    return ddp__build1(g, "linear_tied", x, 0, 0, 0, embedding);
+}
+
+ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary, long width)
+{
+    return ddp__build1(g, "embedding", tokens, 2, (double)vocabulary, (double)width, NULL);
+}
+
+ddp_node *ddp_position(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "position", x, 0, 0, 0, NULL);
+}
+
+ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "layer_norm", x, 0, 0, 0, NULL);
+}
+
+ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads)
+{
+    return ddp__build1(g, "attention", x, 1, (double)heads, 0, NULL);
+}
+
+ddp_node *ddp_gelu(ddp_graph *g, ddp_node *x) { return ddp__build1(g, "gelu", x, 0, 0, 0, NULL); }
+ddp_node *ddp_relu(ddp_graph *g, ddp_node *x) { return ddp__build1(g, "relu", x, 0, 0, 0, NULL); }
+ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b) { return ddp__build2(g, "add", a, b); }
+
+ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability)
+{
+    return ddp__build1(g, "dropout", x, 1, (double)probability, 0, NULL);
+}
+
+ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels)
+{
+    return ddp__build2(g, "cross_entropy", logits, labels);
+}

@@ -1,0 +1,206 @@
+/* Forward and backward over the graph, or over a range of it. */
+#include "base/platform.h"
+#include "base/rng.h"
+#include "graph/graph_internal.h"
+
+/* ---- one operator ---- */
+
+static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, ddp_op_call *c)
+{
+    const ddp_graph *g = s->graph;
+    ddp_rng r = ddp_rng_seed(g->host ? g->host->seed : 0, s->pass);
+    int i;
+
+    memset(c, 0, sizeof *c);
+    c->spec = &n->spec;
+    for (i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, s->layout->out[n->input[i]]);
+    for (i = 0; i < n->spec.params; i++) c->param[i] = n->param[i];
+    c->out = ddp__state_at(s, s->layout->out[n->index]);
+    c->saved = ddp__state_at(s, s->layout->saved[n->index]);
+    c->pool = g->host ? g->host->pool : NULL;
+    c->training = training;
+    r = ddp_rng_seed(ddp_rng_u64(&r), (uint64_t)(unsigned)n->index);
+    c->random = ddp_rng_u64(&r);
+}
+
+static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
+{
+    ddp_op_call c;
+
+    ddp__call_fill(s, n, training, &c);
+    n->op->forward(&c);
+}
+
+/* every_float: input gradients are wanted for all float arrays, not only where parameters lie
+ * above. The first writer of a gradient overwrites it, the others add. */
+static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
+{
+    const ddp_graph *g = s->graph;
+    ddp_op_call c;
+    int i;
+
+    ddp__call_fill(s, n, 1, &c);
+    c.grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
+    for (i = 0; i < n->spec.inputs; i++) {
+        int p = n->input[i];
+
+        if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
+        c.grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
+        c.add_in[i] = s->written[p];
+        s->written[p] = 1;
+    }
+    for (i = 0; i < n->spec.params; i++) c.grad_param[i] = n->grad[i];
+    n->op->backward(&c);
+}
+
+/* ---- whole passes on the built-in state ---- */
+
+static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
+{
+    return fn ? fn((ddp_ctx *)(void *)g->host, layer) : 0;
+}
+
+static ddp_status ddp__runnable(ddp_graph *g, const char *what)
+{
+    if (!g) return DDP_MEMORY;
+    if (g->error.code) return g->error.code;
+    if (!g->built) return ddp__fail(&g->error, DDP_USAGE, "%s before ddp_graph_build", what);
+    return DDP_OK;
+}
+
+int ddp_forward(ddp_graph *g)
+{
+    const ddp__hooks *hooks;
+    int i, code = (int)ddp__runnable(g, "ddp_forward");
+
+    if (code) return code;
+    hooks = g->host ? g->host->hooks : NULL;
+    g->state->ready = 0;
+    g->state->pass++;
+    for (i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+
+        if (!n->op) continue;
+        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
+            code = ddp__hook(g, hooks->forward_begin, n->layer);
+            if (code) return code;
+        }
+        ddp__run_forward(g->state, n, 1);
+    }
+    g->state->ready = 1;
+    return 0;
+}
+
+int ddp_evaluate(ddp_graph *g)
+{
+    int i, code = (int)ddp__runnable(g, "ddp_evaluate");
+
+    if (code) return code;
+    g->state->ready = 0;
+    for (i = 0; i < g->nodes; i++)
+        if (g->node[i]->op) ddp__run_forward(g->state, g->node[i], 0);
+    return 0;
+}
+
+/* Why loss cannot be where backward starts, or NULL. */
+static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
+{
+    if (!loss || loss->graph != g) return "the loss is not a node of this graph";
+    if (ddp_shape_count(&loss->spec.out) != 1) return "the loss is not a scalar";
+    if (!loss->has_gradient) return "no parameter is reached by the gradient of the loss";
+    if (!g->state->ready)
+        return "call ddp_forward before each ddp_backward: activations are used up by it";
+    return NULL;
+}
+
+int ddp_backward(ddp_graph *g, ddp_node *loss)
+{
+    const ddp__hooks *hooks;
+    const char *fault;
+    int i, code = (int)ddp__runnable(g, "ddp_backward");
+
+    if (code) return code;
+    fault = ddp__loss_fault(g, loss);
+    if (fault) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_backward: %s", fault);
+    hooks = g->host ? g->host->hooks : NULL;
+    g->state->ready = 0;
+    memset(g->state->written, 0, (size_t)g->nodes);
+
+    /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
+    for (i = g->nodes - 1; i >= 0; i--) {
+        const ddp_node *n = g->node[i];
+
+        if (!n->op) continue;
+        if (hooks && n->layer >= 0 && g->layer[n->layer].last == i) {
+            code = ddp__hook(g, hooks->backward_begin, n->layer);
+            if (code) return code;
+        }
+        if (n == loss) { /* its users took no part: they come later in the graph */
+            *(float *)ddp__state_at(g->state, g->state->layout->gradient[i]) = 1;
+            g->state->written[i] = 1;
+        }
+        if (g->state->written[i] && n->has_gradient) ddp__run_backward(g->state, n, 0);
+        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
+            code = ddp__hook(g, hooks->backward_end, n->layer);
+            if (code) return code;
+        }
+    }
+    return 0;
+}
+
+void ddp_zero_gradients(ddp_graph *g)
+{
+    int i;
+
+    for (i = 0; g && i < g->layers; i++)
+        if (g->layer[i].grads) memset(g->layer[i].grads, 0, g->layer[i].count * sizeof(float));
+}
+
+/* ---- ranges on a state of its own ---- */
+
+static ddp_status ddp__range_ok(ddp_state *s, const char *what, int first, int last)
+{
+    if (!s) return DDP_ARG;
+    DDP__TRY(ddp__runnable(s->graph, what));
+    if (first < 0 || last >= s->graph->nodes || first > last)
+        return ddp__fail(&s->graph->error, DDP_ARG, "%s: operators %d..%d are not within 0..%d",
+                         what, first, last, s->graph->nodes - 1);
+    return DDP_OK;
+}
+
+int ddp_forward_range(ddp_state *s, int first, int last)
+{
+    int i, code = (int)ddp__range_ok(s, "ddp_forward_range", first, last);
+
+    if (code) return code;
+    if (!s->pass_given && (first < s->next || s->next == 0)) s->pass++;
+    s->next = last + 1;
+    for (i = first; i <= last; i++)
+        if (s->graph->node[i]->op) ddp__run_forward(s, s->graph->node[i], 1);
+    return 0;
+}
+
+int ddp_backward_range(ddp_state *s, int first, int last)
+{
+    const ddp_graph *g;
+    int i, k, code = (int)ddp__range_ok(s, "ddp_backward_range", first, last);
+
+    if (code) return code;
+    g = s->graph;
+
+    /* Present before the range runs: gradients of outputs used after it, and of outputs nobody
+     * uses. Bit 2 marks the used. */
+    memset(s->written, 0, (size_t)g->nodes);
+    for (i = 0; i < g->nodes; i++)
+        for (k = 0; k < g->node[i]->spec.inputs; k++)
+            s->written[g->node[i]->input[k]] |= i > last && g->node[i]->op->backward ? 3 : 2;
+    for (i = 0; i < g->nodes; i++)
+        s->written[i] = s->written[i] ? s->written[i] & 1 : (unsigned char)(g->node[i]->op != NULL);
+
+    for (i = last; i >= first; i--) {
+        const ddp_node *n = g->node[i];
+
+        if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1);
+    }
+    return 0;
+}

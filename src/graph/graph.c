@@ -1,0 +1,533 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "graph/builtin.h"
+#include "graph/graph_internal.h"
+
+const ddp_allocator *ddp__graph_allocator(const ddp_graph *g)
+{
+    return g->host ? &g->host->allocator : NULL;
+}
+
+static void ddp__graph_destroy(ddp__owned *self)
+{
+    ddp_graph *g = (ddp_graph *)self;
+    const ddp_allocator *a = ddp__graph_allocator(g);
+    int i;
+
+    ddp_state_free(g->state);
+    ddp__layout_free(&g->reuse);
+    ddp__layout_free(&g->plain);
+    for (i = 0; i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+
+        ddp__release(a, l->params, l->count * sizeof(float));
+        ddp__release(a, l->grads, l->count * sizeof(float));
+        DDP_FREE(l->name);
+    }
+    for (i = 0; i < g->nodes; i++) {
+        DDP_FREE(g->node[i]->name);
+        DDP_FREE(g->node[i]);
+    }
+    DDP_FREE(g->layer);
+    DDP_FREE(g->node);
+    DDP_FREE((void *)g->ops);
+    DDP_FREE(g);
+}
+
+ddp_graph *ddp_graph_new(ddp_ctx *d)
+{
+    ddp_graph *g = (ddp_graph *)ddp__calloc(1, sizeof *g);
+
+    if (!g) return NULL;
+    g->open_layer = -1;
+    g->owned.destroy = ddp__graph_destroy;
+    g->host = (ddp__host *)(void *)d; /* a context begins with its host */
+    if (g->host) {
+        g->owned.next = g->host->owned;
+        g->host->owned = &g->owned;
+    }
+    return g;
+}
+
+void ddp_graph_free(ddp_graph *g)
+{
+    ddp__owned **link;
+
+    if (!g || g->registered) return; /* the context still uses the layers; it frees the graph */
+    if (g->host) {
+        for (link = &g->host->owned; *link; link = &(*link)->next) {
+            if (*link != &g->owned) continue;
+            *link = g->owned.next;
+            break;
+        }
+    }
+    ddp__graph_destroy(&g->owned);
+}
+
+const ddp_error *ddp_graph_error(const ddp_graph *g)
+{
+    return g ? &g->error : NULL;
+}
+
+/* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
+static int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
+{
+    int wanted = *room ? 2 * *room : 16;
+    void *bigger;
+
+    if (count < *room) return 1;
+    bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (size_t)wanted * size) : NULL;
+    if (!bigger) {
+        ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries",
+                  count);
+        return 0;
+    }
+    *array = bigger;
+    *room = wanted;
+    return 1;
+}
+
+/* 1 if the graph may still be changed; else it remembers why not. */
+static int ddp__graph_open(ddp_graph *g, const char *what)
+{
+    if (!g || g->error.code) return 0;
+    if (!g->built) return 1;
+    ddp__fail(&g->error, DDP_USAGE, "%s after ddp_graph_build: a built graph cannot change", what);
+    return 0;
+}
+
+/* ---- layers ---- */
+
+static int ddp__layer_named(const ddp_graph *g, const char *name, uint64_t hash)
+{
+    int i;
+
+    for (i = 0; i < g->layers; i++)
+        if (g->layer[i].name_hash == hash && strcmp(g->layer[i].name, name) == 0) return 1;
+    return 0;
+}
+
+void ddp_layer_begin(ddp_graph *g, const char *name)
+{
+    ddp__graph_layer *l;
+    char text[256];
+    uint64_t base, hash;
+    int i, repeat = 0;
+
+    if (!ddp__graph_open(g, "ddp_layer_begin")) return;
+    if (!name || !*name) name = "layer";
+    if (g->open_layer >= 0) {
+        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call "
+                  "ddp_layer_end first", name, g->layer[g->open_layer].name);
+        return;
+    }
+    if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer))
+        return;
+
+    base = ddp__hash(DDP__HASH_START, name, strlen(name));
+    for (i = g->layers - 1; i >= 0 && repeat == 0; i--)
+        if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
+    if (repeat) snprintf(text, sizeof text, "%.200s.%d", name, repeat);
+    else snprintf(text, sizeof text, "%.200s", name);
+    hash = ddp__hash(DDP__HASH_START, text, strlen(text));
+    while (ddp__layer_named(g, text, hash)) { /* the user may have named one "hidden.1" himself */
+        snprintf(text, sizeof text, "%.200s.%d", name, ++repeat);
+        hash = ddp__hash(DDP__HASH_START, text, strlen(text));
+    }
+
+    l = &g->layer[g->layers];
+    memset(l, 0, sizeof *l);
+    l->name = ddp__strdup(text);
+    if (!l->name) {
+        ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
+        return;
+    }
+    l->base_hash = base;
+    l->name_hash = hash;
+    l->repeat = repeat;
+    l->first = l->last = -1;
+    g->open_layer = g->layers++;
+}
+
+void ddp_layer_end(ddp_graph *g)
+{
+    if (!ddp__graph_open(g, "ddp_layer_end")) return;
+    if (g->open_layer < 0)
+        ddp__fail(&g->error, DDP_USAGE, "ddp_layer_end without ddp_layer_begin");
+    else if (g->layer[g->open_layer].first < 0)
+        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
+                  "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
+    g->open_layer = -1;
+}
+
+/* ---- nodes ---- */
+
+static ddp_node *ddp__node_add(ddp_graph *g)
+{
+    ddp_node *n;
+
+    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, &g->node_room, sizeof *g->node))
+        return NULL;
+    n = (ddp_node *)ddp__calloc(1, sizeof *n);
+    if (!n) {
+        ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes);
+        return NULL;
+    }
+    n->graph = g;
+    n->index = g->nodes;
+    n->layer = -1;
+    n->tied = -1;
+    n->type = DDP_F32;
+    g->node[g->nodes++] = n;
+    return n;
+}
+
+/* Dimensions at least 1, and few enough elements. */
+static int ddp__shape_ok(const ddp_shape *s)
+{
+    double n = 1;
+    int i;
+
+    if (s->dims < 0 || s->dims > 4) return 0;
+    for (i = 0; i < s->dims; i++) {
+        if (s->dim[i] < 1) return 0;
+        n *= (double)s->dim[i];
+    }
+    return n <= DDP__MOST_FLOATS;
+}
+
+/* Appends "(32, 64)". */
+static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
+{
+    size_t used = strlen(text);
+    int i;
+
+    snprintf(text + used, size - used, "(");
+    for (i = 0; i < s->dims && i < 4; i++) {
+        used = strlen(text);
+        snprintf(text + used, size - used, i ? ", %ld" : "%ld", s->dim[i]);
+    }
+    used = strlen(text);
+    snprintf(text + used, size - used, ")");
+}
+
+static int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)
+{
+    int i;
+
+    if (a->dims != b->dims) return 0;
+    for (i = 0; i < a->dims; i++)
+        if (a->dim[i] != b->dim[i]) return 0;
+    return 1;
+}
+
+ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s)
+{
+    ddp_node *n;
+    char text[160] = "";
+    int i;
+
+    if (!ddp__graph_open(g, "ddp_input")) return NULL;
+    if (!name || !*name || !s || (type != DDP_F32 && type != DDP_I32)) {
+        ddp__fail(&g->error, DDP_ARG, "an input needs a name, a shape and type DDP_F32 or DDP_I32");
+        return NULL;
+    }
+    if (!ddp__shape_ok(s)) {
+        ddp__shape_text(s, text, sizeof text);
+        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
+                  "of at least 1", name, text);
+        return NULL;
+    }
+    for (i = 0; i < g->nodes; i++) {
+        if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
+        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
+                  "name", name);
+        return NULL;
+    }
+    n = ddp__node_add(g);
+    if (!n) return NULL;
+    n->type = type;
+    n->spec.out = *s;
+    n->name = ddp__strdup(name);
+    if (n->name) return n;
+    g->nodes--;
+    DDP_FREE(n);
+    ddp__fail(&g->error, DDP_MEMORY, "out of memory for input \"%.80s\"", name);
+    return NULL;
+}
+
+ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols)
+{
+    ddp_shape s;
+
+    memset(&s, 0, sizeof s);
+    s.dims = 2;
+    s.dim[0] = rows;
+    s.dim[1] = cols;
+    return ddp_input_shape(g, name, type, &s);
+}
+
+/* ---- operators ---- */
+
+static const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
+{
+    int i;
+
+    for (i = 0; i < g->op_count; i++)
+        if (strcmp(g->ops[i]->name, name) == 0) return g->ops[i];
+    return ddp__builtin_op(name);
+}
+
+static ddp_status ddp__op_register(ddp_graph *g, const ddp_op *op)
+{
+    if (!ddp__graph_open(g, "ddp_register_op")) return g->error.code;
+    if (!op || !op->name || !*op->name || !op->shape || !op->forward)
+        return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: operator \"%.80s\" needs a name, "
+                         "a shape rule and a forward function", op && op->name ? op->name : "");
+    if (ddp__op_find(g, op->name))
+        return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists "
+                         "already: choose another name", op->name);
+    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, &g->op_room, sizeof *g->ops))
+        return g->error.code;
+    g->ops[g->op_count++] = op;
+    return DDP_OK;
+}
+
+int ddp_register_op(ddp_graph *g, const ddp_op *op)
+{
+    return g ? (int)ddp__op_register(g, op) : (int)DDP_ARG;
+}
+
+/* "layer "x", operator linear" for error sentences, at most size bytes. */
+static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text,
+                            size_t size)
+{
+    if (layer >= 0)
+        snprintf(text, size, "layer \"%.100s\", operator %.60s", g->layer[layer].name, op);
+    else
+        snprintf(text, size, "operator %.60s outside layers", op);
+}
+
+/* What the shape rule filled must be executable, whoever wrote the rule. */
+static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
+{
+    int i;
+
+    if (!ddp__shape_ok(&s->out)) return "its shape rule gave an impossible output shape";
+    if (s->params < 0 || s->params > DDP_OP_PARAMS || (double)s->saved > DDP__MOST_FLOATS)
+        return "its shape rule gave an impossible number of parameters or saved elements";
+    for (i = 0; i < s->params; i++)
+        if (!ddp__shape_ok(&s->param[i].shape))
+            return "its shape rule gave an impossible parameter shape";
+    if (owner && (s->params < 1 ||
+                  !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
+        return "the tied node's parameter 0 has another shape than it needs";
+    return NULL;
+}
+
+/* Runs the shape rule. An operator with a parameter 0 of its own gets the tied one in its place;
+ * a rule that cannot do without (its output depends on the shape) is given it. */
+static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_op_spec *spec,
+                                   ddp_error *why)
+{
+    const ddp_op_spec given = *spec;
+    ddp_status code = op->shape(spec, why);
+
+    if (!owner || (code == DDP_OK && spec->params > 0)) return code;
+    *spec = given;
+    spec->params = 1;
+    spec->param[0] = owner->spec.param[0];
+    return op->shape(spec, why);
+}
+
+/* Inputs must be nodes of this graph. 1 if they are. */
+static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs,
+                          const ddp_node *tied)
+{
+    int i;
+
+    if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs)) {
+        ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count,
+                  DDP_OP_INPUTS);
+        return 0;
+    }
+    for (i = 0; i < count; i++) {
+        if (inputs[i] && inputs[i]->graph == g) continue;
+        ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i,
+                  inputs[i] ? "a node of another graph" : "NULL");
+        return 0;
+    }
+    if (tied && (tied->graph != g || tied->spec.params < 1)) {
+        ddp__fail(&g->error, DDP_ARG, "%s: the tied node %s", where, tied->graph != g
+                  ? "belongs to another graph" : "has no parameter to share");
+        return 0;
+    }
+    return 1;
+}
+
+/* Fills the layer's totals and what follows from the inputs. */
+static void ddp__node_place(ddp_graph *g, ddp_node *n)
+{
+    ddp__graph_layer *l = g->open_layer >= 0 ? &g->layer[g->open_layer] : NULL;
+    int i;
+
+    n->layer = g->open_layer;
+    n->has_gradient = n->op->backward && n->spec.params > 0;
+    for (i = 0; i < n->spec.inputs; i++)
+        if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
+    if (!l) return;
+    if (l->first < 0) l->first = n->index;
+    l->last = n->index;
+    l->flops += n->spec.flops;
+    for (i = n->tied >= 0; i < n->spec.params; i++)
+        l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
+}
+
+ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs, int arg_count,
+                    const double *args, ddp_node *tied)
+{
+    const ddp_op *entry;
+    const char *fault;
+    ddp_node *n, *owner;
+    ddp_op_spec spec;
+    ddp_error why;
+    ddp_status code;
+    char where[200], shapes[200] = "";
+    int i;
+
+    if (!ddp__graph_open(g, "an operator is added")) return NULL;
+    ddp__node_where(g, op ? op : "(NULL)", g->open_layer, where, sizeof where);
+    if (!ddp__inputs_ok(g, where, count, inputs, tied)) return NULL;
+    entry = op ? ddp__op_find(g, op) : NULL;
+    if (!entry) {
+        ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where);
+        return NULL;
+    }
+    if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args)) {
+        ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
+                  arg_count, DDP_OP_ARGS);
+        return NULL;
+    }
+
+    owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
+    memset(&spec, 0, sizeof spec);
+    memset(&why, 0, sizeof why);
+    spec.inputs = count;
+    for (i = 0; i < count; i++) {
+        spec.in[i] = inputs[i]->spec.out;
+        spec.in_type[i] = inputs[i]->type;
+        if (i) snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), " and ");
+        ddp__shape_text(&spec.in[i], shapes, sizeof shapes);
+    }
+    if (arg_count) memcpy(spec.arg, args, (size_t)arg_count * sizeof *args);
+    code = ddp__shape_apply(entry, owner, &spec, &why);
+    if (code) {
+        ddp__fail(&g->error, code, "%s with inputs %s: %.150s", where, shapes,
+                  why.msg[0] ? why.msg : "its shape rule refused them");
+        return NULL;
+    }
+    fault = ddp__spec_fault(&spec, owner);
+    if (fault) {
+        ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault);
+        return NULL;
+    }
+
+    n = ddp__node_add(g);
+    if (!n) return NULL;
+    n->op = entry;
+    n->spec = spec;
+    n->tied = owner ? owner->index : -1;
+    for (i = 0; i < count; i++) n->input[i] = inputs[i]->index;
+    ddp__node_place(g, n);
+    return n;
+}
+
+void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
+{
+    if (!n || !ddp__graph_open(g, "ddp_init_scale")) return;
+    if (n->graph != g || param < 0 || param >= n->spec.params ||
+        !(scale >= 0 && scale <= FLT_MAX)) {
+        ddp__fail(&g->error, DDP_ARG, "ddp_init_scale: node %d has no parameter %d, or the scale %g "
+                  "is not a finite number >= 0", n->index, param, (double)scale);
+        return;
+    }
+    n->spec.param[param].scale = scale;
+}
+
+void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation)
+{
+    ddp_init_scale(g, n, param, deviation);
+    if (g && n && !g->error.code)
+        n->spec.param[param].init = deviation > 0 ? DDP_INIT_NORMAL : DDP_INIT_ZERO;
+}
+
+/* ---- reading ---- */
+
+int ddp_node_count(const ddp_graph *g) { return g ? g->nodes : 0; }
+int ddp_node_index(const ddp_node *n) { return n ? n->index : -1; }
+int ddp_layer_count(const ddp_graph *g) { return g ? g->layers : 0; }
+
+int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
+{
+    const ddp_node *n;
+    int i;
+
+    if (!g || !out || index < 0 || index >= g->nodes) return DDP_ARG;
+    n = g->node[index];
+    memset(out, 0, sizeof *out);
+    out->name = n->op ? n->op->name : "input";
+    out->layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    out->layer_index = n->layer;
+    out->inputs = n->spec.inputs;
+    for (i = 0; i < n->spec.inputs; i++) out->input[i] = n->input[i];
+    out->out = n->spec.out;
+    out->flops = n->spec.flops;
+    if (n->op && n->op->backward)
+        out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops
+                                                         : 2 * n->spec.flops;
+    out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
+    for (i = n->tied >= 0; i < n->spec.params; i++)
+        out->param_bytes += 4.0 * (double)ddp_shape_count(&n->spec.param[i].shape);
+    return DDP_OK;
+}
+
+size_t ddp_param_count(const ddp_graph *g)
+{
+    size_t count = 0;
+    int i, k;
+
+    for (i = 0; g && i < g->nodes; i++)
+        for (k = g->node[i]->tied >= 0; k < g->node[i]->spec.params; k++)
+            count += (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
+    return count;
+}
+
+float *ddp_layer_params(ddp_graph *g, int layer, size_t *count)
+{
+    int ok = g && layer >= 0 && layer < g->layers;
+
+    if (count) *count = ok ? g->layer[layer].count : 0;
+    return ok ? g->layer[layer].params : NULL;
+}
+
+float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count)
+{
+    int ok = g && layer >= 0 && layer < g->layers;
+
+    if (count) *count = ok ? g->layer[layer].count : 0;
+    return ok ? g->layer[layer].grads : NULL;
+}
+
+float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
+{
+    if (!g || !n || n->graph != g || k < 0 || k >= n->spec.params) return NULL;
+    if (shape) *shape = n->spec.param[k].shape;
+    return n->param[k];
+}
+
+float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k)
+{
+    if (!g || !n || n->graph != g || k < 0 || k >= n->spec.params) return NULL;
+    return n->grad[k];
+}

@@ -1,0 +1,148 @@
+/* The model: a static graph of operators, built once, then executed forward and backward. */
+#ifndef DDP_GRAPH_GRAPH_H
+#define DDP_GRAPH_GRAPH_H
+
+#include "graph/op.h"
+
+typedef struct ddp_graph ddp_graph;
+typedef struct ddp_node  ddp_node;
+typedef struct ddp_state ddp_state; /* activations and their gradients of one micro-batch */
+
+/* What a planner reads of one operator; names live as long as the graph. */
+typedef struct ddp_node_info {
+    const char *name;         /* operator name */
+    const char *layer;        /* name of its layer, "" outside layers */
+    int         layer_index;  /* -1 outside layers */
+    int         inputs;
+    int         input[DDP_OP_INPUTS]; /* indexes of the producing nodes */
+    ddp_shape   out;
+    double      flops, backward_flops;
+    double      output_bytes, param_bytes;
+} ddp_node_info;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- building: nothing but bookkeeping is allocated until ddp_graph_build, so the graph of a
+ * model that does not fit the machine can be read by the planner. A builder that fails returns
+ * NULL and the graph remembers the first error; NULL inputs pass through, so one check at
+ * ddp_graph_build is enough. ---- */
+
+/* ddp_graph_new - an empty graph. d may be NULL: a graph for planning or for training without
+ * synchronisation (then ddp_graph_free frees it); else ddp_close frees it. NULL: out of memory. */
+DDP_API ddp_graph *ddp_graph_new(ddp_ctx *d);
+DDP_API void       ddp_graph_free(ddp_graph *g);
+
+/* ddp_layer_begin / ddp_layer_end - operators built in between belong to one synchronisation
+ * unit. The name is copied; a repeated name gets its number: "hidden", "hidden.1", ... */
+DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
+DDP_API void ddp_layer_end(ddp_graph *g);
+
+/* ddp_input - a named array the user fills before each forward, shape (rows, cols); type
+ * DDP_F32 or DDP_I32. ddp_input_shape - the same for any shape. */
+DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols);
+DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
+
+/* Operators. x is (..., C). Shapes of the result:
+ *   ddp_linear          (..., width)   weight (width, C), bias (width)
+ *   ddp_linear_no_bias  (..., width)
+ *   ddp_linear_tied     (..., V)       no bias; the weight (V, C) is that of an ddp_embedding node
+ *   ddp_embedding       (rows.., C)    tokens int32, table (vocabulary, C)
+ *   ddp_position        (B, T, C)      x plus a learned row per position, table (T, C)
+ *   ddp_layer_norm      same           scale and shift (C), eps 1e-5
+ *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
+ *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
+ *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 = ignored
+ *                       Its backward consumes the logits: do not read them after ddp_backward. */
+DDP_API ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width);
+DDP_API ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width);
+DDP_API ddp_node *ddp_linear_tied(ddp_graph *g, ddp_node *x, ddp_node *embedding);
+DDP_API ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary, long width);
+DDP_API ddp_node *ddp_position(ddp_graph *g, ddp_node *x);
+DDP_API ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x);
+DDP_API ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads);
+DDP_API ddp_node *ddp_gelu(ddp_graph *g, ddp_node *x);
+DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
+DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
+DDP_API ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability);
+DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels);
+
+/* ddp_register_op - adds a user's operator to this graph (op is borrowed); ddp_apply uses it, or
+ * any built-in, by name: inputs[count] nodes, args[arg_count] numbers. tied (may be NULL) is a
+ * node whose parameter 0 is used in place of an own parameter 0. */
+DDP_API int       ddp_register_op(ddp_graph *g, const ddp_op *op);
+DDP_API ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs,
+                            int arg_count, const double *args, ddp_node *tied);
+
+/* ddp_init_scale - overrides the initial deviation of a node's parameter (GPT-2's projections). */
+DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
+
+/* ddp_init_normal - makes a node's parameter start normally distributed with this deviation,
+ * whatever the operator's own rule is; 0 = all zeros. */
+DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
+
+/* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each
+ * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
+ * on the seed and the parameter's position) and registers the layers with the context.
+ * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
+DDP_API int ddp_graph_build(ddp_graph *g);
+DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
+
+/* ---- running, after ddp_graph_build ---- */
+
+/* ddp_data - the array of a named input of the built-in state (float or int32_t).
+ * ddp_value - the scalar of a node after forward, NAN where it is none.
+ * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
+ * only user works in place (dropout, add) shows that user's output. */
+DDP_API void        *ddp_data(ddp_graph *g, const char *name);
+DDP_API float        ddp_value(ddp_graph *g, const ddp_node *n);
+DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
+
+/* ddp_forward - all operators in order, calling forward_begin before a layer's first use.
+ * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a
+ * layer's parameters, backward_end. Gradients are added to; whoever consumes them zeroes them
+ * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks and
+ * with dropout off. Each returns 0 or the first error. */
+DDP_API int  ddp_forward(ddp_graph *g);
+DDP_API int  ddp_backward(ddp_graph *g, ddp_node *loss);
+DDP_API int  ddp_evaluate(ddp_graph *g);
+DDP_API void ddp_zero_gradients(ddp_graph *g);
+
+/* ---- several micro-batches in flight, and parts of the graph alone ---- */
+DDP_API ddp_state *ddp_state_new(ddp_graph *g); /* NULL: out of memory; freed by ddp_state_free */
+DDP_API void       ddp_state_free(ddp_state *s);
+DDP_API void      *ddp_state_data(ddp_state *s, const ddp_node *n);     /* output or input array */
+DDP_API void      *ddp_state_gradient(ddp_state *s, const ddp_node *n); /* gradient of that array */
+/* Operators first..last (node indexes, inclusive) without hooks. Outputs of earlier operators,
+ * and for backward the gradients of outputs used after last, must have been fed through
+ * ddp_state_data / ddp_state_gradient; input gradients are taken out the same way: those of
+ * outputs before first that the range uses, and of float inputs. A gradient that is fed is added
+ * to. Outputs that nobody uses start with gradient 1 if they are scalars, 0 otherwise, until it
+ * is fed. Every array of such a state has its own memory. */
+DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
+DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
+/* ddp_state_micro_batch - the number that dropout masks of this state depend on, besides seed and
+ * node: equal numbers give equal masks, in any process. Without it each state counts its own
+ * forward passes: a new one begins where forward goes back to an earlier operator. */
+DDP_API void ddp_state_micro_batch(ddp_state *s, uint64_t number);
+
+/* ---- reading the graph ---- */
+DDP_API int    ddp_node_count(const ddp_graph *g);
+DDP_API int    ddp_node_index(const ddp_node *n);
+DDP_API int    ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out);
+DDP_API int    ddp_layer_count(const ddp_graph *g);
+DDP_API size_t ddp_param_count(const ddp_graph *g);
+/* Parameters and gradients of layer l after ddp_graph_build: one block of *count floats each. */
+DDP_API float *ddp_layer_params(ddp_graph *g, int layer, size_t *count);
+DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
+/* Parameter k of a node (weight 0, bias 1), NULL if it has none. */
+DDP_API float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
+DDP_API float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k);
+DDP_API size_t ddp_activation_bytes(const ddp_graph *g); /* of one state */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_GRAPH_GRAPH_H */

@@ -1,0 +1,106 @@
+/* The graph's own bookkeeping, shared by the files of this folder. */
+#ifndef DDP_GRAPH_INTERNAL_H
+#define DDP_GRAPH_INTERNAL_H
+
+#include "base/fail.h"
+#include "graph/graph.h"
+#include "graph/host.h"
+
+#define DDP__NOWHERE     ((size_t)-1) /* offset of an array that does not exist */
+#define DDP__MOST_NODES  (1 << 27)    /* times and array ids of the memory plan fit an int */
+#define DDP__MOST_FLOATS 1e15         /* elements of one array; sums of bytes cannot overflow */
+
+struct ddp_node {
+    ddp_graph    *graph;
+    const ddp_op *op;       /* NULL: an input */
+    char         *name;     /* of an input; NULL for operators */
+    int           index;
+    int           layer;    /* -1: outside layers, and every input */
+    int           input[DDP_OP_INPUTS];
+    ddp_dtype     type;
+    int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
+    int           has_gradient; /* a parameter at or above this node is reached by its backward */
+    ddp_op_spec   spec;     /* of an input only spec.out is filled */
+    float        *param[DDP_OP_PARAMS];
+    float        *grad[DDP_OP_PARAMS];
+};
+
+/* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
+ * its users. So in forward a layer is first needed at node first, and in backward it is complete
+ * after node first, whoever else used its parameters. */
+typedef struct ddp__graph_layer {
+    char    *name;
+    uint64_t name_hash; /* of the final name */
+    uint64_t base_hash; /* of the name the user gave */
+    int      repeat;    /* how many earlier layers were given that name */
+    int      first, last; /* operators; -1: none yet (inputs in between may lie in the range) */
+    size_t   count;     /* floats */
+    double   flops;
+    float   *params, *grads;
+} ddp__graph_layer;
+
+/* Where each array of a state lies in its arena, in bytes. Offsets are multiples of 64. */
+typedef struct ddp__layout {
+    size_t  bytes;      /* of the arena */
+    size_t  live_bytes; /* most bytes live at one time: no layout can be smaller */
+    size_t *out;        /* [nodes]; one allocation with the two below */
+    size_t *saved;      /* [nodes] */
+    size_t *gradient;   /* [nodes] */
+} ddp__layout;
+
+struct ddp_state {
+    ddp_graph         *graph;
+    const ddp__layout *layout;
+    char              *arena;
+    unsigned char     *written; /* [nodes] gradient has been written in this pass */
+    uint64_t           pass;    /* number of the micro-batch: what random masks depend on */
+    int                pass_given; /* by ddp_state_micro_batch: not counted up */
+    int                next;    /* operator after the last one that ran forward */
+    int                ready;   /* 1: a training forward ran, backward may follow */
+};
+
+struct ddp_graph {
+    ddp__owned         owned; /* first: what the host's list points at */
+    ddp__host         *host;  /* NULL: no context */
+    const ddp_op     **ops;   /* registered by the user */
+    int                op_count, op_room;
+    ddp_node         **node;
+    int                nodes, node_room;
+    ddp__graph_layer  *layer;
+    int                layers, layer_room;
+    int                open_layer; /* -1: none */
+    int                built;
+    int                registered; /* layers the context borrows memory of */
+    ddp__layout        reuse;      /* of the built-in state */
+    ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own */
+    ddp_state         *state;      /* the built-in one */
+    uint64_t           states_made;
+    ddp_error          error;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
+
+/* Computes offsets for every array; share = 0 gives each array memory of its own, share = 1
+ * reuses memory of the dead. Time is 0..n-1 for the operators forward and n..2n-1 for them
+ * backward, so operator i runs backward at 2n-1-i.
+ * An array gets the smallest hole that fits when its life begins and returns it when it ends.
+ * Cost: O(nodes x holes). */
+DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out,
+                                    ddp_error *err);
+DDP_LIB void ddp__layout_free(ddp__layout *l);
+
+/* A state with that layout; NULL when memory is short. */
+DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
+
+/* The array at an offset of the arena, NULL if it does not exist. */
+DDP_LIB void *ddp__state_at(const ddp_state *s, size_t offset);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_GRAPH_INTERNAL_H */

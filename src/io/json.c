@@ -1,0 +1,442 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "io/json.h"
+
+#include <locale.h>
+
+#define DDP__JSON_DEPTH   64
+#define DDP__JSON_MEMBERS 4096 /* of one object: each new key is compared with all before it */
+
+typedef struct ddp__json_reader {
+    const char *name;
+    const char *text, *at, *end;
+    ddp__json  *node;  /* next free value */
+    char       *chars; /* next free byte for strings */
+    int         depth;
+    const char *placed; /* line and column are known up to here */
+    int         line, column;
+    ddp_error  *err;
+} ddp__json_reader;
+
+/* ---- places and complaints ---- */
+
+/* Line and column (in bytes) of where, which never lies before the last place asked for. */
+static void ddp__json_place(ddp__json_reader *r, const char *where)
+{
+    for (; r->placed < where; r->placed++) {
+        r->column++;
+        if (*r->placed != '\n') continue;
+        r->line++;
+        r->column = 1;
+    }
+}
+
+/* A complaint is the last thing a reader does; it may look back, so it counts from the start. */
+static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const char *what)
+{
+    r->placed = r->text;
+    r->line = r->column = 1;
+    ddp__json_place(r, where);
+    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column, what);
+}
+
+/* ---- strings ---- */
+
+/* Bytes of the UTF-8 character at p: 1 to 4, or 0 if it is none (overlong forms, surrogates and
+ * values above U+10FFFF are none). */
+static int ddp__utf8_length(const unsigned char *p, size_t left)
+{
+    uint32_t code;
+    int n, k;
+
+    if (p[0] < 0x80) return 1;
+    n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+    if (p[0] < 0xc2 || p[0] > 0xf4 || left < (size_t)n) return 0;
+    code = p[0] & (0x7fu >> n);
+    for (k = 1; k < n; k++) {
+        if ((p[k] & 0xc0) != 0x80) return 0;
+        code = code << 6 | (p[k] & 0x3fu);
+    }
+    if ((n == 3 && code < 0x800) || (n == 4 && code < 0x10000)) return 0;
+    return code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff) ? 0 : n;
+}
+
+static char *ddp__utf8_write(char *out, uint32_t code)
+{
+    if (code < 0x80) {
+        *out++ = (char)code;
+    } else if (code < 0x800) {
+        *out++ = (char)(0xc0 | code >> 6);
+        *out++ = (char)(0x80 | (code & 0x3f));
+    } else if (code < 0x10000) {
+        *out++ = (char)(0xe0 | code >> 12);
+        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
+        *out++ = (char)(0x80 | (code & 0x3f));
+    } else {
+        *out++ = (char)(0xf0 | code >> 18);
+        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
+        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
+        *out++ = (char)(0x80 | (code & 0x3f));
+    }
+    return out;
+}
+
+/* The four digits after \u at p into *code; 0 if they are no hexadecimal number. */
+static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
+{
+    int k;
+
+    if (end - p < 4) return 0;
+    *code = 0;
+    for (k = 0; k < 4; k++) {
+        int c = (unsigned char)p[k];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                  : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return 0;
+        *code = *code << 4 | (uint32_t)digit;
+    }
+    return 1;
+}
+
+/* At a backslash: the character it stands for goes to r->chars. */
+static ddp_status ddp__json_escape(ddp__json_reader *r)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    const char *start = r->at, *found;
+    uint32_t code, low;
+
+    if (r->end - r->at < 2) return ddp__json_bad(r, r->at, "the text ends inside an escape");
+    if (r->at[1] != 'u') {
+        found = r->at[1] ? strchr(from, r->at[1]) : NULL;
+        if (!found)
+            return ddp__json_bad(r, r->at, "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u "
+                                 "are known");
+        *r->chars++ = to[found - from];
+        r->at += 2;
+        return DDP_OK;
+    }
+    if (!ddp__json_hex(r->at + 2, r->end, &code))
+        return ddp__json_bad(r, start, "\\u needs four hexadecimal digits");
+    r->at += 6;
+    if (code >= 0xd800 && code < 0xdc00) { /* the first half of a pair */
+        if (r->end - r->at < 6 || r->at[0] != '\\' || r->at[1] != 'u' ||
+            !ddp__json_hex(r->at + 2, r->end, &low) || low < 0xdc00 || low > 0xdfff)
+            return ddp__json_bad(r, start, "half of a surrogate pair");
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+        r->at += 6;
+    } else if (code >= 0xdc00 && code <= 0xdfff) {
+        return ddp__json_bad(r, start, "half of a surrogate pair");
+    }
+    if (code == 0) return ddp__json_bad(r, start, "a string may not hold \\u0000");
+    r->chars = ddp__utf8_write(r->chars, code);
+    return DDP_OK;
+}
+
+/* What a string decodes to is never longer than its source with quotes, less one for the NUL. */
+static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
+{
+    const char *start = r->at++;
+    int n;
+
+    *out = r->chars;
+    while (r->at < r->end && *r->at != '"') {
+        if (*r->at == '\\') {
+            DDP__TRY(ddp__json_escape(r));
+            continue;
+        }
+        if ((unsigned char)*r->at < 0x20)
+            return ddp__json_bad(r, r->at, "a control character (a line end?) inside a string; write "
+                                 "it as an escape");
+        n = ddp__utf8_length((const unsigned char *)r->at, (size_t)(r->end - r->at));
+        if (!n) return ddp__json_bad(r, r->at, "a byte that is not UTF-8 inside a string");
+        memcpy(r->chars, r->at, (size_t)n);
+        r->chars += n;
+        r->at += n;
+    }
+    if (r->at == r->end) return ddp__json_bad(r, start, "a string without its closing quote");
+    r->at++;
+    *r->chars++ = 0;
+    return DDP_OK;
+}
+
+/* ---- numbers ---- */
+
+static int ddp__json_digits(ddp__json_reader *r)
+{
+    const char *start = r->at;
+
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
+    return r->at > start;
+}
+
+/* The grammar is checked here; strtod only converts. It expects the decimal point of the
+ * program's locale, so that is what it gets. */
+static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
+{
+    const char *start = r->at;
+    size_t n;
+    char text[400], *point;
+    int ok;
+
+    if (*r->at == '-') r->at++;
+    if (r->at < r->end && *r->at == '0') {
+        r->at++;
+        ok = !(r->at < r->end && *r->at >= '0' && *r->at <= '9');
+    } else {
+        ok = ddp__json_digits(r);
+    }
+    if (ok && r->at < r->end && *r->at == '.') {
+        r->at++;
+        ok = ddp__json_digits(r);
+    }
+    if (ok && r->at < r->end && (*r->at == 'e' || *r->at == 'E')) {
+        r->at++;
+        if (r->at < r->end && (*r->at == '+' || *r->at == '-')) r->at++;
+        ok = ddp__json_digits(r);
+    }
+    if (!ok) return ddp__json_bad(r, start, "not a JSON number (as 12, -0.5 or 1e9)");
+    n = (size_t)(r->at - start);
+    if (n >= sizeof text) return ddp__json_bad(r, start, "a number of more than 399 characters");
+    memcpy(text, start, n);
+    text[n] = 0;
+    point = strchr(text, '.');
+    if (point) *point = *localeconv()->decimal_point;
+    *out = strtod(text, NULL);
+    if (!(*out >= -DBL_MAX && *out <= DBL_MAX))
+        return ddp__json_bad(r, start, "a number beyond the range of a double");
+    return DDP_OK;
+}
+
+/* ---- values ---- */
+
+static void ddp__json_blank(ddp__json_reader *r)
+{
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r')) r->at++;
+}
+
+/* Skips blanks and then c, if it is next. */
+static int ddp__json_next(ddp__json_reader *r, char c)
+{
+    ddp__json_blank(r);
+    if (r->at == r->end || *r->at != c) return 0;
+    r->at++;
+    return 1;
+}
+
+static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
+{
+    static const char *const word[] = {"null", "false", "true"};
+    size_t n, left = (size_t)(r->end - r->at);
+    int k;
+
+    for (k = 0; k < 3; k++) {
+        n = strlen(word[k]);
+        if (left < n || memcmp(r->at, word[k], n)) continue;
+        v->kind = (ddp__json_kind)k;
+        r->at += n;
+        return DDP_OK;
+    }
+    return ddp__json_bad(r, r->at, "a value is needed: object, array, string, number, true, false or null");
+}
+
+static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
+
+/* The name and the colon of a member of object; *key is set. */
+static ddp_status ddp__json_key(ddp__json_reader *r, const ddp__json *object, const char **key)
+{
+    const char *start;
+    const ddp__json *other;
+    char what[120];
+
+    ddp__json_blank(r);
+    start = r->at;
+    if (r->at == r->end || *r->at != '"')
+        return ddp__json_bad(r, r->at, "a member's name in quotes is needed");
+    if (object->count == DDP__JSON_MEMBERS)
+        return ddp__json_bad(r, r->at, "an object of more than 4096 members");
+    DDP__TRY(ddp__json_text(r, key));
+    for (other = object->first; other; other = other->next) {
+        if (strcmp(other->key, *key)) continue;
+        snprintf(what, sizeof what, "\"%.60s\" is given twice in this object", *key);
+        return ddp__json_bad(r, start, what);
+    }
+    if (!ddp__json_next(r, ':')) return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
+    return DDP_OK;
+}
+
+/* After the opening bracket, up to and with the closing one. */
+static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char close)
+{
+    ddp__json **link = &v->first, *child;
+    const char *key = NULL;
+
+    if (++r->depth > DDP__JSON_DEPTH)
+        return ddp__json_bad(r, r->at, "more than 64 values inside each other");
+    if (!ddp__json_next(r, close)) {
+        do {
+            if (close == '}') DDP__TRY(ddp__json_key(r, v, &key));
+            child = r->node++;
+            DDP__TRY(ddp__json_value(r, child));
+            child->key = key;
+            *link = child;
+            link = &child->next;
+            v->count++;
+        } while (ddp__json_next(r, ','));
+        if (!ddp__json_next(r, close))
+            return ddp__json_bad(r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
+    }
+    r->depth--;
+    return DDP_OK;
+}
+
+static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
+{
+    ddp__json_blank(r);
+    if (r->at == r->end) return ddp__json_bad(r, r->at, "the text ends where a value is needed");
+    ddp__json_place(r, r->at);
+    v->line = r->line;
+    v->column = r->column;
+    switch (*r->at) {
+    case '{':
+        v->kind = DDP__JSON_OBJECT;
+        r->at++;
+        return ddp__json_children(r, v, '}');
+    case '[':
+        v->kind = DDP__JSON_ARRAY;
+        r->at++;
+        return ddp__json_children(r, v, ']');
+    case '"':
+        v->kind = DDP__JSON_STRING;
+        return ddp__json_text(r, &v->string);
+    case '-': case '0': case '1': case '2': case '3': case '4':
+    case '5': case '6': case '7': case '8': case '9':
+        v->kind = DDP__JSON_NUMBER;
+        return ddp__json_digits_to_number(r, &v->number);
+    default:
+        return ddp__json_word(r, v);
+    }
+}
+
+/* No value but the first stands without a bracket or a comma in front of it. */
+static size_t ddp__json_most_values(const char *text, size_t n)
+{
+    size_t i, most = 1;
+
+    for (i = 0; i < n; i++) most += text[i] == '[' || text[i] == '{' || text[i] == ',';
+    return most;
+}
+
+ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_error *err)
+{
+    size_t most = ddp__json_most_values(text, n);
+    ddp__json *root = NULL;
+    ddp__json_reader r;
+
+    if (most <= (SIZE_MAX - n - 1) / sizeof *root)
+        root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
+    if (!root) {
+        ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu JSON values", name, most);
+        return NULL;
+    }
+    memset(&r, 0, sizeof r);
+    r.name = name;
+    r.text = r.at = r.placed = text;
+    r.line = r.column = 1;
+    r.end = text + n;
+    r.node = root + 1;
+    r.chars = (char *)(root + most);
+    r.err = err;
+    if (ddp__json_value(&r, root) == DDP_OK) {
+        ddp__json_blank(&r);
+        if (r.at == r.end) return root;
+        ddp__json_bad(&r, r.at, "something follows the value; one value is all a file may hold");
+    }
+    DDP_FREE(root);
+    return NULL;
+}
+
+ddp__json *ddp__json_read(const char *path, ddp_error *err)
+{
+    ddp__text t;
+    ddp__json *root = NULL;
+
+    memset(&t, 0, sizeof t);
+    if (ddp__file_read(path, &t, err) == DDP_OK)
+        root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
+    ddp__text_free(&t);
+    return root;
+}
+
+void ddp__json_free(ddp__json *root)
+{
+    if (root) DDP_FREE(root);
+}
+
+/* ---- looking things up ---- */
+
+const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
+{
+    const ddp__json *v;
+
+    if (!object || object->kind != DDP__JSON_OBJECT) return NULL;
+    for (v = object->first; v && strcmp(v->key, key); v = v->next) {}
+    return v;
+}
+
+ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key, ddp__json_kind kind,
+                          const ddp__json **out, ddp_error *err)
+{
+    static const char *const kinds[] = {"null",     "false",    "true",     "a number",
+                                        "a string", "an array", "an object"};
+    const ddp__json *v = ddp__json_get(object, key);
+
+    if (!v)
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is missing; it must be %s",
+                         name, object->line, object->column, key, kinds[kind]);
+    if (v->kind != kind)
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is %s; it must be %s",
+                         name, v->line, v->column, key, kinds[v->kind], kinds[kind]);
+    *out = v;
+    return DDP_OK;
+}
+
+/* ---- writing ---- */
+
+void ddp__json_string(ddp__text *t, const char *s)
+{
+    size_t left = s ? strlen(s) : 0;
+    int n;
+
+    if (!s) {
+        ddp__text_add(t, "null", 4);
+        return;
+    }
+    ddp__text_add(t, "\"", 1);
+    while (left) {
+        n = ddp__utf8_length((const unsigned char *)s, left);
+        if (!n) ddp__text_add(t, "\\ufffd", 6);
+        else if (*s == '"' || *s == '\\') ddp__text_addf(t, "\\%c", *s);
+        else if ((unsigned char)*s < 0x20) ddp__text_addf(t, "\\u%04x", (unsigned)*s);
+        else ddp__text_add(t, s, (size_t)n);
+        n = n ? n : 1;
+        s += n;
+        left -= (size_t)n;
+    }
+    ddp__text_add(t, "\"", 1);
+}
+
+void ddp__json_number(ddp__text *t, double x)
+{
+    char text[40], *p;
+    int digits = 15;
+
+    if (!(x >= -DBL_MAX && x <= DBL_MAX)) {
+        ddp__text_add(t, "null", 4);
+        return;
+    }
+    do snprintf(text, sizeof text, "%.*g", digits, x);
+    while (strtod(text, NULL) != x && digits++ < 17); /* both in the program's locale */
+    for (p = text; *p; p++)
+        if (!strchr("0123456789+-e", *p)) *p = '.';
+    ddp__text_add(t, text, strlen(text));
+}

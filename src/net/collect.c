@@ -1,0 +1,322 @@
+/* What happens to frames that have arrived: staging, the sum in rank order, storing. */
+#include "net/state.h"
+
+static const char *ddp__verb_does(int verb)
+{
+    static const char *const text[] = {"averages", "broadcasts", "gathers", "sends", "receives"};
+    return verb >= 0 && verb <= (int)DDP__RECV ? text[verb] : "does something unknown with";
+}
+
+static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
+{
+    char own[64], other[64];
+
+    ddp__layer_text(e, op->m.layer, own, sizeof own);
+    ddp__layer_text(e, f->layer, other, sizeof other);
+    ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
+               "(%lu values): all ranks must submit in the same order", (unsigned long)op->seq, e->rank,
+               ddp__verb_does((int)op->m.verb), own, (unsigned long)op->n, op->m.peer, peer,
+               ddp__verb_does(f->verb), other, (unsigned long)f->count);
+}
+
+/* The sender's operation is the same as ours; 0 after a failure. */
+static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
+{
+    int verb = op->m.verb == DDP__RECV ? (int)DDP__SEND : (int)op->m.verb;
+    int type = op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
+
+    if (f->verb == verb && f->count == (uint32_t)op->n && f->layer == op->m.layer &&
+        (f->type == type || (f->type == DDP__FRAME_RESULT && type == DDP__FRAME_PART)) &&
+        (op->m.verb != DDP__BROADCAST || peer == op->m.peer))
+        return 1;
+    ddp__mismatch(e, peer, op, f);
+    return 0;
+}
+
+ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f)
+{
+    if (f->p2p) {
+        ddp__op *op = e->peers[peer].recv_op;
+        return op && op->seq == f->seq ? op : NULL;
+    }
+    for (int i = 0; i < DDP__WINDOW; i++)
+        if (e->window[i] && e->window[i]->seq == f->seq) return e->window[i];
+    return NULL;
+}
+
+static void ddp__seen(ddp__engine *e, ddp__op *op, int peer)
+{
+    ddp__exchange *x = ddp__row(e, op, peer);
+    if (x->expected) {
+        x->expected = 0;
+        op->missing--;
+    }
+}
+
+/* A complete operation that is still in the ring; its place may be given away at any time. */
+static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *out)
+{
+    int found = 0;
+
+    pthread_mutex_lock(&e->lock);
+    for (int i = 0; i < e->cfg.queue && !found; i++) {
+        const ddp__op *old = &e->ops[i];
+        found = old->state == DDP__OP_DONE && old->seq == f->seq && old->p2p == f->p2p &&
+                (!old->p2p || (old->m.verb == DDP__RECV && old->m.peer == peer));
+        if (found) *out = *old;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
+int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
+{
+    int ok;
+
+    if (f->type >= DDP__FRAME_CREDIT) {
+        ok = f->type == DDP__FRAME_ABORT ? f->length < DDP_ERROR_TEXT : f->length == 0;
+    } else {
+        ddp__op *op = ddp__find_op(e, peer, f);
+        uint32_t next = f->p2p ? e->peers[peer].recv_seq : e->next_seq;
+        ok = f->length > 0 && f->length % sizeof(float) == 0 && f->length <= e->chunk * sizeof(float) &&
+             f->offset <= f->count && f->length / sizeof(float) <= f->count - f->offset &&
+             !(f->p2p && f->type != DDP__FRAME_DATA);
+        if (ok && op) return ddp__agrees(e, peer, op, f);
+        /* An operation that is complete here, or not begun, has no use for the frame. */
+        if (ok && (f->type == DDP__FRAME_RESULT || (int32_t)(f->seq - next) < 0)) {
+            ddp__op old;
+            if (ddp__past_op(e, peer, f, &old)) {
+                ddp__mismatch(e, peer, &old, f);
+                return 0;
+            }
+            ok = 0;
+        }
+    }
+    if (!ok)
+        ddp__fault(e, DDP_NET, "rank %d sent a chunk that fits no operation (type %d, operation %lu, floats "
+                   "%lu of %lu, %lu bytes): all ranks must use the same chunk size and submit in the same "
+                   "order", peer, f->type, (unsigned long)f->seq, (unsigned long)f->offset,
+                   (unsigned long)f->count, (unsigned long)f->length);
+    return ok;
+}
+
+void ddp__slot_free(ddp__engine *e, int slot)
+{
+    ddp__slot *s = &e->slot[slot];
+    ddp__peer *p = &e->peers[s->peer];
+    int i = 0;
+
+    s->next = p->free_slot;
+    p->free_slot = slot;
+    if (s->f.type == DDP__FRAME_RESULT) {
+        p->solicited--;
+        return;
+    }
+    while (i < p->owed_count && (p->owed[i].seq != s->f.seq || p->owed[i].p2p != s->f.p2p)) i++;
+    if (i == p->owed_count) {
+        p->owed[i].seq = s->f.seq;
+        p->owed[i].p2p = s->f.p2p;
+        p->owed[i].count = 0;
+        p->owed_count++;
+    }
+    p->owed[i].count++;
+}
+
+/* The oldest staged chunk of an operation from a peer; -1 if none. */
+static int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
+{
+    int s = e->peers[peer].first_pending;
+    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
+    return s;
+}
+
+static void ddp__pending_remove(ddp__engine *e, int peer, int slot)
+{
+    ddp__peer *p = &e->peers[peer];
+    int before = -1, s = p->first_pending;
+
+    while (s != slot) {
+        before = s;
+        s = e->slot[s].next;
+    }
+    if (before >= 0) e->slot[before].next = e->slot[s].next;
+    else p->first_pending = e->slot[s].next;
+    if (p->last_pending == s) p->last_pending = before;
+}
+
+/* Counts a chunk as received; 0 if it is not the one that has to come next. */
+static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
+{
+    ddp__exchange *x = ddp__row(e, op, peer);
+    size_t from = 0, to = op->n, *at = &x->taken;
+
+    if (f->type == DDP__FRAME_RESULT) at = &x->finished;
+    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER) ddp__segment(e, op, peer, &from, &to);
+    if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset) {
+        ddp__fault(e, DDP_NET, "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
+                   "all ranks must use the same chunk size", peer, (unsigned long)f->offset,
+                   (unsigned long)f->seq, (unsigned long)(from + *at));
+        return 0;
+    }
+    *at += f->length / sizeof(float);
+    return 1;
+}
+
+static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s, double now)
+{
+    size_t count = s->f.length / sizeof(float), done = 0;
+    double *divergence = op->m.divergence ? &ddp__row(e, op, peer)->divergence : NULL;
+
+    if (!ddp__in_order(e, peer, op, &s->f)) return;
+    if (s->f.type == DDP__FRAME_RESULT && !ddp__guard_check(e, op, s->f.offset, count)) return;
+    while (done < count) {
+        size_t here;
+        float *own = ddp__memory_at(op, s->f.offset + done, count - done, &here);
+        e->memory.store(own, s->data + done, here, divergence);
+        done += here;
+    }
+    ddp__op_moves(e, op, now);
+    ddp__op_advance(e, op, count, now);
+}
+
+/* Sums every chunk of the own segment of which all contributions are here. */
+static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
+{
+    size_t from, to;
+    double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+
+    ddp__segment(e, op, e->rank, &from, &to);
+    while (from + op->reduced < to) {
+        size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk, done = 0;
+        for (int r = 0; r < e->world; r++) {
+            if (r != e->rank && ddp__pending(e, r, op) < 0) return;
+        }
+        if (!ddp__guard_check(e, op, at, count)) return;
+        for (int r = 0; r < e->world; r++) {
+            const ddp__frame *f;
+            if (r == e->rank) continue;
+            f = &e->slot[ddp__pending(e, r, op)].f;
+            if (f->offset != at || f->length != count * sizeof(float)) {
+                ddp__fault(e, DDP_NET, "rank %d sent floats from %lu of operation %lu, expected were those "
+                           "from %lu: all ranks must use the same chunk size", r, (unsigned long)f->offset,
+                           (unsigned long)f->seq, (unsigned long)at);
+                return;
+            }
+        }
+        while (done < count) {
+            size_t here;
+            float *own = ddp__memory_at(op, at + done, count - done, &here);
+            for (int r = 0; r < e->world; r++)
+                e->terms[r] = r == e->rank ? own : e->slot[ddp__pending(e, r, op)].data + done;
+            e->memory.reduce(own, e->terms, e->rank, e->world, here, op->m.scale, divergence);
+            done += here;
+        }
+        for (int r = 0; r < e->world; r++) {
+            int s;
+            if (r == e->rank) continue;
+            s = ddp__pending(e, r, op);
+            ddp__row(e, op, r)->taken += count;
+            ddp__pending_remove(e, r, s);
+            ddp__slot_free(e, s);
+        }
+        ddp__guard_update(e, op, at, count);
+        op->reduced += count;
+        ddp__op_moves(e, op, now);
+    }
+}
+
+static void ddp__collect(ddp__engine *e, ddp__op *op, int peer, double now)
+{
+    int s;
+
+    if (op->m.verb == DDP__ALL_REDUCE) {
+        ddp__reduce_ready(e, op, now);
+        return;
+    }
+    while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && (s = ddp__pending(e, peer, op)) >= 0) {
+        ddp__pending_remove(e, peer, s);
+        ddp__store(e, peer, op, &e->slot[s], now);
+        ddp__slot_free(e, s);
+    }
+}
+
+void ddp__slot_ready(ddp__engine *e, int slot, double now)
+{
+    ddp__slot *s = &e->slot[slot];
+    ddp__peer *p = &e->peers[s->peer];
+    ddp__op *op = ddp__find_op(e, s->peer, &s->f);
+
+    if (op && !ddp__agrees(e, s->peer, op, &s->f)) return;
+    if (op) ddp__seen(e, op, s->peer);
+    if (s->f.type == DDP__FRAME_RESULT) {
+        if (op) ddp__store(e, s->peer, op, s, now);
+        ddp__slot_free(e, slot);
+        return;
+    }
+    s->next = -1;
+    if (p->last_pending >= 0) e->slot[p->last_pending].next = slot;
+    else p->first_pending = slot;
+    p->last_pending = slot;
+    if (op) ddp__collect(e, op, s->peer, now);
+}
+
+void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f, double now)
+{
+    ddp__peer *p = &e->peers[peer];
+
+    ddp__seen(e, op, peer);
+    if (!ddp__in_order(e, peer, op, f)) return;
+    if (f->type != DDP__FRAME_RESULT) {
+        int i = 0;
+        while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
+        if (i == p->owed_count) {
+            p->owed[i].seq = f->seq;
+            p->owed[i].p2p = f->p2p;
+            p->owed[i].count = 0;
+            p->owed_count++;
+        }
+        p->owed[i].count++;
+    }
+    ddp__op_moves(e, op, now);
+    ddp__op_advance(e, op, f->length / sizeof(float), now);
+}
+
+void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
+{
+    for (int peer = 0; peer < e->world; peer++) {
+        int s;
+        if (peer == e->rank || (op->p2p && (op->m.verb != DDP__RECV || peer != op->m.peer))) continue;
+        s = ddp__pending(e, peer, op);
+        if (s < 0) continue;
+        if (!ddp__agrees(e, peer, op, &e->slot[s].f)) return;
+        ddp__seen(e, op, peer);
+    }
+    for (int peer = 0; peer < e->world && op->state == DDP__OP_ACTIVE && e->fault.code == DDP_OK; peer++)
+        if (peer != e->rank && (!op->p2p || (op->m.verb == DDP__RECV && peer == op->m.peer)))
+            ddp__collect(e, op, peer, now);
+}
+
+void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    ddp__peer *p = &e->peers[peer];
+
+    (void)now;
+    if (f->type == DDP__FRAME_CREDIT) {
+        ddp__take_credit(e, peer, f->seq, f->p2p, (int)f->offset);
+    } else if (f->type == DDP__FRAME_GOODBYE) {
+        p->left = 1;
+        p->want_farewell = 1;
+        ddp__check_left(e, peer);
+    } else if (f->type == DDP__FRAME_FAREWELL) {
+        p->farewell = 1;
+    } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
+        int code = f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
+        if ((int)f->offset == peer) {
+            p->text[DDP_ERROR_TEXT - 32] = '\0';
+            ddp__fault(e, (ddp_status)code, "%s (reported by rank %d)", p->text, peer);
+        } else {
+            ddp__fault(e, (ddp_status)code, "%s", p->text);
+        }
+        e->fault_origin = (int)f->offset;
+    }
+}

@@ -1,0 +1,465 @@
+#include "net/state.h"
+
+/* ---- comm thread ---- */
+
+/* New messages, requests to abort or to stop. */
+static void ddp__look(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->submitted != e->taken) {
+        e->taken = e->submitted;
+        e->dirty = 1;
+    }
+    e->stopping = e->stop;
+    if (e->error.code != DDP_OK && e->fault.code == DDP_OK) {
+        e->fault = e->error;
+        e->fault_origin = e->rank;
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void ddp__sleep(ddp__engine *e, double until)
+{
+    int ready;
+
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
+        e->want_recv[r] = r != e->rank && !p->closed && p->in_state != DDP__IN_PAUSED &&
+                          !(e->shaped && e->control_count == e->control_room);
+    }
+    pthread_mutex_lock(&e->lock);
+    ready = e->submitted != e->taken || e->stop != e->stopping ||
+            (e->error.code != DDP_OK) != (e->fault.code != DDP_OK);
+    e->sleeping = !ready;
+    pthread_mutex_unlock(&e->lock);
+    if (ready) return;
+    e->wire->table->wait(e->wire, e->want_send, e->want_recv, until);
+    pthread_mutex_lock(&e->lock);
+    e->sleeping = 0;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* After a failure: finishes frames that are half written, so that streams stay readable, tells
+ * the peers why, and lets go of all memory. */
+static void ddp__give_up(ddp__engine *e)
+{
+    double until = ddp_now() + 0.5;
+    int busy = 1;
+
+    ddp__log(&e->cfg.log, DDP_LOG_ERROR, "rank %d: %s", e->rank, e->fault.msg);
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        p->want_abort = r != e->rank && !p->closed && !p->left;
+        if (p->out_state == DDP__OUT_SERIALISING || (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
+            p->out_state = DDP__OUT_IDLE;
+        e->want_recv[r] = 0;
+    }
+    e->up_peer = -1;
+    while (busy) {
+        double now = ddp_now();
+        busy = 0;
+        for (int r = 0; r < e->world; r++) {
+            ddp__peer *p = &e->peers[r];
+            if (r == e->rank) continue;
+            (void)ddp__continue_frame(e, r, now);
+            if (p->out_state == DDP__OUT_IDLE && p->want_abort && ddp__start_control(e, r))
+                (void)ddp__continue_frame(e, r, now);
+            e->want_send[r] = p->out_state == DDP__OUT_WRITING;
+            busy |= e->want_send[r];
+        }
+        if (now >= until) break;
+        if (busy) e->wire->table->wait(e->wire, e->want_send, e->want_recv, until);
+    }
+    pthread_mutex_lock(&e->lock);
+    e->quiet = 1;
+    pthread_cond_broadcast(&e->changed);
+    while (!e->stop) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* After close: finishes what still moves, says goodbye, and stays until the peers have read
+ * everything. 1 when there is nothing left to stay for. */
+static int ddp__may_stop(ddp__engine *e, double now, double *until)
+{
+    int waiting = 0, moving = e->first < e->taken;
+    double patience = 0.5 + 2 * e->link.delay_s;
+
+    if (!e->closing) {
+        if (moving && now < e->last_move + patience) {
+            if (e->last_move + patience < *until) *until = e->last_move + patience;
+            return 0;
+        }
+        e->closing = 1;
+        e->last_move = now;
+        for (int r = 0; r < e->world; r++) {
+            ddp__peer *p = &e->peers[r];
+            if (r != e->rank && !p->closed) p->want_goodbye = 1;
+        }
+        *until = now;
+        return 0;
+    }
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        if (r == e->rank || p->closed || p->send_dead) continue;
+        waiting |= !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
+    }
+    if (!waiting || now >= e->last_move + patience + 0.5) return 1;
+    if (e->last_move + patience + 0.5 < *until) *until = e->last_move + patience + 0.5;
+    return 0;
+}
+
+static void *ddp__engine_main(void *arg)
+{
+    ddp__engine *e = (ddp__engine *)arg;
+    double now = ddp_now();
+
+    for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
+    for (;;) {
+        int moved;
+        double until;
+        ddp__look(e);
+        moved = e->fault.code == DDP_OK && ddp__receive_all(e);
+        now = ddp_now();
+        if (e->shaped && ddp__run_due(e, now)) moved = 1;
+        ddp__activate(e, now);
+        if (e->fault.code == DDP_OK && ddp__send_all(e, now)) moved = 1;
+        ddp__activate(e, now);
+        if (e->finished) {
+            ddp__publish(e);
+            moved = 1;
+        }
+        if (e->fault.code == DDP_OK) until = ddp__check_liveness(e, now);
+        if (e->fault.code != DDP_OK) {
+            ddp__give_up(e);
+            break;
+        }
+        if (e->stopping && ddp__may_stop(e, now, &until)) break;
+        if (moved) continue;
+        ddp__note_waiting(e, now);
+        if (e->shaped || e->link.rate > 0) {
+            double due = ddp__next_due(e);
+            if (due >= 0 && due < until) until = due;
+        }
+        ddp__sleep(e, until);
+    }
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+/* A place in the one block that holds everything. */
+static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t size)
+{
+    void *p = block ? block + *used : NULL;
+    *used += (count * size + 63) / 64 * 64;
+    return p;
+}
+
+/* Assigns all arrays within block, or with NULL only measures. */
+static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
+{
+    size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
+    size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
+    uint64_t *sums;
+
+    (void)ddp__carve(block, &used, 1, sizeof *e);
+    e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
+    e->strips = (ddp__strip *)ddp__carve(block, &used, (size_t)e->strip_room, sizeof *e->strips);
+    e->peers = (ddp__peer *)ddp__carve(block, &used, world, sizeof *e->peers);
+    e->rows = (ddp__exchange *)ddp__carve(block, &used, DDP__ROWS * world, sizeof *e->rows);
+    e->slot = (ddp__slot *)ddp__carve(block, &used, slots, sizeof *e->slot);
+    e->control = (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
+    e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
+    e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
+    e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
+    e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
+    sums = (uint64_t *)ddp__carve(block, &used, queue * e->sums_room, sizeof *sums);
+    for (size_t i = 0; block && i < queue; i++) e->ops[i].sums = sums + i * e->sums_room;
+    for (int r = 0; r < e->world; r++) {
+        if (r == e->rank) continue;
+        for (int i = 0; i < e->slots; i++) {
+            void *data = ddp__carve(block, &used, 1, stride);
+            ddp__slot *s = block ? &e->slot[r * e->slots + i] : NULL;
+            if (!s) continue;
+            s->data = (float *)data;
+            s->peer = r;
+            s->next = i + 1 < e->slots ? r * e->slots + i + 1 : -1;
+        }
+        if (block) e->peers[r].free_slot = r * e->slots;
+    }
+    return used;
+}
+
+/* Chunk size and number of staging slots. */
+static void ddp__dimension(ddp__engine *e)
+{
+    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->cfg.rate);
+    size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
+
+    if (most > 0 && bytes > most) bytes = most;
+    if (bytes > DDP__STAGING_BYTES / 8) bytes = DDP__STAGING_BYTES / 8;
+    bytes = bytes < 64 ? 64 : bytes / 64 * 64;
+    slots = DDP__STAGING_BYTES / bytes;
+    if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
+    if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
+    if (slots < DDP__SLOTS_MIN) slots = DDP__SLOTS_MIN;
+    e->chunk = bytes / sizeof(float);
+    e->credits = (int)slots - 1;
+    e->extra = 1;
+    e->control_room = 1;
+    if (e->shaped) {
+        /* What is under way for one delay, at most 8 MiB per peer. */
+        double flight = e->cfg.rate * e->cfg.delay_s / (double)bytes + 5;
+        double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
+        e->extra += (int)(flight < cap ? flight : cap);
+        e->control_room = 64 + 4 * e->world * (int)slots;
+    }
+    e->slots = e->credits + e->extra;
+    e->delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
+    e->sums_room = 0;
+    if (e->cfg.check_writes) e->sums_room = e->cfg.max_count / e->chunk + 2 * (size_t)e->world + 2;
+    e->strip_room = DDP__STRIPS_MIN;
+}
+
+static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *err)
+{
+    if (cfg->world < 1 || cfg->rank < 0 || cfg->rank >= cfg->world)
+        return ddp__fail(err, DDP_ARG, "rank %d of world %d does not exist", cfg->rank, cfg->world);
+    if (cfg->world > 1 && !cfg->wire)
+        return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
+    if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
+        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
+    if (cfg->check_writes && cfg->max_count == 0)
+        return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
+    return DDP_OK;
+}
+
+ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err)
+{
+    ddp__engine plan, *e;
+    unsigned char *block;
+
+    *out = NULL;
+    DDP__TRY(ddp__engine_check(cfg, err));
+    memset(&plan, 0, sizeof plan);
+    plan.cfg = *cfg;
+    plan.wire = cfg->wire;
+    plan.rank = cfg->rank;
+    plan.world = cfg->world;
+    plan.link.rate = cfg->world > 1 ? cfg->rate : 0;
+    plan.link.delay_s = cfg->world > 1 ? cfg->delay_s : 0;
+    plan.shaped = plan.link.rate > 0 || plan.link.delay_s > 0;
+    if (plan.cfg.queue < 1) plan.cfg.queue = 64;
+    plan.memory = ddp__host_memory();
+    plan.next_peer = (cfg->rank + 1) % cfg->world;
+    plan.up_peer = plan.first_due = plan.last_due = -1;
+    ddp__dimension(&plan);
+    plan.block_bytes = ddp__engine_layout(&plan, NULL);
+    block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
+    if (!block)
+        return ddp__fail(err, DDP_MEMORY, "the network engine needs %lu bytes and got none",
+                         (unsigned long)plan.block_bytes);
+    (void)ddp__engine_layout(&plan, block);
+    e = (ddp__engine *)(void *)block;
+    *e = plan;
+    e->stats.staging_bytes = e->block_bytes;
+    e->stats.delay_bytes = e->delay_bytes;
+    for (int r = 0; r < e->world; r++) {
+        e->peers[r].in_slot = e->peers[r].first_pending = e->peers[r].last_pending = -1;
+        if (r == e->rank) e->peers[r].free_slot = -1;
+    }
+    if (pthread_mutex_init(&e->lock, NULL) == 0) {
+        if (ddp__cond_init(&e->changed) == 0) {
+            if (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0) {
+                *out = e;
+                return DDP_OK;
+            }
+            pthread_cond_destroy(&e->changed);
+        }
+        pthread_mutex_destroy(&e->lock);
+    }
+    ddp__release(&cfg->allocator, block, plan.block_bytes);
+    return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
+}
+
+/* Under the lock: the comm thread has to look. */
+static void ddp__notify(ddp__engine *e)
+{
+    int sleeping = e->sleeping;
+
+    e->sleeping = 0;
+    pthread_cond_broadcast(&e->changed);
+    if (sleeping) e->wire->table->wake(e->wire);
+}
+
+void ddp__engine_close(ddp__engine *e)
+{
+    ddp_allocator allocator;
+
+    if (!e) return;
+    allocator = e->cfg.allocator;
+    pthread_mutex_lock(&e->lock);
+    e->stop = 1;
+    ddp__notify(e);
+    pthread_mutex_unlock(&e->lock);
+    if (e->world > 1) pthread_join(e->thread, NULL);
+    if (e->wire) e->wire->table->close(e->wire);
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    ddp__release(&allocator, e, e->block_bytes);
+}
+
+/* ---- submitters ---- */
+
+static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m, ddp_error *err)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
+    if (n > UINT32_MAX)
+        return ddp__fail(err, DDP_ARG, "a message of %lu values is too long; split it below 2^32", (unsigned long)n);
+    if (m->piece_count < 0 || m->piece_count > e->strip_room / 2)
+        return ddp__fail(err, DDP_ARG, "a message of %d pieces; at most %ld are possible", m->piece_count, e->strip_room / 2);
+    if (m->verb != DDP__ALL_REDUCE && m->verb != DDP__ALL_GATHER &&
+        (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP__BROADCAST)))
+        return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d",
+                         m->peer, e->rank, e->world);
+    if (m->verb == DDP__ALL_GATHER && n % (size_t)e->world)
+        return ddp__fail(err, DDP_ARG, "an all-gather of %lu values does not divide over %d ranks",
+                         (unsigned long)n, e->world);
+    if (e->cfg.check_writes && n > e->cfg.max_count)
+        return ddp__fail(err, DDP_ARG, "a message of %lu values exceeds max_count %lu, which sizes the check of "
+                         "writes", (unsigned long)n, (unsigned long)e->cfg.max_count);
+    return DDP_OK;
+}
+
+/* Room for count strips in the pool, contiguous; the first index, or -1. */
+static long ddp__strip_place(const ddp__engine *e, long count)
+{
+    long start = e->strips_head;
+
+    if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
+    return start + count - e->strips_tail <= e->strip_room ? start : -1;
+}
+
+static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, long start)
+{
+    uint64_t *sums = op->sums;
+
+    memset(op, 0, sizeof *op);
+    op->sums = sums;
+    op->m = *m;
+    op->m.pieces = NULL;
+    if (m->scale == 0) op->m.scale = 1;
+    op->strips = e->strips + start % e->strip_room;
+    for (int i = 0; i < m->piece_count; i++) {
+        ddp__strip *last = op->strip_count ? &op->strips[op->strip_count - 1] : NULL;
+        if (m->pieces[i].count == 0) continue;
+        if (last && last->data + last->count == m->pieces[i].data) {
+            last->count += m->pieces[i].count;
+        } else {
+            ddp__strip *s = &op->strips[op->strip_count++];
+            s->data = m->pieces[i].data;
+            s->start = op->n;
+            s->count = m->pieces[i].count;
+        }
+        op->n += m->pieces[i].count;
+    }
+    op->strips_end = start + op->strip_count;
+    op->ticket = e->submitted;
+    op->p2p = m->verb == DDP__SEND || m->verb == DDP__RECV;
+    op->state = DDP__OP_QUEUED;
+    op->waiting_since = -1;
+    op->span.begin = op->span.end = -1;
+    op->span.submitted = ddp_now();
+    op->span.step = m->step;
+    op->span.layer = m->layer;
+    op->span.filler = m->filler;
+    op->span.verb = m->verb;
+    op->span.algorithm = m->verb == DDP__ALL_REDUCE ? 'd' : 'p';
+    ddp__guard_all(e, op);
+}
+
+ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket, ddp_error *err)
+{
+    ddp_status bad = ddp__message_check(e, m, err);
+    long start = -1;
+
+    if (bad != DDP_OK) return bad;
+    pthread_mutex_lock(&e->lock);
+    while (e->error.code == DDP_OK &&
+           (e->submitted - e->first >= e->cfg.queue || (start = ddp__strip_place(e, m->piece_count)) < 0))
+        pthread_cond_wait(&e->changed, &e->lock);
+    if (e->error.code != DDP_OK) {
+        if (err) *err = e->error;
+        bad = e->error.code;
+        pthread_mutex_unlock(&e->lock);
+        return bad;
+    }
+    ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
+    e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
+    if (ticket) *ticket = e->submitted;
+    e->submitted++;
+    if (e->world > 1) ddp__notify(e);
+    pthread_mutex_unlock(&e->lock);
+    if (e->world == 1) {
+        /* Alone: nothing travels, the caller does the arithmetic. */
+        e->taken = e->submitted;
+        e->dirty = 1;
+        ddp__activate(e, ddp_now());
+        ddp__publish(e);
+    }
+    return DDP_OK;
+}
+
+static int ddp__ticket_done(const ddp__engine *e, long ticket)
+{
+    return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
+}
+
+ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err)
+{
+    ddp_status status = DDP_OK;
+
+    pthread_mutex_lock(&e->lock);
+    while (!ddp__ticket_done(e, ticket) && !e->quiet && !(e->world == 1 && e->error.code != DDP_OK))
+        pthread_cond_wait(&e->changed, &e->lock);
+    if (!ddp__ticket_done(e, ticket)) {
+        if (err) *err = e->error;
+        status = e->error.code;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+int ddp__engine_done(ddp__engine *e, long ticket)
+{
+    int done;
+
+    pthread_mutex_lock(&e->lock);
+    done = ddp__ticket_done(e, ticket);
+    pthread_mutex_unlock(&e->lock);
+    return done;
+}
+
+void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->error.code == DDP_OK) {
+        (void)ddp__fail(&e->error, code == DDP_OK ? DDP_ABORTED : code, "%s", why);
+        ddp__notify(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
+{
+    ddp_status status;
+
+    pthread_mutex_lock(&e->lock);
+    status = e->error.code;
+    if (err) *err = e->error;
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}

@@ -1,0 +1,35 @@
+/* What the environment says: which rank this is, and the DREAMDDP_ variables. */
+#ifndef DDP_NET_ENV_H
+#define DDP_NET_ENV_H
+
+#include "base/fail.h"
+
+/* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
+typedef struct ddp__env {
+    const char *launcher;   /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "Slurm"; NULL = none */
+    int rank, world;        /* 0 and 1 without a launcher */
+    int local_rank;         /* among the ranks of this machine */
+    char addr[320];         /* host:port of rank 0; "" = unknown */
+    uint64_t run_id;        /* 0 = unknown */
+    int has_run_id;
+    const char *note;       /* NULL, or a sentence for the log about what was concluded */
+    const char *log, *net, *strategy, *period, *transport, *peer_timeout, *op_timeout, *connect_timeout,
+               *insecure, *threads, *tcp_congestion, *socket_ifname, *deterministic;
+} ddp__env;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
+ * MPICH (PMI), Slurm. DREAMDDP_ADDR and DREAMDDP_RUN_ID override the launcher's.
+ * Not while another thread changes the environment.
+ * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
+ * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
+DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_ENV_H */

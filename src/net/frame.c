@@ -1,0 +1,66 @@
+#include "base/platform.h"
+#include "net/frame.h"
+
+#define DDP__FRAME_MAGIC   0xdd97u
+#define DDP__FRAME_VERSION 1u
+
+uint32_t ddp__crc32c(const void *data, size_t n)
+{
+    /* Half a byte at a time: 28 bytes per frame do not deserve a 1 KiB table. */
+    static const uint32_t table[16] = {
+        0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u, 0x417b1dbcu, 0x5125dad3u,
+        0x61c69362u, 0x7198540du, 0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
+        0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u};
+    const unsigned char *p = (const unsigned char *)data;
+    uint32_t c = 0xffffffffu;
+    for (size_t i = 0; i < n; i++) {
+        c ^= p[i];
+        c = (c >> 4) ^ table[c & 15];
+        c = (c >> 4) ^ table[c & 15];
+    }
+    return ~c;
+}
+
+static void ddp__put32(unsigned char *p, uint32_t v)
+{
+    p[0] = (unsigned char)v;
+    p[1] = (unsigned char)(v >> 8);
+    p[2] = (unsigned char)(v >> 16);
+    p[3] = (unsigned char)(v >> 24);
+}
+
+static uint32_t ddp__get32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
+{
+    uint32_t first = DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 |
+                     ((uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5) << 24;
+    ddp__put32(head, first);
+    ddp__put32(head + 4, f->seq);
+    ddp__put32(head + 8, f->count);
+    ddp__put32(head + 12, f->offset);
+    ddp__put32(head + 16, f->length);
+    ddp__put32(head + 20, (uint32_t)f->layer);
+    ddp__put32(head + 24, f->step);
+    ddp__put32(head + 28, ddp__crc32c(head, 28));
+}
+
+int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
+{
+    uint32_t first = ddp__get32(head), kind = first >> 24;
+    if ((first & 0xffffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
+    if (ddp__get32(head + 28) != ddp__crc32c(head, 28)) return 0;
+    f->type = (int)(kind & 15);
+    f->p2p = (int)(kind >> 4 & 1);
+    f->verb = (int)(kind >> 5);
+    f->seq = ddp__get32(head + 4);
+    f->count = ddp__get32(head + 8);
+    f->offset = ddp__get32(head + 12);
+    f->length = ddp__get32(head + 16);
+    f->layer = (int32_t)ddp__get32(head + 20);
+    f->step = ddp__get32(head + 24);
+    return f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_FAREWELL;
+}

@@ -1,0 +1,24 @@
+/* The text of a slow link: "100mbit,20ms". */
+#ifndef DDP_NET_NETSPEC_H
+#define DDP_NET_NETSPEC_H
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_net_parse - a link from "RATE" or "RATE,DELAY".
+ *
+ *   RATE   number and bit, kbit, mbit or gbit (per second, decimal), or 0 or none: no limit
+ *   DELAY  number and us, ms or s, one way; without it 0
+ *   bytes_per_s, delay_s  receive the values, 0 = unshaped; untouched on error
+ *
+ * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
+DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_NETSPEC_H */

@@ -1,0 +1,148 @@
+/* What to send next: control frames, then the most urgent operation that has a frame and,
+ * where the receiver must stage it, a credit. */
+#include "net/state.h"
+
+/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts
+ * the slots it occupies there. Whatever the priorities, the oldest operation that is unfinished
+ * anywhere must always get a slot: an operation that holds none may take one if the older ones
+ * that hold none keep one each; one that holds some leaves a slot to every operation in the window
+ * that holds none. One slot is kept for send/recv, whose order is unrelated. */
+static int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__peer *p = &e->peers[peer];
+    int beyond = p->held_p2p > 1 ? p->held_p2p - 1 : 0;
+    int free_slots = e->credits - 1 - p->held_collective - beyond;
+    int own = op->p2p ? p->held_p2p : ddp__row(e, op, peer)->held;
+    int claims = 0;
+
+    if (op->p2p && own == 0) return 1;
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        const ddp__op *other = e->window[i];
+        size_t from, to;
+        const ddp__exchange *x;
+        if (!other || other == op) continue;
+        if (own == 0 && other->ticket > op->ticket) continue;
+        x = ddp__row(e, other, peer);
+        ddp__outgoing(e, other, peer, &from, &to);
+        if (x->held == 0 && x->sent < to - from) claims++;
+    }
+    if (op->p2p && claims == 0) claims = 1;
+    return free_slots > claims;
+}
+
+static void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count)
+{
+    f->type = type;
+    f->p2p = op->p2p;
+    f->verb = (int)op->m.verb;
+    f->seq = op->seq;
+    f->count = (uint32_t)op->n;
+    f->offset = (uint32_t)offset;
+    f->length = (uint32_t)(count * sizeof(float));
+    f->layer = op->m.layer;
+    f->step = (uint32_t)op->m.step;
+}
+
+int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    ddp__exchange *x = ddp__row(e, op, peer);
+    size_t from, to, at;
+
+    if (op->m.verb == DDP__ALL_REDUCE && x->results < op->reduced) {
+        size_t count = op->reduced - x->results;
+        ddp__segment(e, op, e->rank, &from, &to);
+        if (count > e->chunk) count = e->chunk;
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->results, count);
+        return 1;
+    }
+    ddp__outgoing(e, op, peer, &from, &to);
+    at = from + x->sent;
+    if (at < to && ddp__may_stage(e, op, peer)) {
+        int type = op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
+        ddp__describe(f, op, type, at, to - at < e->chunk ? to - at : e->chunk);
+        return 1;
+    }
+    return 0;
+}
+
+static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
+{
+    ddp__peer *p = &e->peers[peer];
+
+    memset(f, 0, sizeof *f);
+    if (p->want_abort) {
+        p->want_abort = 0;
+        f->type = DDP__FRAME_ABORT;
+        f->count = (uint32_t)e->fault.code;
+        f->offset = (uint32_t)e->fault_origin;
+        f->length = (uint32_t)strlen(e->fault.msg);
+        return 1;
+    }
+    if (e->fault.code != DDP_OK) return 0;
+    if (p->owed_count > 0) {
+        ddp__owed *o = &p->owed[--p->owed_count];
+        f->type = DDP__FRAME_CREDIT;
+        f->p2p = o->p2p;
+        f->seq = o->seq;
+        f->offset = (uint32_t)o->count;
+        return 1;
+    }
+    if (p->want_farewell) {
+        p->want_farewell = 0;
+        f->type = DDP__FRAME_FAREWELL;
+        return 1;
+    }
+    if (p->want_heartbeat) {
+        p->want_heartbeat = 0;
+        f->type = DDP__FRAME_HEARTBEAT;
+        return 1;
+    }
+    return 0;
+}
+
+int ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op)
+{
+    ddp__peer *p = &e->peers[peer];
+    ddp__op *best = NULL;
+    ddp__frame candidate;
+
+    *op = NULL;
+    if (p->send_dead || p->closed) return 0;
+    if (ddp__control_frame(e, peer, f)) return 1;
+    if (e->fault.code != DDP_OK) return 0;
+    for (int i = 0; i <= DDP__WINDOW; i++) {
+        ddp__op *o = i < DDP__WINDOW ? e->window[i] : p->send_op;
+        if (!o || o->state != DDP__OP_ACTIVE) continue;
+        if (best && (o->m.priority > best->m.priority ||
+                     (o->m.priority == best->m.priority && o->ticket > best->ticket)))
+            continue;
+        if (!ddp__op_frame(e, o, peer, &candidate)) continue;
+        best = o;
+        *f = candidate;
+    }
+    *op = best;
+    if (best) return 1;
+    if (p->want_goodbye) {
+        p->want_goodbye = 0;
+        memset(f, 0, sizeof *f);
+        f->type = DDP__FRAME_GOODBYE;
+        return 1;
+    }
+    return 0;
+}
+
+void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count)
+{
+    ddp__peer *p = &e->peers[peer];
+
+    if (p2p) {
+        p->held_p2p -= count;
+    } else {
+        p->held_collective -= count;
+        for (int i = 0; i < DDP__WINDOW; i++)
+            if (e->window[i] && e->window[i]->seq == seq) ddp__row(e, e->window[i], peer)->held -= count;
+    }
+    if (p->held_p2p < 0 || p->held_collective < 0)
+        ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "
+                   "version of this library or its stream is damaged", peer);
+}

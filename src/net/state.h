@@ -1,0 +1,255 @@
+/* What the files of the engine share. Everything here but the part marked "shared" belongs to
+ * the comm thread alone. */
+#ifndef DDP_NET_STATE_H
+#define DDP_NET_STATE_H
+
+#include "base/platform.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "net/engine.h"
+#include "net/frame.h"
+#include "net/reduce.h"
+#include "net/shape.h"
+
+enum {
+    DDP__WINDOW = 4,          /* collectives in flight: the oldest not yet complete */
+    DDP__ROW_SEND = DDP__WINDOW,
+    DDP__ROW_RECV,
+    DDP__ROWS,                /* one per window position, one for sends, one for receives */
+    DDP__SLOTS_MIN = 6,       /* one per window position, one for send/recv, one for results */
+    DDP__SLOTS_MAX = 64,
+    DDP__SPANS = 4096,
+    DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
+};
+#define DDP__STAGING_BYTES ((size_t)1 << 20) /* per peer: 4 chunks of 256 KiB, or more smaller ones */
+
+typedef struct ddp__strip { /* a piece and where it starts within its message */
+    float *data;
+    size_t start, count;
+} ddp__strip;
+
+typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
+
+typedef struct ddp__op {
+    ddp__message  m;
+    ddp__strip   *strips;
+    int           strip_count;
+    long          strips_end;  /* the pool is free up to here once this operation is the oldest */
+    size_t        n;           /* floats */
+    long          ticket;
+    uint32_t      seq;         /* among collectives, or among sends or receives with m.peer */
+    int           p2p;
+    int           row;
+    int           ring;
+    int           done;        /* shared: under the lock */
+    ddp__op_state state;
+    size_t        reduced;     /* floats of the own segment that are final */
+    size_t        left;        /* floats still to send or to receive */
+    int           missing;     /* ranks that must send something and have not sent anything */
+    int           warned;
+    double        active_at, waiting_since, last_move;
+    ddp__op_span  span;        /* shared: under the lock, except bytes and peer_wait before done */
+    int64_t       bytes;
+    double        peer_wait;
+    uint64_t     *sums;        /* check_writes: one hash per chunk */
+    struct ddp__op *next_done; /* complete, not yet published */
+} ddp__op;
+
+typedef struct ddp__exchange { /* between one operation and one peer; offsets in floats */
+    size_t sent;       /* contribution or data, bytes fully taken by the wire or under way */
+    size_t results;    /* own finished values given to that peer */
+    size_t taken;      /* contribution or data of the peer, reduced or stored */
+    size_t finished;   /* results of the peer's segment, stored */
+    int    held;       /* the peer's staging slots that this operation occupies */
+    int    expected;   /* the peer has to send something and nothing came so far */
+    double divergence;
+} ddp__exchange;
+
+typedef struct ddp__slot {
+    ddp__frame f;
+    double     arrived, due; /* due: when the emulated link delivers it */
+    int        next;         /* free list, pending list or delay queue */
+    int        peer;
+    float     *data;
+} ddp__slot;
+
+typedef struct ddp__owed { /* slots freed but not yet given back */
+    uint32_t seq;
+    int      p2p, count;
+} ddp__owed;
+
+typedef enum ddp__out_state { DDP__OUT_IDLE, DDP__OUT_SERIALISING, DDP__OUT_WRITING } ddp__out_state;
+typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp__in_state;
+
+typedef struct ddp__peer {
+    /* outgoing */
+    ddp__out_state out_state;
+    ddp__frame     out;
+    ddp__op       *out_op;      /* whose memory is the payload; NULL: control */
+    unsigned char  out_head[DDP__FRAME_BYTES];
+    size_t         out_sent, out_total;
+    int            held_collective, held_p2p;
+    int            want_heartbeat, want_abort, want_goodbye, want_farewell;
+    int            send_dead;   /* the wire takes no more; the reading side says why */
+    double         last_sent;
+    ddp__owed      owed[DDP__SLOTS_MAX];
+    int            owed_count;
+    /* incoming */
+    ddp__in_state  in_state;
+    ddp__frame     in;
+    unsigned char  in_head[DDP__FRAME_BYTES];
+    size_t         in_got;
+    int            in_slot;     /* -1: straight into in_op's memory, or control */
+    ddp__op       *in_op;
+    double         last_got;
+    int            free_slot, solicited;
+    int            first_pending, last_pending;
+    int            goodbye_read, abort_read, left, farewell, closed;
+    uint32_t       send_seq, recv_seq;
+    ddp__op       *send_op, *recv_op; /* the oldest not yet complete */
+    char           text[DDP_ERROR_TEXT];
+} ddp__peer;
+
+typedef struct ddp__control { /* a control frame in the delay queue */
+    ddp__frame f;
+    int        peer;
+    double     due;
+} ddp__control;
+
+struct ddp__engine {
+    ddp__engine_config cfg;
+    ddp__wire         *wire;
+    int                rank, world;
+    ddp__memory_ops    memory;
+    ddp__link          link;
+    int                shaped;        /* frames pass the delay queue */
+    size_t             chunk;         /* floats */
+    int                credits;       /* slots per peer for frames that need one */
+    int                extra;         /* slots per peer for results */
+    int                slots;         /* both */
+    size_t             block_bytes, delay_bytes;
+
+    ddp__op           *ops;           /* ring of cfg.queue, by ticket */
+    ddp__strip        *strips;
+    long               strip_room;
+    ddp__peer         *peers;
+    ddp__exchange     *rows;          /* DDP__ROWS x world */
+    ddp__slot         *slot;          /* world x slots */
+    ddp__control      *control;       /* ring of the delay queue */
+    int                control_room, control_first, control_count;
+    int                first_due, last_due; /* delay queue of slots, in order of due */
+    unsigned char     *want_send, *want_recv;
+    const float      **terms;
+    size_t             sums_room;     /* hashes per operation */
+
+    ddp__op           *window[DDP__WINDOW];
+    long               taken;         /* tickets below were seen by the comm thread */
+    long               queued_from;   /* no queued operation below this ticket */
+    uint32_t           next_seq;      /* of the next collective to become active */
+    int                dirty;         /* a position or a queued operation may have become free */
+    ddp__op           *finished;      /* complete, to be published */
+    int                running;       /* operations between first and last byte */
+    double             running_since;
+    int                next_peer;     /* round robin */
+    int                up_peer;       /* whose frame occupies the uplink, or -1 */
+    double             up_release;
+    ddp_error          fault;         /* what ended this engine */
+    int                fault_origin;
+    double             last_move;
+    int                closing;       /* goodbye was queued */
+    int                stopping;      /* close was called */
+
+    /* shared, under lock */
+    pthread_mutex_t    lock;
+    pthread_cond_t     changed;
+    pthread_t          thread;
+    int                threaded;
+    ddp_error          error;         /* first failure or request to abort */
+    int                quiet;         /* the comm thread will not touch memory again */
+    int                stop, sleeping;
+    long               submitted, first; /* tickets [first, submitted) are not all done */
+    long               strips_head, strips_tail;
+    ddp__op_span      *spans;
+    long               span_count;
+    ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* progress.c */
+DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
+/* Segment of rank `of`: what it owns in an all-reduce, its block in an all-gather. */
+DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
+/* The values that this rank's `sent` counts through for that peer. */
+DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from, size_t *to);
+/* Memory at an offset: the address, and how many floats follow contiguously (at most count). */
+DDP_LIB float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *here);
+/* Subtracts floats from what is left; completes the operation at zero. Its memory stays valid
+ * until the end of the comm thread's round. */
+DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats, double now);
+/* First sign of an operation on this rank, and the end of any wait for a peer. */
+DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
+/* Fills the window and the send/recv positions from the queue. */
+DDP_LIB void ddp__activate(ddp__engine *e, double now);
+/* Before the thread sleeps: marks operations that wait for a peer. */
+DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
+/* Tells the submitters what is complete. */
+DDP_LIB void ddp__publish(ddp__engine *e);
+
+/* schedule.c */
+/* The best frame for a peer into *f; 0 = nothing may go now. *op is NULL for control frames. */
+DDP_LIB int  ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op);
+/* An operation has a frame that could go to that peer (credits allowing). */
+DDP_LIB int  ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
+DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count);
+
+/* transfer.c: bytes to and from the wire; 1 if anything moved */
+DDP_LIB int    ddp__send_all(ddp__engine *e, double now);
+DDP_LIB int    ddp__receive_all(ddp__engine *e);
+/* Runs the emulated link up to now. */
+DDP_LIB int    ddp__run_due(ddp__engine *e, double now);
+DDP_LIB double ddp__next_due(const ddp__engine *e);
+DDP_LIB int    ddp__continue_frame(ddp__engine *e, int peer, double now);
+/* Begins to write the next control frame at once, shaped or not; 0 if there is none. */
+DDP_LIB int    ddp__start_control(ddp__engine *e, int peer);
+
+/* collect.c */
+/* 1 if the frame may be taken, 0 after a failure. */
+DDP_LIB int  ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f);
+DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
+DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
+DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
+/* Bytes of a frame were read straight into memory. */
+DDP_LIB void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f, double now);
+/* Handles what came before the operation was active. */
+DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
+DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
+
+/* guard.c: check_writes */
+DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
+DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
+/* 0 after a failure: the memory changed since it was hashed. */
+DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
+
+/* liveness.c */
+DDP_LIB void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_LIB void ddp__peer_lost(ddp__engine *e, int peer, const char *why);
+DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
+/* Heartbeats, silent peers, old operations; returns when to look again. */
+DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
+/* "all-reduce of layer h.0.mlp (step 12)" */
+DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
+/* "layer h.0.mlp" or "no layer" */
+DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
+
+/* spans.c; under the lock */
+DDP_LIB void ddp__span_finish(ddp__engine *e, const ddp__op *op);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_STATE_H */

@@ -1,0 +1,399 @@
+/* Frames to and from the wire, straight from and into the memory of messages where possible,
+ * and the emulated link between the wire and the rest of the engine. */
+#include "net/state.h"
+
+enum { DDP__IOV = 17 };
+
+/* ---- sending ---- */
+
+static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op)
+{
+    ddp__peer *p = &e->peers[peer];
+
+    p->out = *f;
+    p->out_op = op;
+    p->out_sent = 0;
+    p->out_total = DDP__FRAME_BYTES + f->length;
+    ddp__frame_encode(f, p->out_head);
+    if (op) {
+        ddp__exchange *x = ddp__row(e, op, peer);
+        size_t count = f->length / sizeof(float);
+        if (f->type == DDP__FRAME_RESULT) {
+            x->results += count;
+        } else {
+            x->sent += count;
+            x->held++;
+            if (op->p2p) p->held_p2p++;
+            else p->held_collective++;
+        }
+        (void)ddp__guard_check(e, op, f->offset, count);
+    }
+}
+
+int ddp__start_control(ddp__engine *e, int peer)
+{
+    ddp__frame f;
+    ddp__op *op;
+
+    if (!ddp__next_frame(e, peer, &f, &op)) return 0;
+    ddp__start_frame(e, peer, &f, op);
+    e->peers[peer].out_state = DDP__OUT_WRITING;
+    return 1;
+}
+
+static void ddp__frame_sent(ddp__engine *e, int peer, double now)
+{
+    ddp__peer *p = &e->peers[peer];
+    ddp__op *op = p->out_op;
+
+    p->out_state = DDP__OUT_IDLE;
+    p->out_op = NULL;
+    if (op && e->fault.code == DDP_OK) {
+        op->bytes += p->out.length;
+        ddp__atomic_add(&e->stats.payload_sent, (int64_t)p->out.length);
+        ddp__op_moves(e, op, now);
+        ddp__op_advance(e, op, p->out.length / sizeof(float), now);
+    }
+}
+
+static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, struct iovec *iov)
+{
+    size_t at = p->out_sent;
+    int n = 0;
+
+    if (at < DDP__FRAME_BYTES) {
+        iov[n].iov_base = p->out_head + at;
+        iov[n++].iov_len = DDP__FRAME_BYTES - at;
+        at = 0;
+    } else {
+        at -= DDP__FRAME_BYTES;
+    }
+    while (at < p->out.length && n < DDP__IOV) {
+        if (p->out_op) {
+            size_t floats = at / sizeof(float), part = at % sizeof(float), here;
+            float *data = ddp__memory_at(p->out_op, p->out.offset + floats,
+                                         p->out.length / sizeof(float) - floats, &here);
+            iov[n].iov_base = (char *)data + part;
+            iov[n].iov_len = here * sizeof(float) - part;
+        } else {
+            iov[n].iov_base = e->fault.msg + at;
+            iov[n].iov_len = p->out.length - at;
+        }
+        at += iov[n++].iov_len;
+    }
+    return n;
+}
+
+int ddp__continue_frame(ddp__engine *e, int peer, double now)
+{
+    ddp__peer *p = &e->peers[peer];
+    int moved = 0;
+
+    while (p->out_state == DDP__OUT_WRITING) {
+        struct iovec iov[DDP__IOV];
+        int n = ddp__frame_iov(e, p, iov);
+        long took = e->wire->table->send(e->wire, peer, iov, n);
+        if (took < 0) {
+            p->send_dead = 1;
+            p->out_state = DDP__OUT_IDLE;
+            p->out_op = NULL;
+            return 1;
+        }
+        if (took == 0) break;
+        moved = 1;
+        p->last_sent = now;
+        p->out_sent += (size_t)took;
+        ddp__atomic_add(&e->stats.bytes_sent, (int64_t)took);
+        if (p->out_sent == p->out_total) ddp__frame_sent(e, peer, now);
+    }
+    return moved;
+}
+
+/* The uplink takes one frame at a time, the most urgent over all peers. */
+static int ddp__load_uplink(ddp__engine *e, double now)
+{
+    int chosen = -1;
+    ddp__frame f, best;
+    ddp__op *op, *best_op = NULL;
+
+    memset(&best, 0, sizeof best);
+    for (int k = 0; k < e->world; k++) {
+        int peer = (e->next_peer + k) % e->world;
+        if (peer == e->rank || e->peers[peer].out_state != DDP__OUT_IDLE) continue;
+        if (!ddp__next_frame(e, peer, &f, &op)) continue;
+        if (op && chosen >= 0) {
+            int later = op->m.priority > best_op->m.priority ||
+                        (op->m.priority == best_op->m.priority && op->ticket > best_op->ticket);
+            int same = op == best_op;
+            if (later || (same && (f.type != DDP__FRAME_RESULT || best.type == DDP__FRAME_RESULT))) continue;
+        }
+        best = f;
+        best_op = op;
+        chosen = peer;
+        if (!op) break; /* ddp__next_frame took the control frame off its list */
+    }
+    if (chosen < 0) return 0;
+    if (best_op) e->next_peer = (chosen + 1) % e->world;
+    ddp__start_frame(e, chosen, &best, best_op);
+    if (best_op) ddp__op_moves(e, best_op, now);
+    e->up_peer = chosen;
+    e->up_release = ddp__link_send(&e->link, now, e->peers[chosen].out_total);
+    e->peers[chosen].out_state = DDP__OUT_SERIALISING;
+    return 1;
+}
+
+int ddp__send_all(ddp__engine *e, double now)
+{
+    int moved = 0;
+
+    for (int k = 0; k < e->world; k++) {
+        int peer = (e->next_peer + k) % e->world;
+        ddp__peer *p = &e->peers[peer];
+        ddp__frame f;
+        ddp__op *op;
+        if (peer == e->rank) continue;
+        moved |= ddp__continue_frame(e, peer, now);
+        if (e->link.rate > 0 || p->out_state != DDP__OUT_IDLE) continue;
+        if (!ddp__next_frame(e, peer, &f, &op)) continue;
+        ddp__start_frame(e, peer, &f, op);
+        if (op) ddp__op_moves(e, op, now);
+        p->out_state = DDP__OUT_WRITING;
+        moved |= ddp__continue_frame(e, peer, now);
+    }
+    if (e->link.rate > 0)
+        while (e->up_peer < 0 && ddp__load_uplink(e, now)) moved = 1;
+    return moved;
+}
+
+/* ---- receiving ---- */
+
+static int ddp__is_control(const ddp__frame *f)
+{
+    return f->type >= DDP__FRAME_CREDIT;
+}
+
+/* Chooses where the payload goes; 0 if it has to wait for a slot. */
+static int ddp__place_payload(ddp__engine *e, int peer)
+{
+    ddp__peer *p = &e->peers[peer];
+    int solicited = p->in.type == DDP__FRAME_RESULT;
+    ddp__op *op = ddp__find_op(e, peer, &p->in);
+
+    p->in_slot = -1;
+    p->in_op = NULL;
+    if (ddp__is_control(&p->in)) return 1;
+    if (!e->shaped && op && !op->m.divergence && p->in.type != DDP__FRAME_PART) {
+        /* Frames of one peer and operation come in order, so nothing of it is pending. */
+        if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float))) return 0;
+        p->in_op = op;
+        return 1;
+    }
+    if (p->free_slot < 0 || (solicited && p->solicited >= e->extra)) {
+        if (!solicited)
+            ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the "
+                       "same link rate, delay and chunk size", peer);
+        return 0;
+    }
+    if (solicited) p->solicited++;
+    p->in_slot = p->free_slot;
+    p->free_slot = e->slot[p->in_slot].next;
+    e->slot[p->in_slot].f = p->in;
+    return 1;
+}
+
+static void ddp__frame_read(ddp__engine *e, int peer, double now)
+{
+    ddp__peer *p = &e->peers[peer];
+    size_t bytes = DDP__FRAME_BYTES + p->in.length;
+
+    p->in_state = DDP__IN_HEAD;
+    p->in_got = 0;
+    if (ddp__is_control(&p->in)) {
+        if (p->in.type == DDP__FRAME_GOODBYE) p->goodbye_read = 1;
+        if (p->in.type == DDP__FRAME_ABORT) {
+            p->abort_read = 1;
+            p->text[p->in.length] = '\0';
+        }
+        if (!e->shaped) {
+            ddp__control_ready(e, peer, &p->in, now);
+        } else {
+            ddp__control *c = &e->control[(e->control_first + e->control_count++) % e->control_room];
+            c->f = p->in;
+            c->peer = peer;
+            c->due = ddp__link_receive_control(&e->link, now, bytes);
+            /* Goodbye closes the stream: it must not overtake data still under way. */
+            if (p->in.type == DDP__FRAME_GOODBYE && e->last_due >= 0 && e->slot[e->last_due].due > c->due)
+                c->due = e->slot[e->last_due].due;
+            if (e->control_count > 1) {
+                double before = e->control[(e->control_first + e->control_count - 2) % e->control_room].due;
+                if (before > c->due) c->due = before;
+            }
+        }
+    } else if (p->in_op) {
+        ddp__direct_ready(e, peer, p->in_op, &p->in, now);
+    } else {
+        ddp__slot *s = &e->slot[p->in_slot];
+        s->arrived = now;
+        s->next = -1;
+        if (!e->shaped) {
+            ddp__slot_ready(e, p->in_slot, now);
+        } else {
+            s->due = ddp__link_receive(&e->link, now, bytes);
+            if (e->last_due >= 0) e->slot[e->last_due].next = p->in_slot;
+            else e->first_due = p->in_slot;
+            e->last_due = p->in_slot;
+        }
+    }
+    p->in_op = NULL;
+}
+
+static long ddp__read_payload(ddp__engine *e, int peer)
+{
+    ddp__peer *p = &e->peers[peer];
+    size_t left = p->in.length - p->in_got;
+
+    if (ddp__is_control(&p->in)) return e->wire->table->recv(e->wire, peer, p->text + p->in_got, left);
+    if (p->in_op) {
+        size_t floats = p->in_got / sizeof(float), part = p->in_got % sizeof(float), here;
+        float *data = ddp__memory_at(p->in_op, p->in.offset + floats,
+                                     p->in.length / sizeof(float) - floats, &here);
+        return e->wire->table->recv(e->wire, peer, (char *)data + part, here * sizeof(float) - part);
+    }
+    return e->wire->table->recv(e->wire, peer, (char *)e->slot[p->in_slot].data + p->in_got, left);
+}
+
+static void ddp__stream_end(ddp__engine *e, int peer)
+{
+    ddp__peer *p = &e->peers[peer];
+    int why = errno;
+
+    p->closed = 1;
+    if (p->goodbye_read || p->abort_read || e->closing) return;
+    ddp__peer_lost(e, peer, why && why != ECONNRESET && why != EPIPE ? strerror(why) : "connection closed by peer");
+}
+
+/* Reads from one peer until it has nothing more, or a few frames, so that others get a turn. */
+static int ddp__receive_from(ddp__engine *e, int peer)
+{
+    ddp__peer *p = &e->peers[peer];
+    int moved = 0, frames = 0;
+
+    while (frames < 4 && !p->closed && e->fault.code == DDP_OK) {
+        long got;
+        if (p->in_state == DDP__IN_PAUSED) {
+            if (!ddp__place_payload(e, peer)) return moved;
+            p->in_state = DDP__IN_PAYLOAD;
+        }
+        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room) return moved;
+        if (p->in_state == DDP__IN_PAYLOAD && p->in_got == p->in.length) {
+            ddp__frame_read(e, peer, ddp_now());
+            frames++;
+            continue;
+        }
+        errno = 0;
+        if (p->in_state == DDP__IN_HEAD)
+            got = e->wire->table->recv(e->wire, peer, p->in_head + p->in_got, DDP__FRAME_BYTES - p->in_got);
+        else
+            got = ddp__read_payload(e, peer);
+        if (got < 0) {
+            ddp__stream_end(e, peer);
+            return 1;
+        }
+        if (got == 0) break;
+        moved = 1;
+        p->in_got += (size_t)got;
+        p->last_got = -1; /* set by the caller: one clock reading for all */
+        ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
+        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES) {
+            p->in_got = 0;
+            if (!ddp__frame_decode(p->in_head, &p->in)) {
+                ddp__fault(e, DDP_NET, "rank %d (%s) sent bytes that are no frame: its stream is damaged "
+                           "or it runs another version of this library", peer,
+                           e->wire->table->peer_name(e->wire, peer));
+                return 1;
+            }
+            if (!ddp__frame_check(e, peer, &p->in)) return 1;
+            p->in_state = DDP__IN_PAUSED;
+        }
+    }
+    return moved;
+}
+
+int ddp__receive_all(ddp__engine *e)
+{
+    int moved = 0;
+
+    for (int k = 1; k < e->world && e->fault.code == DDP_OK; k++) {
+        int peer = (e->rank + k) % e->world;
+        if (!e->peers[peer].closed) moved |= ddp__receive_from(e, peer);
+    }
+    if (moved) {
+        double now = ddp_now();
+        for (int peer = 0; peer < e->world; peer++)
+            if (e->peers[peer].last_got < 0) e->peers[peer].last_got = now;
+    }
+    return moved;
+}
+
+/* ---- emulated link ---- */
+
+/* What happens next: 0 nothing, 1 the uplink has sent a frame, 2 a control frame, 3 a chunk. */
+static int ddp__next_event(const ddp__engine *e, double *when)
+{
+    int kind = 0;
+
+    *when = -1;
+    if (e->up_peer >= 0) {
+        kind = 1;
+        *when = e->up_release;
+    }
+    if (e->first_due >= 0 && (kind == 0 || e->slot[e->first_due].due < *when)) {
+        kind = 3;
+        *when = e->slot[e->first_due].due;
+    }
+    if (e->control_count > 0 && (kind == 0 || e->control[e->control_first].due < *when)) {
+        kind = 2;
+        *when = e->control[e->control_first].due;
+    }
+    return kind;
+}
+
+double ddp__next_due(const ddp__engine *e)
+{
+    double when;
+    (void)ddp__next_event(e, &when);
+    return when;
+}
+
+int ddp__run_due(ddp__engine *e, double now)
+{
+    int moved = 0;
+    double when;
+    int kind;
+
+    /* Events run at the time they were due, and so do the frames that they make possible:
+     * a thread that wakes up late loses nothing of the rate. */
+    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != 0 && when <= now) {
+        if (kind == 1) {
+            int peer = e->up_peer;
+            e->up_peer = -1;
+            e->peers[peer].out_state = DDP__OUT_WRITING;
+            (void)ddp__continue_frame(e, peer, when);
+        } else if (kind == 2) {
+            ddp__control c = e->control[e->control_first];
+            e->control_first = (e->control_first + 1) % e->control_room;
+            e->control_count--;
+            ddp__control_ready(e, c.peer, &c.f, when);
+        } else {
+            int s = e->first_due;
+            e->first_due = e->slot[s].next;
+            if (e->first_due < 0) e->last_due = -1;
+            e->slot[s].next = -1;
+            ddp__slot_ready(e, s, when);
+        }
+        ddp__activate(e, when);
+        (void)ddp__send_all(e, when);
+        moved = 1;
+    }
+    return moved;
+}

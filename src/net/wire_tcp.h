@@ -1,0 +1,31 @@
+/* The wire between processes: one TCP connection per pair of ranks. */
+#ifndef DDP_NET_WIRE_TCP_H
+#define DDP_NET_WIRE_TCP_H
+
+#include "net/wire.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Makes a wire of connected sockets.
+ *
+ *   fds         [world] one per peer, own entry -1; the wire's from success on
+ *   sent_before [world] bytes already sent on each by the rendezvous; may be NULL
+ *   peer_timeout_s  unacknowledged data older than this breaks the connection (Linux); 0 = system's
+ *   congestion  name for TCP_CONGESTION ("reno"), or NULL
+ *
+ * Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
+DDP_LIB ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent_before,
+                                 double peer_timeout_s, const char *congestion,
+                                 ddp__wire **out, ddp_error *err);
+/* For tests and counters of the kernel: the socket to a peer, and the bytes this rank sent on it
+ * before the wire existed (hello, address table), which no engine counts. */
+DDP_LIB int    ddp__wire_tcp_fd(ddp__wire *w, int peer);
+DDP_LIB size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_WIRE_TCP_H */

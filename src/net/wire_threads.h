@@ -1,0 +1,26 @@
+/* The wire between ranks that are threads of one process. */
+#ifndef DDP_NET_WIRE_THREADS_H
+#define DDP_NET_WIRE_THREADS_H
+
+#include "net/wire.h"
+
+typedef struct ddp__hub ddp__hub;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp__hub_new - the meeting place of `world` ranks; NULL when memory is short. Each open wire
+ * holds a reference, so ddp__hub_free and the wires' close may come in any order, from any
+ * thread. Each ordered pair of ranks has a ring of DDP__RING_BYTES, touched only when used.
+ * ddp__wire_threads - the end of one rank; a rank can be taken once.
+ * Errors: DDP_ARG if the rank is outside 0..world-1 or taken; DDP_MEMORY. */
+DDP_LIB ddp__hub  *ddp__hub_new(int world);
+DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
+DDP_LIB void       ddp__hub_free(ddp__hub *hub);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_WIRE_THREADS_H */

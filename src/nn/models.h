@@ -1,0 +1,53 @@
+/* Ready-made models, built from the public operators of a graph. */
+#ifndef DDP_NN_MODELS_H
+#define DDP_NN_MODELS_H
+
+#include "graph/graph.h"
+
+/* GPT-2 (Radford et al., Language Models are Unsupervised Multitask Learners, 2019). */
+typedef struct ddp_gpt2_config {
+    long  vocabulary; /* tokens */
+    long  context;    /* sequence length T */
+    long  layers;     /* transformer blocks */
+    long  heads;      /* divides dim */
+    long  dim;        /* width C of the residual stream; the MLP is 4 C wide */
+    long  batch;      /* sequences B per micro-batch */
+    float dropout;    /* of the embedding and of both branches of a block, 0 <= p < 1 */
+} ddp_gpt2_config;
+
+#define DDP_MLP_HIDDEN 8 /* most hidden layers */
+
+/* A multi-layer perceptron with ReLU between its linear layers. */
+typedef struct ddp_mlp_config {
+    long batch;
+    long inputs;                 /* features per sample */
+    long hidden[DDP_MLP_HIDDEN]; /* widths, ended by 0 where fewer are wanted */
+    long classes;
+} ddp_mlp_config;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_gpt2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
+ *
+ * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then
+ * "h.0.attn", "h.0.mlp", "h.1.attn", ..., "head" (the last layer norm; the logits are taken with
+ * the token table of "embed"). *logits, if asked for, is the node (B, T, vocabulary).
+ * Parameters start as GPT-2's: normal with deviation 0.02, the two projections onto the residual
+ * stream 0.02 / sqrt(2 layers), biases 0.
+ * NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside
+ * [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
+DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
+
+/* ddp_mlp - adds a perceptron to g and returns its loss.
+ * Inputs: "inputs", float (batch, inputs), and "labels", int32 (batch, 1). One layer per linear
+ * operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node (batch,
+ * classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
+DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NN_MODELS_H */

@@ -1,0 +1,301 @@
+/* One text, instantiated per instruction set with vector extensions: -march=native is not
+ * needed, and -O1 is enough. A vector type wider than the function's target would be lowered to
+ * scalar code (30 times slower, measured), so every function that touches one carries its
+ * set's attributes and passes vectors by pointer only. */
+#include "base/platform.h"
+#include "ops/kernels.h"
+
+/* GCC fuses multiply and add neither under -std=c11 nor below -O2; Clang does by default. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DDP__CONTRACT optimize("O2", "fp-contract=fast")
+#define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
+#define DDP__KERNEL_PLAIN    __attribute__((DDP__CONTRACT))
+#else
+#define DDP__KERNEL(target_) __attribute__((target_))
+#define DDP__KERNEL_PLAIN
+#endif
+
+/* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
+ * and accumulators that stay in an array are in memory. */
+#define DDP__ROWS_6(X, T)  X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
+#define DDP__ROWS_12(X, T) DDP__ROWS_6(X, T) X(T, 6) X(T, 7) X(T, 8) X(T, 9) X(T, 10) X(T, 11)
+#define DDP__ROW_ZERO(T, i) T p##i = {0}, q##i = {0};
+#define DDP__ROW_STEP(T, i) p##i = p##i + a[i] * b0; q##i = q##i + a[i] * b1;
+#define DDP__ROW_SAVE(T, i)                                        \
+    {                                                              \
+        T *row = (T *)(c + i * ldc);                               \
+        if (add) { row[0] = row[0] + p##i; row[1] = row[1] + q##i; } \
+        else { row[0] = p##i; row[1] = q##i; }                     \
+    }
+
+/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r,
+ * times 2^n. Relative error below 2e-7. The argument is held within [-87.3, 88.3], where 2^n is a
+ * normal number; NaN stays NaN. The rounding constant 1.5 * 2^23 leaves n in the low bits. */
+#define DDP__KERNEL_SET(S, BYTES, MR, ROWS, ATTR)                                                  \
+    typedef float ddp__vec_##S __attribute__((vector_size(BYTES)));                                \
+    typedef float ddp__mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));         \
+    typedef int32_t ddp__int_##S __attribute__((vector_size(BYTES)));                              \
+    typedef uint32_t ddp__bits_##S __attribute__((vector_size(BYTES)));                            \
+    enum { ddp__lanes_##S = (BYTES) / 4 };                                                         \
+                                                                                                   \
+    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, long ldc,     \
+                                   int add)                                                        \
+    {                                                                                              \
+        ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                          \
+        for (; k > 0; k--, a += (MR), b += 2 * ddp__lanes_##S) {                                   \
+            const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                      \
+            const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);                   \
+            ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                      \
+        }                                                                                          \
+        ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static inline ATTR __attribute__((always_inline)) void ddp__load_##S(                          \
+        ddp__vec_##S *v, const float *p, long left, float fill)                                    \
+    {                                                                                              \
+        float part[ddp__lanes_##S];                                                                \
+        int j;                                                                                     \
+        if (left >= ddp__lanes_##S) {                                                              \
+            *v = *(const ddp__mem_##S *)p;                                                         \
+        } else {                                                                                   \
+            for (j = 0; j < ddp__lanes_##S; j++) part[j] = j < left ? p[j] : fill;                 \
+            *v = *(const ddp__mem_##S *)part;                                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static inline ATTR __attribute__((always_inline)) void ddp__store_##S(                         \
+        float *p, const ddp__vec_##S *v, long left, int add)                                       \
+    {                                                                                              \
+        float part[ddp__lanes_##S];                                                                \
+        int j;                                                                                     \
+        if (left >= ddp__lanes_##S) {                                                              \
+            if (add) *(ddp__mem_##S *)p = *(const ddp__mem_##S *)p + *v;                           \
+            else *(ddp__mem_##S *)p = *v;                                                          \
+        } else {                                                                                   \
+            *(ddp__mem_##S *)part = *v;                                                            \
+            for (j = 0; j < left; j++) p[j] = add ? p[j] + part[j] : part[j];                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static inline ATTR __attribute__((always_inline)) float ddp__total_##S(const ddp__vec_##S *v)  \
+    {                                                                                              \
+        float part[ddp__lanes_##S];                                                                \
+        int j, half;                                                                               \
+        *(ddp__mem_##S *)part = *v;                                                                \
+        for (half = ddp__lanes_##S / 2; half; half /= 2)                                           \
+            for (j = 0; j < half; j++) part[j] += part[j + half];                                  \
+        return part[0];                                                                            \
+    }                                                                                              \
+                                                                                                   \
+    static inline ATTR __attribute__((always_inline)) void ddp__exp_##S(ddp__vec_##S *x)           \
+    {                                                                                              \
+        const ddp__vec_##S zero = {0}, top = zero + 88.3f, bottom = zero - 87.3f;                  \
+        const ddp__vec_##S shift = zero + 12582912.0f;                                             \
+        ddp__vec_##S v = *x, f, r, p;                                                              \
+        ddp__int_##S m, n;                                                                         \
+        m = (ddp__int_##S)(v > top);                                                               \
+        v = (ddp__vec_##S)((m & (ddp__int_##S)top) | (~m & (ddp__int_##S)v));                      \
+        m = (ddp__int_##S)(v < bottom);                                                            \
+        v = (ddp__vec_##S)((m & (ddp__int_##S)bottom) | (~m & (ddp__int_##S)v));                   \
+        f = v * 1.44269504f + shift;                                                               \
+        n = (ddp__int_##S)((ddp__bits_##S)f - (ddp__bits_##S)shift);                               \
+        f = __builtin_convertvector(n, ddp__vec_##S);                                              \
+        r = v - f * 0.693359375f;                                                                  \
+        r = r + f * 2.12194440e-4f;                                                                \
+        p = r * 1.9875691500e-4f + 1.3981999507e-3f;                                               \
+        p = p * r + 8.3334519073e-3f;                                                              \
+        p = p * r + 4.1665795894e-2f;                                                              \
+        p = p * r + 1.6666665459e-1f;                                                              \
+        p = p * r + 5.0000001201e-1f;                                                              \
+        p = p * (r * r) + r + 1.0f;                                                                \
+        *x = p * (ddp__vec_##S)(((ddp__bits_##S)n + 127u) << 23);                                  \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR float ddp__max_##S(const float *x, long n)                                         \
+    {                                                                                              \
+        ddp__vec_##S top = {0}, v;                                                                 \
+        float part[ddp__lanes_##S];                                                                \
+        long i;                                                                                    \
+        int j;                                                                                     \
+        top = top + x[0];                                                                          \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__int_##S m;                                                                        \
+            ddp__load_##S(&v, x + i, n - i, x[0]);                                                 \
+            m = (ddp__int_##S)(v > top);                                                           \
+            top = (ddp__vec_##S)((m & (ddp__int_##S)v) | (~m & (ddp__int_##S)top));                \
+        }                                                                                          \
+        *(ddp__mem_##S *)part = top;                                                               \
+        for (j = 1; j < ddp__lanes_##S; j++)                                                       \
+            if (part[j] > part[0]) part[0] = part[j];                                              \
+        return part[0];                                                                            \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR float ddp__dot_##S(const float *x, const float *y, long n)                         \
+    {                                                                                              \
+        ddp__vec_##S sum = {0}, u, v;                                                              \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&u, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&v, y + i, n - i, 0);                                                    \
+            sum = sum + u * v;                                                                     \
+        }                                                                                          \
+        return ddp__total_##S(&sum);                                                               \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR float ddp__exp_sum_##S(float *y, const float *x, long n, float scale, float shift) \
+    {                                                                                              \
+        ddp__vec_##S sum = {0}, v;                                                                 \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* e^-87 beside a sum of at least 1 */      \
+            v = v * scale - shift;                                                                 \
+            ddp__exp_##S(&v);                                                                      \
+            sum = sum + v;                                                                         \
+            if (y) ddp__store_##S(y + i, &v, n - i, 0);                                            \
+        }                                                                                          \
+        return ddp__total_##S(&sum);                                                               \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__softmax_##S(float *y, const float *x, long n, float scale, float shift,  \
+                                      float factor, int add)                                       \
+    {                                                                                              \
+        ddp__vec_##S v;                                                                            \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            v = v * scale - shift;                                                                 \
+            ddp__exp_##S(&v);                                                                      \
+            v = v * factor;                                                                        \
+            ddp__store_##S(y + i, &v, n - i, add);                                                 \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__softmax_grad_##S(float *d, const float *p, long n, float mean,           \
+                                           float factor)                                           \
+    {                                                                                              \
+        ddp__vec_##S u, v;                                                                         \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&u, p + i, n - i, 0);                                                    \
+            ddp__load_##S(&v, d + i, n - i, 0);                                                    \
+            v = (v - mean) * (u * factor);                                                         \
+            ddp__store_##S(d + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* tanh(u) = 2 / (1 + e^-2u) - 1, so 0.5 x (1 + tanh(u)) = x / (1 + e^-2u);                    \
+     * u = sqrt(2 / pi) (x + 0.044715 x^3). */                                                     \
+    static ATTR void ddp__gelu_##S(float *y, const float *x, long n)                               \
+    {                                                                                              \
+        ddp__vec_##S v, e;                                                                         \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            e = v * (v * v * -0.0713548163f + -1.5957691216f);                                     \
+            ddp__exp_##S(&e);                                                                      \
+            v = v / (e + 1.0f);                                                                    \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* with s = 1 / (1 + e^-2u): gelu' = s + x s (1 - s) 2 u'. */                                  \
+    static ATTR void ddp__gelu_grad_##S(float *dx, const float *x, const float *dy, long n,        \
+                                        int add)                                                   \
+    {                                                                                              \
+        ddp__vec_##S v, d, e, s;                                                                   \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            e = v * (v * v * -0.0713548163f + -1.5957691216f);                                     \
+            ddp__exp_##S(&e);                                                                      \
+            s = 1.0f / (e + 1.0f);                                                                 \
+            d = d * (s + v * (s * (1.0f - s)) * (v * v * 0.2140644488f + 1.5957691216f));          \
+            ddp__store_##S(dx + i, &d, n - i, add);                                                \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__norm_##S(float *y, const float *x, const float *scale,                   \
+                                   const float *shift, long n, float eps, float *stat)             \
+    {                                                                                              \
+        ddp__vec_##S sum = {0}, square = {0}, v, w, b;                                             \
+        float mean, rstd;                                                                          \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            sum = sum + v;                                                                         \
+        }                                                                                          \
+        mean = ddp__total_##S(&sum) / (float)n;                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, mean);                                                 \
+            v = v - mean;                                                                          \
+            square = square + v * v;                                                               \
+        }                                                                                          \
+        rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                             \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            ddp__load_##S(&b, shift + i, n - i, 0);                                                \
+            v = (v - mean) * rstd * w + b;                                                         \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+        stat[0] = mean;                                                                            \
+        stat[1] = rstd;                                                                            \
+    }                                                                                              \
+                                                                                                   \
+    /* h = normalised x, d = dy * scale: dx = rstd (d - mean(d) - h mean(d h)). */                 \
+    static ATTR void ddp__norm_grad_##S(float *dx, const float *x, const float *scale,             \
+                                        const float *dy, long n, const float *stat, int add)       \
+    {                                                                                              \
+        ddp__vec_##S sum = {0}, dots = {0}, v, w, d;                                               \
+        const float mean = stat[0], rstd = stat[1];                                                \
+        float mean_d, mean_dh;                                                                     \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            d = d * w;                                                                             \
+            sum = sum + d;                                                                         \
+            dots = dots + d * ((v - mean) * rstd);                                                 \
+        }                                                                                          \
+        mean_d = ddp__total_##S(&sum) / (float)n;                                                  \
+        mean_dh = ddp__total_##S(&dots) / (float)n;                                                \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            d = (d * w - mean_d - (v - mean) * rstd * mean_dh) * rstd;                             \
+            ddp__store_##S(dx + i, &d, n - i, add);                                                \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static const ddp__kernels ddp__kernels_##S = {                                                 \
+        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
+        ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
+        ddp__norm_grad_##S};
+
+DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
+
+#if defined(__x86_64__)
+DDP__KERNEL_SET(avx2, 32, 6, DDP__ROWS_6, DDP__KERNEL(target("avx2,fma")))
+DDP__KERNEL_SET(avx512, 64, 12, DDP__ROWS_12, DDP__KERNEL(target("avx512f")))
+#endif
+
+const ddp__kernels *ddp__kernels_at(int i)
+{
+#if defined(__x86_64__)
+    if (i == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return &ddp__kernels_avx2;
+    if (i == 2 && __builtin_cpu_supports("avx512f")) return &ddp__kernels_avx512;
+#endif
+    return i == 0 ? &ddp__kernels_base : NULL;
+}
+
+const ddp__kernels *ddp__kernels_best(void)
+{
+    const ddp__kernels *k = ddp__kernels_at(2);
+
+    if (!k) k = ddp__kernels_at(1);
+    return k ? k : ddp__kernels_at(0);
+}

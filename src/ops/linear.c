@@ -1,0 +1,214 @@
+/* y = x W^T + b over rows: x (rows, C), W (width, C), b (width). */
+#include "base/platform.h"
+#include "base/fail.h"
+#include "ops/matmul.h"
+#include "ops/ops.h"
+
+enum { DDP__BIAS_COLUMNS = 64 };
+
+typedef struct ddp__linear_size {
+    long m, n, k; /* rows, width, C */
+} ddp__linear_size;
+
+static ddp__linear_size ddp__linear_sizes(const ddp_op_spec *s)
+{
+    ddp__linear_size z;
+
+    z.m = ddp_shape_rows(&s->in[0]);
+    z.n = s->out.dim[s->out.dims - 1];
+    z.k = s->in[0].dim[s->in[0].dims - 1];
+    return z;
+}
+
+static void ddp__linear_finish(ddp_op_spec *s, long width)
+{
+    ddp__linear_size z;
+
+    s->out = s->in[0];
+    s->out.dim[s->out.dims - 1] = width;
+    s->out_unread = 1;
+    z = ddp__linear_sizes(s);
+    s->flops = 2.0 * (double)z.m * (double)z.n * (double)z.k;
+}
+
+/* Weight and bias start uniform within 1 / sqrt(C), PyTorch's default. */
+static ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err)
+{
+    long width, c;
+    double bound;
+
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
+    DDP__TRY(ddp__op_count(s, op, 0, "width", &width, err));
+    c = s->in[0].dim[s->in[0].dims - 1];
+    bound = 1.0 / sqrt((double)c);
+    ddp__op_param(s, "weight", width, c, DDP_INIT_UNIFORM, bound);
+    if (bias) ddp__op_param(s, "bias", width, 0, DDP_INIT_UNIFORM, bound);
+    ddp__linear_finish(s, width);
+    return DDP_OK;
+}
+
+static ddp_status ddp__linear_shape(ddp_op_spec *s, ddp_error *err)
+{
+    return ddp__linear_start(s, "linear", 1, err);
+}
+
+static ddp_status ddp__linear_plain_shape(ddp_op_spec *s, ddp_error *err)
+{
+    return ddp__linear_start(s, "linear_no_bias", 0, err);
+}
+
+/* The graph has filled parameter 0 with the shape of the weight it borrows. */
+static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err)
+{
+    const ddp_shape *w = &s->param[0].shape;
+
+    DDP__TRY(ddp__op_floats(s, "linear_tied", 0, 0, err));
+    if (s->params != 1 || w->dims != 2)
+        return ddp__fail(err, DDP_ARG, "linear_tied: needs the node whose weight (V, C) it uses");
+    if (w->dim[1] != s->in[0].dim[s->in[0].dims - 1])
+        return ddp__fail(err, DDP_ARG, "linear_tied: the tied weight has rows of %ld, the input "
+                         "rows of %ld; they must be equal", w->dim[1],
+                         s->in[0].dim[s->in[0].dims - 1]);
+    ddp__linear_finish(s, w->dim[0]);
+    return DDP_OK;
+}
+
+static void ddp__linear_ref_forward(const ddp_op_call *call)
+{
+    const ddp__linear_size z = ddp__linear_sizes(call->spec);
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    const ddp__real *w = (const ddp__real *)call->param[0];
+    const ddp__real *b = (const ddp__real *)call->param[1];
+    ddp__real *y = (ddp__real *)call->out;
+    long i, j, p;
+
+    for (i = 0; i < z.m; i++)
+        for (j = 0; j < z.n; j++) {
+            ddp__real sum = b ? b[j] : 0;
+            for (p = 0; p < z.k; p++) sum += x[i * z.k + p] * w[j * z.k + p];
+            y[i * z.n + j] = sum;
+        }
+}
+
+static void ddp__linear_ref_backward(const ddp_op_call *call)
+{
+    const ddp__linear_size z = ddp__linear_sizes(call->spec);
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    const ddp__real *w = (const ddp__real *)call->param[0];
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    ddp__real *dw = (ddp__real *)call->grad_param[0];
+    ddp__real *db = (ddp__real *)call->grad_param[1];
+    long i, j, p;
+
+    for (i = 0; dx && i < z.m; i++)
+        for (p = 0; p < z.k; p++) {
+            ddp__real sum = call->add_in[0] ? dx[i * z.k + p] : 0;
+            for (j = 0; j < z.n; j++) sum += dy[i * z.n + j] * w[j * z.k + p];
+            dx[i * z.k + p] = sum;
+        }
+    for (i = 0; i < z.m; i++)
+        for (j = 0; j < z.n; j++) {
+            if (db) db[j] += dy[i * z.n + j];
+            for (p = 0; dw && p < z.k; p++) dw[j * z.k + p] += dy[i * z.n + j] * x[i * z.k + p];
+        }
+}
+
+static void ddp__linear_forward(const ddp_op_call *call)
+{
+    const ddp__linear_size z = ddp__linear_sizes(call->spec);
+    ddp__matmul g;
+
+    memset(&g, 0, sizeof g);
+    g.m = z.m;
+    g.n = z.n;
+    g.k = z.k;
+    g.a = (const float *)call->in[0];
+    g.a_row = z.k;
+    g.a_col = 1;
+    g.b = (const float *)call->param[0];
+    g.b_row = 1;
+    g.b_col = z.k;
+    g.c = (float *)call->out;
+    g.c_row = z.n;
+    g.bias = (const float *)call->param[1];
+    ddp__matmul_run(call, &g);
+}
+
+static void ddp__linear_bias_grad(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__linear_size z = ddp__linear_sizes(call->spec);
+    const float *dy = (const float *)call->grad_out;
+    float *db = (float *)call->grad_param[1];
+    float sum[DDP__BIAS_COLUMNS];
+    const long n = last - first;
+    long i, j;
+
+    memset(sum, 0, sizeof sum);
+    for (i = 0; i < z.m; i++) {
+        const float *row = dy + i * z.n + first;
+        if (n == DDP__BIAS_COLUMNS)
+            for (j = 0; j < DDP__BIAS_COLUMNS; j++) sum[j] += row[j];
+        else
+            for (j = 0; j < n; j++) sum[j] += row[j];
+    }
+    for (j = 0; j < n; j++) db[first + j] += sum[j];
+}
+
+/* dx = dy W, dW += dy^T x, db += column sums of dy. */
+static void ddp__linear_backward(const ddp_op_call *call)
+{
+    const ddp__linear_size z = ddp__linear_sizes(call->spec);
+    const float *dy = (const float *)call->grad_out;
+    ddp__matmul g;
+
+    memset(&g, 0, sizeof g);
+    if (call->grad_param[1])
+        ddp_op_parallel(call, z.n, DDP__BIAS_COLUMNS, ddp__linear_bias_grad, (void *)call);
+    if (call->grad_param[0]) {
+        g.m = z.n;
+        g.n = z.k;
+        g.k = z.m;
+        g.a = dy;
+        g.a_row = 1;
+        g.a_col = z.n;
+        g.b = (const float *)call->in[0];
+        g.b_row = z.k;
+        g.b_col = 1;
+        g.c = (float *)call->grad_param[0];
+        g.c_row = z.k;
+        g.add = 1;
+        ddp__matmul_run(call, &g);
+    }
+    if (call->grad_in[0]) {
+        g.m = z.m;
+        g.n = z.k;
+        g.k = z.n;
+        g.a = dy;
+        g.a_row = z.n;
+        g.a_col = 1;
+        g.b = (const float *)call->param[0];
+        g.b_row = z.k;
+        g.b_col = 1;
+        g.c = (float *)call->grad_in[0];
+        g.c_row = z.k;
+        g.add = call->add_in[0];
+        ddp__matmul_run(call, &g);
+    }
+}
+
+int ddp__linear_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward,
+         ddp__linear_ref_forward, ddp__linear_ref_backward},
+        {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward,
+         ddp__linear_ref_forward, ddp__linear_ref_backward},
+        {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward,
+         ddp__linear_ref_forward, ddp__linear_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}

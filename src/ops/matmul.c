@@ -1,0 +1,136 @@
+#include "base/platform.h"
+#include "ops/matmul.h"
+
+/* A block of a (MC x KC) is packed once into L2, and strips of b (KC x NR) one at a time into L1.
+ * Both live on the stack: no allocation in a training step, no state shared between threads. */
+enum {
+    DDP__MATMUL_MC = 192, /* a multiple of every mr */
+    DDP__MATMUL_KC = 256,
+    DDP__MATMUL_NC = 256  /* columns of a parallel block */
+};
+
+typedef struct ddp__matmul_job {
+    const ddp__matmul  *g;
+    const ddp__kernels *kernels;
+    long                rows, row_blocks; /* rows of a parallel block */
+} ddp__matmul_job;
+
+static long ddp__min_long(long a, long b) { return a < b ? a : b; }
+
+/* dst[p*width + i] = src[i*lane + p*step] for i < lanes, p < k. Further lanes are zero: their
+ * results are thrown away, but what lies on the stack may be subnormal, which is slow. */
+static void ddp__matmul_pack(float *DDP_RESTRICT dst, const float *DDP_RESTRICT src, long lane,
+                             long step, long lanes, long width, long k)
+{
+    long i, p;
+
+    if (lanes < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
+    if (lane == 1) {
+        for (p = 0; p < k; p++)
+            memcpy(dst + p * width, src + p * step, (size_t)lanes * sizeof *dst);
+        return;
+    }
+    for (i = 0; i + 4 <= lanes; i += 4) {
+        const float *s = src + i * lane;
+        float *d = dst + i;
+        for (p = 0; p < k; p++, d += width) {
+            d[0] = s[p * step];
+            d[1] = s[p * step + lane];
+            d[2] = s[p * step + 2 * lane];
+            d[3] = s[p * step + 3 * lane];
+        }
+    }
+    for (; i < lanes; i++)
+        for (p = 0; p < k; p++) dst[p * width + i] = src[i * lane + p * step];
+}
+
+/* One register tile; at an edge through a full tile of its own. */
+static void ddp__matmul_tile(const ddp__kernels *kn, long k, const float *a, const float *b,
+                             float *c, long c_row, long rows, long cols, int add)
+{
+    float part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long i, j;
+
+    if (rows == kn->mr && cols == kn->nr) {
+        kn->gemm(k, a, b, c, c_row, add);
+        return;
+    }
+    kn->gemm(k, a, b, part, kn->nr, 0);
+    for (i = 0; i < rows; i++)
+        for (j = 0; j < cols; j++) {
+            float *to = c + i * c_row + j;
+            *to = add ? *to + part[i * kn->nr + j] : part[i * kn->nr + j];
+        }
+}
+
+/* Rows i0..i1-1 (at most MC) by columns j0..j1-1 of the result. */
+static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1,
+                              long j0, long j1)
+{
+    float a_pack[DDP__MATMUL_MC * DDP__MATMUL_KC];
+    float b_pack[DDP__GEMM_NR * DDP__MATMUL_KC];
+    int add = g->add;
+    long i, j, p;
+
+    if (g->bias || g->k == 0) {
+        for (i = i0; i < i1 && !g->add; i++)
+            for (j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
+        add = 1;
+    }
+    for (p = 0; p < g->k; p += DDP__MATMUL_KC, add = 1) {
+        const long k = ddp__min_long(DDP__MATMUL_KC, g->k - p);
+        for (i = i0; i < i1; i += kn->mr)
+            ddp__matmul_pack(a_pack + (i - i0) * k, g->a + i * g->a_row + p * g->a_col, g->a_row,
+                             g->a_col, ddp__min_long(kn->mr, i1 - i), kn->mr, k);
+        for (j = j0; j < j1; j += kn->nr) {
+            const long cols = ddp__min_long(kn->nr, j1 - j);
+            ddp__matmul_pack(b_pack, g->b + p * g->b_row + j * g->b_col, g->b_col, g->b_row, cols,
+                             kn->nr, k);
+            for (i = i0; i < i1; i += kn->mr)
+                ddp__matmul_tile(kn, k, a_pack + (i - i0) * k, b_pack, g->c + i * g->c_row + j,
+                                 g->c_row, ddp__min_long(kn->mr, i1 - i), cols, add);
+        }
+    }
+}
+
+static void ddp__matmul_blocks(void *user, long first, long last)
+{
+    const ddp__matmul_job *job = (const ddp__matmul_job *)user;
+    const ddp__matmul *g = job->g;
+    long t;
+
+    for (t = first; t < last; t++) {
+        const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * DDP__MATMUL_NC;
+        ddp__matmul_block(job->kernels, g, i, ddp__min_long(i + job->rows, g->m), j,
+                          ddp__min_long(j + DDP__MATMUL_NC, g->n));
+    }
+}
+
+/* Equal blocks of rows, each a whole number of tiles. Returns the number of blocks. */
+static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn)
+{
+    const long blocks = (g->m + DDP__MATMUL_MC - 1) / DDP__MATMUL_MC;
+
+    if (g->m <= 0 || g->n <= 0) return 0;
+    job->g = g;
+    job->kernels = kn;
+    job->rows = ((g->m + blocks - 1) / blocks + kn->mr - 1) / kn->mr * kn->mr;
+    job->row_blocks = (g->m + job->rows - 1) / job->rows;
+    return job->row_blocks * ((g->n + DDP__MATMUL_NC - 1) / DDP__MATMUL_NC);
+}
+
+void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
+{
+    ddp__matmul_job job;
+    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best());
+
+    ddp_op_parallel(call, blocks, 1, ddp__matmul_blocks, &job);
+}
+
+void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
+{
+    ddp__matmul_job job;
+    const long blocks = ddp__matmul_split(&job, g, kernels);
+
+    ddp__matmul_blocks(&job, 0, blocks);
+}

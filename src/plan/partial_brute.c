@@ -1,0 +1,168 @@
+#include "base/platform.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/memory.h"
+#include "plan/partial_core.h"
+
+/* The planner's yardstick: the definitions of plan/partial.h played event by event, and every
+ * contiguous partition (empty sets allowed). Deliberately uses nothing of the other files. */
+
+#define DDP__BRUTE_PARTITIONS 5e7
+
+/* Transfers in order of backward on one first-in-first-out link. */
+static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *member)
+{
+    double now = 0, link = 0, done = 0;
+    int l;
+
+    for (l = p->layers - 1; l >= 0; l--) {
+        now += p->backward_s[l];
+        if (!member[l] || p->comm_s[l] <= 0) continue;
+        if (link < now) link = now;
+        link += p->comm_s[l];
+        done = link + p->alpha_s;
+    }
+    return done > now ? done : now;
+}
+
+static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
+{
+    double now = 0, start = -1, sum = 0, done;
+    int l;
+
+    for (l = p->layers - 1; l >= 0; l--) {
+        now += p->backward_s[l];
+        if (!member[l]) continue;
+        if (start < 0) start = now;
+        sum += p->comm_s[l];
+    }
+    if (sum <= 0) return now;
+    done = start + sum + p->alpha_s;
+    return done > now ? done : now;
+}
+
+/* The link always serves the waiting layer nearest to the input, interrupting any other; layers
+ * become ready from the output side, so the waiting ones are a stack. left and done: [L]. */
+static double ddp__brute_window(const ddp_profile *p, const unsigned char *member, int *stack,
+                                double *left, double *done)
+{
+    double now = 0, room, end, forward = 0;
+    int l, k, depth = 0;
+
+    for (l = p->layers; l >= 0; l--) {
+        room = l > 0 ? p->backward_s[l - 1] : INFINITY; /* until the next layer is ready */
+        if (l < p->layers && member[l] && p->comm_s[l] > 0) {
+            left[l] = p->comm_s[l];
+            stack[depth++] = l;
+        }
+        end = now + room;
+        while (depth > 0 && now + left[stack[depth - 1]] <= end) {
+            k = stack[--depth];
+            now += left[k];
+            done[k] = now;
+        }
+        if (depth > 0) left[stack[depth - 1]] -= end - now;
+        if (l > 0) now = end;
+    }
+    now = 0;
+    for (l = 0; l < p->layers; l++) now += p->backward_s[l];
+    for (l = 0; l < p->layers; l++) {
+        if (member[l] && p->comm_s[l] > 0 && now < done[l] + p->alpha_s) now = done[l] + p->alpha_s;
+        if (p->forward_s) now += p->forward_s[l];
+        if (p->forward_s) forward += p->forward_s[l];
+    }
+    return now - forward;
+}
+
+ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member,
+                           double *out_s, ddp_error *err)
+{
+    size_t L = (size_t)p->layers;
+    double *time;
+    int *stack;
+
+    if (cost == DDP_COST_TIMELINE) *out_s = ddp__brute_timeline(p, member);
+    else if (cost == DDP_COST_SUM) *out_s = ddp__brute_sum(p, member);
+    else {
+        time = (double *)ddp__calloc(2 * L, sizeof *time);
+        stack = (int *)ddp__calloc(L, sizeof *stack);
+        if (time && stack) *out_s = ddp__brute_window(p, member, stack, time, time + L);
+        DDP_FREE(time);
+        DDP_FREE(stack);
+        if (!time || !stack)
+            return ddp__fail(err, DDP_MEMORY, "no memory to simulate %d layers", p->layers);
+    }
+    return DDP_OK;
+}
+
+typedef struct ddp__brute_state {
+    int           layers, period, *cut, *best_cut;
+    const double *cost; /* [(L+1) x (L+1)] of [a, b) in backward order */
+    double        best, deadline;
+    long          seen;
+    int           late;
+} ddp__brute_state;
+
+static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
+{
+    const double *row = s->cost + (size_t)l * (size_t)(s->layers + 1);
+    int b;
+
+    s->cut[h] = l;
+    if (h == s->period - 1) {
+        if (++s->seen % 65536 == 0 && ddp_now() > s->deadline) s->late = 1;
+        sum += row[s->layers];
+        if (!(sum < s->best)) return;
+        s->best = sum;
+        s->cut[s->period] = s->layers;
+        memcpy(s->best_cut, s->cut, ((size_t)s->period + 1) * sizeof(int));
+        return;
+    }
+    for (b = s->layers; b >= l && !s->late; b--) ddp__brute_sets(s, h + 1, b, sum + row[b]);
+}
+
+ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s,
+                      int *cut, ddp_error *err)
+{
+    ddp__brute_state s;
+    size_t L = (size_t)p->layers, row = L + 1;
+    double *table, partitions = 1;
+    unsigned char *member;
+    int a, b, i;
+    ddp_status status = DDP_OK;
+
+    for (i = 1; i < period && partitions <= DDP__BRUTE_PARTITIONS; i++)
+        partitions *= (double)(p->layers + i) / i;
+    if (partitions > DDP__BRUTE_PARTITIONS || p->layers > 2000)
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "brute force over %d layers and period %d is too much (limits: %.0e "
+            "partitions, 2000 layers); use solver optimal, which finds the same optimum",
+            p->layers, period, DDP__BRUTE_PARTITIONS);
+    memset(&s, 0, sizeof s);
+    table = (double *)ddp__calloc(row * row, sizeof *table);
+    member = (unsigned char *)ddp__calloc(L, 1);
+    s.cut = (int *)ddp__calloc((size_t)period + 1, sizeof(int));
+    if (!table || !member || !s.cut)
+        status = ddp__fail(err, DDP_MEMORY, "no memory for brute force over %d layers", p->layers);
+    for (a = 0; a <= p->layers && status == DDP_OK; a++) {
+        memset(member, 0, L);
+        for (b = a; b <= p->layers && status == DDP_OK; b++) {
+            if (b > a) member[p->layers - b] = 1;
+            status = ddp__brute_step(p, cost, member, &table[(size_t)a * row + (size_t)b], err);
+        }
+    }
+    if (status == DDP_OK) {
+        s.layers = p->layers;
+        s.period = period;
+        s.best_cut = cut;
+        s.cost = table;
+        s.best = INFINITY;
+        s.deadline = ddp_now() + (time_limit_s > 0 ? time_limit_s : 60);
+        ddp__brute_sets(&s, 0, 0, 0);
+    }
+    DDP_FREE(table);
+    DDP_FREE(member);
+    DDP_FREE(s.cut);
+    return status;
+}

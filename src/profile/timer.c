@@ -1,0 +1,57 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "profile/timer.h"
+
+int ddp__timer_open(ddp__timer *t, int layers, int room)
+{
+    memset(t, 0, sizeof *t);
+    t->layers = layers;
+    t->room = room;
+    t->sample = (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
+    return t->sample != NULL;
+}
+
+void ddp__timer_close(ddp__timer *t)
+{
+    if (t->sample) DDP_FREE(t->sample);
+    memset(t, 0, sizeof *t);
+}
+
+static float *ddp__timer_cell(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
+{
+    return t->sample + ((size_t)step * DDP__T_KINDS + (size_t)kind) * (size_t)t->layers + layer;
+}
+
+void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds)
+{
+    if (t->steps < t->room) *ddp__timer_cell(t, t->steps, kind, layer) += (float)seconds;
+}
+
+void ddp__timer_add_whole(ddp__timer *t, double seconds)
+{
+    /* the first step is warm-up */
+    if (t->steps >= 1 && t->steps < t->room) t->whole += seconds / (t->room > 1 ? t->room - 1 : 1);
+}
+
+void ddp__timer_step(ddp__timer *t)
+{
+    if (t->steps < t->room) t->steps++;
+}
+
+double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
+{
+    int first = t->steps > 1 ? 1 : 0, n = t->steps - first, i, j;
+
+    /* the sample with as many smaller as larger ones, without a scratch array: room is small */
+    for (i = 0; i < n; i++) {
+        float x = *ddp__timer_cell(t, first + i, kind, layer);
+        int below = 0, equal = 0;
+        for (j = 0; j < n; j++) {
+            float y = *ddp__timer_cell(t, first + j, kind, layer);
+            below += y < x;
+            equal += y == x;
+        }
+        if (below <= (n - 1) / 2 && below + equal > (n - 1) / 2) return (double)x;
+    }
+    return 0;
+}

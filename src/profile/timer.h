@@ -1,0 +1,32 @@
+/* Layer timer: medians over steps of what the hooks measured. */
+#ifndef DDP_PROFILE_TIMER_H
+#define DDP_PROFILE_TIMER_H
+
+#include "base/config.h"
+
+typedef enum ddp__timer_kind { DDP__T_FORWARD, DDP__T_BACKWARD, DDP__T_UPDATE, DDP__T_KINDS } ddp__timer_kind;
+
+/* Samples of up to room steps; afterwards further steps are ignored. */
+typedef struct ddp__timer {
+    int    layers, room, steps;
+    float *sample; /* [room][kinds][layers] seconds */
+    double whole;  /* forward and backward that no hook told apart, mean over the kept steps */
+} ddp__timer;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB int  ddp__timer_open(ddp__timer *t, int layers, int room); /* 0 when memory is short */
+DDP_LIB void ddp__timer_close(ddp__timer *t);
+DDP_LIB void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds);
+DDP_LIB void ddp__timer_add_whole(ddp__timer *t, double seconds);
+DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one begins */
+/* Median over the steps but the first (warm-up); 0 without samples. */
+DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PROFILE_TIMER_H */

@@ -1,0 +1,186 @@
+/* The hooks of a step (DESIGN sections 3 and 4). */
+#include "base/platform.h"
+#include "base/clock.h"
+#include "sync/context.h"
+
+int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    ddp_error err;
+    va_list ap;
+
+    err.code = code;
+    va_start(ap, fmt);
+    vsnprintf(err.msg, sizeof err.msg, fmt, ap);
+    va_end(ap);
+    return ddp__ctx_fail(d, &err);
+}
+
+int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
+{
+    if (err != &d->host.error) {
+        if (d->host.error.code) return (int)d->host.error.code;
+        d->host.error = *err;
+    }
+    /* a no-op when the failure came from the engine; else the other ranks learn of it */
+    if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
+    return (int)d->host.error.code;
+}
+
+/* Leaves a hook: the time from here on belongs to phase of layer. */
+static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
+{
+    if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
+    d->phase = phase;
+    d->phase_layer = layer;
+    d->mark = ddp_now();
+    return 0;
+}
+
+/* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
+static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
+{
+    double now = ddp_now();
+
+    if (layer < 0 || layer >= d->layers)
+        return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered from 0",
+                         hook, layer, d->layers);
+    if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
+    ddp__account_hook(d, now, layer, entering);
+    return DDP_OK;
+}
+
+int ddp_forward_begin(ddp_ctx *d, int layer)
+{
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
+    if (s == DDP_OK) {
+        d->unit[layer].forward_step = d->step;
+        s = ddp__average_wait(d, layer, &d->host.error);
+    }
+    return ddp__leave(d, s, DDP__IN_FORWARD, layer);
+}
+
+int ddp_backward_begin(ddp_ctx *d, int layer)
+{
+    DDP__ENTER(d);
+    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
+}
+
+static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
+{
+    ddp__unit *u = &d->unit[layer];
+
+    if (++u->passes > d->cfg.micro_batches)
+        return ddp__fail(&d->host.error, DDP_USAGE,
+                         "step %ld: ddp_backward_end(%d) was called %d times for layer %s, expected %d; is ddp_step_end missing, or "
+                         "ddp_config.micro_batches too small?",
+                         d->step, layer, u->passes, u->name, d->cfg.micro_batches);
+    if (u->ticket >= 0)
+        return ddp__fail(&d->host.error, DDP_USAGE,
+                         "step %ld: layer %s was used while its average of the step before was still on its way: earlier steps "
+                         "called ddp_forward_begin(%d), this one did not; call it in every step or in none",
+                         d->step, u->name, layer);
+    if (u->passes < d->cfg.micro_batches) return DDP_OK;
+    ddp__mean_gradients(d, layer);
+    return d->strategy->backward_end(d, layer);
+}
+
+int ddp_backward_end(ddp_ctx *d, int layer)
+{
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, layer, "ddp_backward_end", DDP__AFTER_BACKWARD);
+    if (s == DDP_OK) s = ddp__gradient_ready(d, layer);
+    return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
+}
+
+int ddp_report(ddp_ctx *d, const ddp_step_info *info)
+{
+    DDP__ENTER(d);
+    if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
+    if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
+        return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it up or clip gradients",
+                              d->step, info->loss, d->rank);
+    if (info->lr > 0) d->lr = info->lr;
+    return 0;
+}
+
+static ddp_status ddp__finish_step(ddp_ctx *d)
+{
+    int l, forward = 1;
+
+    for (l = 0; l < d->layers; l++) {
+        if (d->unit[l].passes != d->cfg.micro_batches)
+            return ddp__fail(&d->host.error, DDP_USAGE,
+                             "step %ld: layer %s had %d of %d ddp_backward_end calls on rank %d when ddp_step_end came",
+                             d->step, d->unit[l].name, d->unit[l].passes, d->cfg.micro_batches, d->rank);
+        if (d->unit[l].forward_step != d->step) forward = 0;
+    }
+    d->hooks_forward = forward;
+    DDP__TRY(d->strategy->step_end(d));
+    for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
+    if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
+    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "aborted by request in step %ld", d->step);
+    return DDP_OK;
+}
+
+int ddp_step_end(ddp_ctx *d)
+{
+    ddp_status s = DDP_OK;
+
+    DDP__ENTER(d);
+    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK) {
+        ddp__account_hook(d, ddp_now(), -1, DDP__OUTSIDE);
+        s = ddp__finish_step(d);
+    }
+    if (s == DDP_OK) {
+        ddp__account_step(d, ddp_now());
+        d->step++;
+        if (!d->plan_final && d->step == d->cfg.profile_steps) s = ddp__plan_measured(d, &d->host.error);
+    }
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}
+
+int ddp_wait(ddp_ctx *d)
+{
+    DDP__ENTER(d);
+    return ddp__leave(d, ddp__average_wait_all(d, &d->host.error), DDP__OUTSIDE, -1);
+}
+
+/* Gradient strategies keep parameters equal by themselves; their buffers differ. */
+static ddp_status ddp__average_everything(ddp_ctx *d)
+{
+    int l, b;
+
+    DDP__TRY(ddp__average_wait_all(d, &d->host.error));
+    for (l = d->layers - 1; l >= 0; l--) {
+        ddp__unit *u = &d->unit[l];
+        if (d->strategy->id != DDP_SSGD && d->strategy->id != DDP_WFBP) {
+            DDP__TRY(ddp__average_layer(d, l, 1, &d->host.error));
+            DDP__TRY(ddp__average_wait(d, l, &d->host.error));
+            continue;
+        }
+        for (b = 0; b < u->blocks; b++) {
+            ddp__piece p;
+            if (u->block[b].kind != DDP_BUFFERS) continue;
+            p.data = u->block[b].params;
+            p.count = u->block[b].count;
+            DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1.0f / (float)d->world, 0, &d->host.error));
+        }
+    }
+    return DDP_OK;
+}
+
+int ddp_sync_all(ddp_ctx *d)
+{
+    ddp_status s = DDP_OK;
+
+    DDP__ENTER(d);
+    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK && d->engine) s = ddp__average_everything(d);
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}

@@ -1,0 +1,386 @@
+/* Profile -> plan: what the hooks measured becomes one profile, rank 0 plans, all ranks adopt. */
+#include "base/platform.h"
+#include "base/clock.h"
+#include "profile/linkfit.h"
+#include "sync/context.h"
+
+/* ---- profile ---- */
+
+static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
+
+static size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
+{
+    return (u->count + (d->cfg.average_state ? u->state_count : 0)) * sizeof(float);
+}
+
+static ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    int l;
+
+    memset(p, 0, sizeof *p);
+    DDP__TRY(ddp_profile_new(d->layers, p, err));
+    for (l = 0; l < d->layers; l++) {
+        p->name[l] = ddp__strdup(d->unit[l].name);
+        p->params[l] = (double)d->unit[l].count;
+    }
+    return DDP_OK;
+}
+
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
+static ddp_link ddp__link_nominal(const ddp_ctx *d)
+{
+    ddp_link k;
+    double rate = d->rate > 0 ? d->rate : 125e6; /* 1 Gbit/s where no link is described */
+
+    k.beta_s = 2.0 * (d->world - 1) / d->world / rate;
+    k.alpha_s = d->world > 1 ? 2 * d->delay_s : 0;
+    return k;
+}
+
+static void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
+{
+    int l;
+
+    p->alpha_s = d->link.alpha_s;
+    for (l = 0; l < d->layers; l++) p->comm_s[l] = d->link.beta_s * (double)ddp__unit_wire_bytes(d, &d->unit[l]);
+}
+
+/* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
+static void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
+{
+    int l;
+
+    d->link = ddp__link_nominal(d);
+    for (l = 0; l < d->layers; l++) {
+        p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
+        p->backward_s[l] = 2 * p->forward_s[l];
+    }
+    ddp__profile_link(d, p);
+}
+
+/* What this rank measured; times that no hook told apart are split by FLOPs. */
+static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
+{
+    double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
+    int l;
+
+    for (l = 0; l < d->layers; l++) {
+        p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
+        p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
+        flops += ddp__unit_flops(&d->unit[l]);
+    }
+    l = d->layers - 1;
+    if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
+        int k;
+        for (k = 0; k < d->layers; k++) p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
+        p->backward_s[l] += d->timer.whole * last / (flops + last);
+    } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
+        p->backward_s[l] = p->forward_s[l] * 2 / 3;
+        p->forward_s[l] /= 3;
+    }
+    for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+}
+
+/* The slowest rank of each layer: an average cannot start before the last worker is there. */
+static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    size_t L = (size_t)d->layers, l;
+    float *all = (float *)ddp__calloc((size_t)d->world * 2 * L, sizeof *all), *own;
+    ddp__piece piece;
+    ddp_status s;
+    int r;
+
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
+    own = all + (size_t)d->rank * 2 * L;
+    for (l = 0; l < L; l++) {
+        own[l] = (float)p->forward_s[l];
+        own[L + l] = (float)p->backward_s[l];
+    }
+    piece.data = all;
+    piece.count = (size_t)d->world * 2 * L;
+    s = ddp__blocking(d, DDP__ALL_GATHER, &piece, 1, 1, 0, err);
+    for (l = 0; s == DDP_OK && l < L; l++) {
+        p->forward_s[l] = p->backward_s[l] = 0;
+        for (r = 0; r < d->world; r++) {
+            const float *x = all + (size_t)r * 2 * L;
+            if ((double)x[l] > p->forward_s[l]) p->forward_s[l] = (double)x[l];
+            if ((double)x[L + l] > p->backward_s[l]) p->backward_s[l] = (double)x[L + l];
+        }
+    }
+    DDP_FREE(all);
+    return s;
+}
+
+/* ---- link ---- */
+
+/* Times averaging a few sizes; every rank then takes rank 0's fit. */
+static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
+{
+    static const size_t bytes[] = {4096, 65536, 262144};
+    enum { REPEATS = 3, SIZES = 3 };
+    double n[REPEATS * SIZES], t[REPEATS * SIZES];
+    float fit[2], *x = (float *)ddp__calloc(bytes[SIZES - 1], 1);
+    ddp__piece p;
+    ddp_status s = DDP_OK;
+    int i, k, m = 0;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
+    for (i = 0; i < SIZES && s == DDP_OK; i++)
+        for (k = 0; k < REPEATS && s == DDP_OK; k++) {
+            double begin;
+            p.data = x;
+            p.count = 1; /* all ranks leave the first together, as far as the link allows */
+            s = ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err);
+            p.count = bytes[i] / sizeof *x;
+            begin = ddp_now();
+            if (s == DDP_OK) s = ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err);
+            n[m] = (double)bytes[i];
+            t[m++] = ddp_now() - begin;
+        }
+    DDP_FREE(x);
+    DDP__TRY(s);
+    DDP__TRY(ddp_link_fit(n, t, m, &d->link, err));
+    fit[0] = (float)(d->link.alpha_s * 1e6);
+    fit[1] = (float)(d->link.beta_s * 1e12);
+    p.data = fit;
+    p.count = 2;
+    DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err));
+    d->link.alpha_s = (double)fit[0] * 1e-6;
+    d->link.beta_s = (double)fit[1] * 1e-12;
+    return DDP_OK;
+}
+
+/* ---- plan ---- */
+
+static int ddp__forward_hooks_now(const ddp_ctx *d)
+{
+    int l;
+
+    if (d->hooks_forward) return 1;
+    for (l = 0; l < d->layers; l++)
+        if (d->unit[l].forward_step != d->step) return 0;
+    return 1;
+}
+
+static void ddp__plan_options(const ddp_ctx *d, ddp_plan_options *o)
+{
+    memset(o, 0, sizeof *o);
+    o->period = d->cfg.period;
+    o->fill = d->cfg.fill;
+    o->cost = d->cfg.cost;
+    o->solver = d->cfg.solver;
+    if (o->cost == DDP_COST_DEFAULT)
+        o->cost = ddp__forward_hooks_now(d) && !d->cfg.paper && !(d->cfg.clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
+    if (o->solver == DDP_SOLVER_DEFAULT) o->solver = d->cfg.paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
+    if (d->strategy->id == DDP_ENP) o->solver = DDP_SOLVER_ENP;
+}
+
+static ddp_status ddp__plan_copy(const ddp_plan *from, ddp_plan *to, ddp_error *err)
+{
+    ddp_plan p;
+    size_t fill = (size_t)from->layers * (size_t)from->period;
+
+    DDP__TRY(ddp_plan_new(from->layers, from->period, &p, err));
+    memcpy(p.step_of, from->step_of, (size_t)from->layers * sizeof *p.step_of);
+    if (from->fill) memcpy(p.fill, from->fill, fill);
+    p.solver = from->solver;
+    p.cost = from->cost;
+    p.objective_s = from->objective_s;
+    p.exposed_s = from->exposed_s;
+    p.lower_bound_s = from->lower_bound_s;
+    ddp_plan_free(to);
+    *to = p;
+    return DDP_OK;
+}
+
+/* Everyone takes rank 0's plan; its hash proves that it arrived whole. */
+static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
+{
+    size_t L = (size_t)d->layers, fill = L * (size_t)d->plan.period, n = L + fill + 2, i;
+    float *x;
+    ddp__piece p;
+    ddp_status s;
+    uint32_t hash = (uint32_t)ddp_plan_hash(&d->plan);
+
+    if (!d->engine) return DDP_OK;
+    x = (float *)ddp__calloc(n, sizeof *x);
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory sharing the plan of %d layers", d->layers);
+    for (i = 0; i < L; i++) x[i] = (float)d->plan.step_of[i];
+    for (i = 0; i < fill; i++) x[L + i] = (float)d->plan.fill[i];
+    x[n - 2] = (float)(hash & 0xffff);
+    x[n - 1] = (float)(hash >> 16);
+    p.data = x;
+    p.count = n;
+    s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
+    for (i = 0; i < L; i++) d->plan.step_of[i] = (int)x[i];
+    for (i = 0; i < fill; i++) d->plan.fill[i] = (unsigned char)x[L + i];
+    hash = (uint32_t)x[n - 2] | (uint32_t)x[n - 1] << 16;
+    DDP_FREE(x);
+    if (s == DDP_OK && hash != (uint32_t)ddp_plan_hash(&d->plan))
+        s = ddp__fail(err, DDP_MISMATCH, "rank %d received a plan whose hash is %08x, rank 0 sent %08x", d->rank,
+                      (unsigned)ddp_plan_hash(&d->plan), (unsigned)hash);
+    return s;
+}
+
+static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    ddp_plan_options o;
+    ddp_plan plan;
+    ddp_status s;
+
+    ddp__plan_options(d, &o);
+    memset(&plan, 0, sizeof plan);
+    if (d->rank == 0) s = ddp_plan_partial(p, &o, &plan, err);
+    else s = ddp_plan_new(d->layers, o.period, &plan, err);
+    DDP__TRY(s);
+    if (!plan.solver) plan.solver = o.solver;
+    if (!plan.cost) plan.cost = o.cost;
+    ddp_plan_free(&d->plan);
+    d->plan = plan;
+    DDP__TRY(ddp__plan_share(d, err));
+    return ddp_plan_evaluate(p, d->plan.cost, &d->plan, err); /* the same figures on every rank */
+}
+
+static ddp_status ddp__plan_from_file(ddp_ctx *d, ddp_error *err)
+{
+    ddp_plan plan;
+
+    memset(&plan, 0, sizeof plan);
+    DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
+    if (plan.period != d->cfg.period) {
+        int period = plan.period;
+        ddp_plan_free(&plan);
+        return ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
+                         d->cfg.plan_path, period, d->cfg.period, period);
+    }
+    ddp_plan_free(&d->plan);
+    d->plan = plan;
+    return ddp__plan_share(d, err);
+}
+
+static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    d->link = ddp__link_nominal(d);
+    DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link, p, err));
+    if (p->layers != d->layers) {
+        int rows = p->layers;
+        ddp_profile_free(p);
+        return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is needed",
+                         d->cfg.profile_path, rows, d->layers);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile p;
+    ddp_status s;
+
+    memset(&p, 0, sizeof p);
+    if (d->cfg.profile_path) {
+        DDP__TRY(ddp__profile_from_file(d, &p, err));
+    } else {
+        DDP__TRY(ddp__profile_start(d, &p, err));
+        ddp__profile_nominal(d, &p);
+    }
+    if (d->cfg.plan_path) {
+        s = ddp__plan_from_file(d, err);
+        if (s == DDP_OK) s = ddp_plan_evaluate(&p, d->plan.cost, &d->plan, err);
+    } else if (d->plan_final) {
+        s = ddp__plan_make(d, &p, err);
+    } else {
+        /* while profiling: equal numbers of layers, which needs no measurement */
+        ddp_plan_options o;
+        ddp__plan_options(d, &o);
+        o.solver = DDP_SOLVER_ENP;
+        o.fill = DDP_FILL_NONE;
+        s = ddp_plan_partial(&p, &o, &d->plan, err);
+    }
+    if (s != DDP_OK) {
+        ddp_profile_free(&p);
+        return s;
+    }
+    if (d->plan_final) {
+        d->profile = p;
+        d->hooks_forward = ddp__forward_hooks_now(d);
+        ddp__account_predict(d);
+    } else {
+        ddp_profile_free(&p);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__average_wait_all(d, err));
+    ddp_profile_free(&d->profile);
+    DDP__TRY(ddp__profile_start(d, &d->profile, err));
+    ddp__profile_local(d, &d->profile);
+    if (d->engine) {
+        DDP__TRY(ddp__probe_link(d, err));
+        DDP__TRY(ddp__profile_agree(d, &d->profile, err));
+    }
+    ddp__profile_link(d, &d->profile);
+    d->plan_final = 1;
+    if (d->strategy->partial) DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__account_predict(d);
+    ddp__account_reset(d);
+    return DDP_OK;
+}
+
+int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
+{
+    DDP__ENTER(d);
+    if (!d->strategy->partial)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no plan; use dreamddp or enp", d->strategy->name);
+    if (!plan || plan->layers != d->layers || plan->period < 1)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
+                              d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+    if (!d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__average_wait_all(d, &d->host.error) || ddp__plan_copy(plan, &d->plan, &d->host.error) ||
+        ddp__plan_share(d, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    d->plan_final = 1;
+    ddp__account_reset(d);
+    return 0;
+}
+
+/* ---- prediction ---- */
+
+void ddp__account_predict(ddp_ctx *d)
+{
+    const ddp_profile *p = &d->profile;
+    double forward = 0, backward = 0, comm = 0, step, exposed;
+    int l, H = d->cfg.period;
+
+    for (l = 0; l < p->layers; l++) {
+        forward += p->forward_s ? p->forward_s[l] : 0;
+        backward += p->backward_s[l];
+        comm += d->world > 1 ? p->comm_s[l] : 0;
+    }
+    exposed = comm > 0 ? comm + p->alpha_s : 0;
+    if (d->strategy->partial) {
+        exposed = d->world > 1 ? d->plan.exposed_s : 0;
+        step = exposed / d->plan.period;
+    } else if (d->strategy->id == DDP_LOCALSGD) {
+        step = exposed / H;
+    } else if (d->strategy->id == DDP_WFBP) {
+        /* a bucket leaves when its last layer is done */
+        double link = 0, t = 0;
+        int b;
+        for (b = 0, l = p->layers - 1; b < d->buckets; b++) {
+            double transfer = 0;
+            for (; l >= d->bucket[b].last; l--) {
+                t += p->backward_s[l];
+                transfer += p->comm_s[l];
+            }
+            link = (link > t ? link : t) + transfer;
+        }
+        exposed = comm > 0 && link + p->alpha_s > backward ? link + p->alpha_s - backward : 0;
+        step = exposed;
+    } else {
+        step = exposed;
+    }
+    d->stats.predicted_step_s = forward + backward + step;
+    d->stats.predicted_hidden_pct = comm > 0 && exposed < comm ? 100 * (1 - exposed / comm) : comm > 0 ? 0 : 100;
+}

@@ -1,0 +1,254 @@
+/* Opening and closing a context, and what can be asked of it. */
+#include "base/platform.h"
+#include "base/clock.h"
+#include "base/text.h"
+#include "net/netspec.h"
+#include "net/rendezvous.h"
+#include "sync/context.h"
+
+static const ddp__hooks *ddp__session_hooks(void)
+{
+    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end};
+
+    return &table;
+}
+
+static const char *ddp__name_of_layer(void *user, int layer)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+
+    return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
+}
+
+static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wire **wire, ddp_error *err)
+{
+    ddp__rendezvous r;
+
+    if (d->cfg.transport == DDP_THREADS) {
+        if (!hub)
+            return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with ddp_launch");
+        return ddp__wire_threads(hub, d->rank, wire, err);
+    }
+    memset(&r, 0, sizeof r);
+    r.rank = d->rank;
+    r.world = d->world;
+    r.addr = d->cfg.addr;
+    r.listen_fd = listen_fd;
+    r.run_id = d->cfg.run_id ? ddp__hash(DDP__HASH_START, d->cfg.run_id, strlen(d->cfg.run_id)) : 0;
+    r.timeout_s = d->cfg.connect_timeout_s;
+    r.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.insecure = d->cfg.insecure;
+    r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    r.log = d->host.log;
+    return ddp__rendezvous_tcp(&r, wire, err);
+}
+
+static ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
+{
+    ddp__engine_config e;
+    ddp_status s;
+
+    memset(&e, 0, sizeof e);
+    e.wire = wire;
+    e.rank = d->rank;
+    e.world = d->world;
+    e.rate = d->rate;
+    e.delay_s = d->delay_s;
+    e.deterministic = d->cfg.deterministic;
+    e.peer_timeout_s = d->cfg.peer_timeout_s;
+    e.op_timeout_s = d->cfg.op_timeout_s;
+    e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
+    e.check_writes = d->cfg.check_writes;
+    e.allocator = d->cfg.allocator;
+    e.log = d->host.log;
+    e.layer_name = ddp__name_of_layer;
+    e.user = d;
+    s = ddp__engine_open(&e, &d->engine, err);
+    if (s != DDP_OK) wire->table->close(wire);
+    return s;
+}
+
+static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
+{
+    ddp__wire *wire = NULL;
+
+    d->host.allocator = d->cfg.allocator;
+    d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
+    d->host.hooks = ddp__session_hooks();
+    d->host.seed = d->cfg.seed;
+    d->rank = d->cfg.rank;
+    d->world = d->cfg.world;
+    d->strategy = ddp__strategy_find(d->cfg.strategy);
+    d->optimizer = ddp_sgd(0.01f, 0);
+    d->lr = d->optimizer.lr;
+    d->plan_final = d->cfg.profile_steps == 0;
+    if (d->cfg.net) DDP__TRY(ddp_net_parse(d->cfg.net, &d->rate, &d->delay_s, err));
+    if (d->cfg.threads > 1) {
+        d->host.pool = ddp__pool_open(d->cfg.threads);
+        if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+    }
+    if (d->world == 1) return DDP_OK;
+    DDP__TRY(ddp__connect(d, hub, listen_fd, &wire, err));
+    return ddp__engine_start(d, wire, err);
+}
+
+ddp_ctx *ddp__open(const ddp_config *cfg, ddp__hub *hub, int listen_fd, ddp_error *err)
+{
+    ddp_config zero;
+    ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
+    ddp_error local;
+
+    memset(&zero, 0, sizeof zero);
+    if (!err) err = &local;
+    memset(err, 0, sizeof *err);
+    if (!d) {
+        ddp__fail(err, DDP_MEMORY, "out of memory for a context");
+        return NULL;
+    }
+    if (ddp__config_resolve(cfg ? cfg : &zero, &d->cfg, err) || ddp__open_parts(d, hub, listen_fd, err)) {
+        ddp_close(d);
+        return NULL;
+    }
+    return d;
+}
+
+ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err) { return ddp__open(cfg, NULL, -1, err); }
+
+static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
+{
+    if (u->name) DDP_FREE(u->name);
+    if (u->block) DDP_FREE(u->block);
+    if (u->average) DDP_FREE(u->average);
+    if (u->gradient) DDP_FREE(u->gradient);
+    ddp__release(&d->host.allocator, u->state, u->state_count * sizeof(float));
+}
+
+void ddp_close(ddp_ctx *d)
+{
+    int i;
+
+    if (!d) return;
+    if (d->engine) ddp__engine_close(d->engine);
+    while (d->host.owned) {
+        ddp__owned *o = d->host.owned;
+        d->host.owned = o->next;
+        o->destroy(o);
+    }
+    for (i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
+    for (i = 0; i < d->buckets; i++)
+        if (d->bucket[i].piece) DDP_FREE(d->bucket[i].piece);
+    if (d->bucket) DDP_FREE(d->bucket);
+    if (d->all_gradients) DDP_FREE(d->all_gradients);
+    if (d->unit) DDP_FREE(d->unit);
+    if (d->span) DDP_FREE(d->span);
+    if (d->op_scratch) DDP_FREE(d->op_scratch);
+    if (d->merge) DDP_FREE(d->merge);
+    ddp__timer_close(&d->timer);
+    ddp_plan_free(&d->plan);
+    ddp_profile_free(&d->profile);
+    ddp__pool_close(d->host.pool);
+    ddp__config_free(&d->cfg);
+    DDP_FREE(d);
+}
+
+/* ---- registration ---- */
+
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
+{
+    if (b->count == 0) return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
+    if (!b->params) return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers, name, b->count);
+    if (b->kind == DDP_BUFFERS && b->grads)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL", d->layers, name);
+    return DDP_OK;
+}
+
+static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
+{
+    int own = layer->params || layer->count, i;
+    char number[32];
+
+    snprintf(number, sizeof number, "layer %d", d->layers);
+    u->name = ddp__strdup(layer->name ? layer->name : number);
+    u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
+    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (own) {
+        u->block[0].params = layer->params;
+        u->block[0].grads = layer->grads;
+        u->block[0].count = layer->count;
+        u->blocks = 1;
+    }
+    for (i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
+    u->flops = layer->flops;
+    for (i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    return DDP_OK;
+}
+
+int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
+{
+    ddp__unit u;
+
+    DDP__ENTER(d);
+    if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
+    if (d->started)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
+                              "ddp_set_optimizer or the first hook; register all layers before",
+                              d->layers, layer->name ? layer->name : "unnamed", d->layers);
+    if (d->layers == d->room) {
+        int room = d->room ? 2 * d->room : 16;
+        ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
+        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        d->unit = grown;
+        d->room = room;
+    }
+    memset(&u, 0, sizeof u);
+    u.ticket = -1;
+    if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
+        ddp__unit_free(d, &u);
+        return ddp__ctx_fail(d, &d->host.error);
+    }
+    d->unit[d->layers++] = u;
+    return 0;
+}
+
+int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
+{
+    DDP__ENTER(d);
+    if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning rate >= 0 are needed");
+    if (d->started)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun", o->name ? o->name : "the optimizer");
+    d->optimizer = *o;
+    if (!d->optimizer.name) d->optimizer.name = "user";
+    d->lr = o->lr;
+    if (d->layers && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+/* ---- reading ---- */
+
+int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
+int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
+long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
+
+void ddp_set_lr(ddp_ctx *d, float lr)
+{
+    if (d) d->lr = lr;
+}
+
+const ddp_error *ddp_last_error(const ddp_ctx *d)
+{
+    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
+
+    return d ? &d->host.error : &none;
+}
+
+void ddp_abort(ddp_ctx *d, const char *why)
+{
+    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
+    if (d && d->engine) ddp__engine_abort(d->engine, DDP_ABORTED, why ? why : "aborted by request");
+    else if (d) ddp__atomic_store(&d->aborted, 1);
+}
+
+const ddp_plan    *ddp_plan_get(const ddp_ctx *d) { return d && d->plan.layers ? &d->plan : NULL; }
+const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }

@@ -1,0 +1,63 @@
+/* Ranks of one test process that meet over TCP or threads. Include after dreamddp.h. */
+#ifndef MEET_H
+#define MEET_H
+
+#define MEET_MAX 5
+
+typedef struct meet_rank {
+    ddp__rendezvous how;
+    ddp__wire *wire;
+    ddp_status status;
+    ddp_error err;
+    double pause;       /* before it comes */
+    pthread_t thread;
+} meet_rank;
+
+static void *meet_run(void *arg)
+{
+    meet_rank *m = (meet_rank *)arg;
+    if (m->pause > 0) ddp__sleep_until(ddp_now() + m->pause);
+    m->status = ddp__rendezvous_tcp(&m->how, &m->wire, &m->err);
+    return NULL;
+}
+
+/* A listening socket on a free port; addr[DDP__ADDR_TEXT] gets "127.0.0.1:PORT". */
+static int meet_listen(char *addr)
+{
+    ddp__addr at;
+    int fd = -1, count;
+    if (ddp__addr_parse("127.0.0.1:0", &at, 1, &count, NULL) || ddp__tcp_listen(&at, &fd, &at, NULL))
+        return -1;
+    ddp__addr_text(&at, addr);
+    return fd;
+}
+
+/* Prepares ranks 0..world-1 of one run; rank 0 takes over listen_fd. */
+static void meet_prepare(meet_rank *m, int world, int listen_fd, const char *addr)
+{
+    int r;
+    memset(m, 0, (size_t)world * sizeof *m);
+    for (r = 0; r < world; r++) {
+        m[r].how.rank = r;
+        m[r].how.world = world;
+        m[r].how.addr = addr;
+        m[r].how.listen_fd = r == 0 ? listen_fd : -1;
+        m[r].how.run_id = 7;
+        m[r].how.timeout_s = 20;
+        m[r].how.peer_timeout_s = 20;
+    }
+}
+
+static void meet_start(meet_rank *m, int count)
+{
+    int r;
+    for (r = 0; r < count; r++) pthread_create(&m[r].thread, NULL, meet_run, &m[r]);
+}
+
+static void meet_join(meet_rank *m, int count)
+{
+    int r;
+    for (r = 0; r < count; r++) pthread_join(m[r].thread, NULL);
+}
+
+#endif /* MEET_H */

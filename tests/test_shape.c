@@ -1,0 +1,306 @@
+/* Shaped links: real transfers take what the arithmetic of the link says, on every wire. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+#include "net_world.h"
+
+static void an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at(void **state)
+{
+    ddp__link l;
+    (void)state;
+    memset(&l, 0, sizeof l);
+    l.rate = 1000;
+    assert_true(ddp__link_send(&l, 10, 500) == 10.5);
+    assert_true(ddp__link_send(&l, 10, 250) == 10.75); /* was waiting: starts when the link is free */
+    assert_true(ddp__link_send(&l, 12, 500) == 12.5);  /* the idle time is not saved up */
+}
+
+static void a_downlink_delays_once_and_serialises_what_competes(void **state)
+{
+    ddp__link l;
+    (void)state;
+    memset(&l, 0, sizeof l);
+    l.rate = 1000;
+    l.delay_s = 2;
+    assert_true(ddp__link_receive(&l, 10, 500) == 12);
+    assert_true(ddp__link_receive(&l, 10, 500) == 12.5); /* from another peer at the same time */
+    assert_true(ddp__link_receive(&l, 10.5, 500) == 13);
+    assert_true(ddp__link_receive_control(&l, 10.5, 32) == 12.5); /* overtakes, but takes its time */
+    assert_true(ddp__link_receive(&l, 11, 500) == 13.532);
+    assert_true(ddp__link_receive(&l, 20, 500) == 22);
+}
+
+static void a_chunk_is_five_milliseconds_within_limits(void **state)
+{
+    (void)state;
+    assert_int_equal(ddp__link_chunk(12.5e6), 62464);
+    assert_int_equal(ddp__link_chunk(1e5), 16384);
+    assert_int_equal(ddp__link_chunk(1e9), 131072);
+    assert_int_equal(ddp__link_chunk(0), 131072);
+}
+
+/* ---- real transfers ---- */
+
+typedef struct transfer {
+    ddp__verb verb;
+    size_t    n;         /* floats */
+    int       messages;  /* submitted together, n floats each */
+    int       world;
+    double    rate, delay_s, predicted;
+    double    measured[8];
+    int       to_zero;   /* every rank but 0 sends to rank 0 */
+} transfer;
+
+static void time_transfer(net_rank *me, void *user)
+{
+    transfer *t = (transfer *)user;
+    float *data = (float *)calloc(t->n * (size_t)t->messages + 64, sizeof *data);
+    float token[8];
+    ddp__piece piece;
+    ddp__message m;
+    long tickets[16];
+    int count = 0;
+    double begin;
+
+    memset(token, 0, sizeof token);
+    piece.data = token;
+    piece.count = 8;
+    net_message(&m, DDP__ALL_REDUCE, &piece, 1);
+    net_ok(me, net_do(me, &m)); /* a barrier, then all start together */
+    net_ok(me, net_do(me, &m));
+    ddp__sleep_until(ddp_now() + 0.02);
+    begin = ddp_now();
+    for (int i = 0; i < t->messages; i++) {
+        piece.data = data + (size_t)i * t->n;
+        piece.count = t->n;
+        net_message(&m, t->verb, &piece, 1);
+        if (t->to_zero) {
+            m.verb = me->rank == 0 ? DDP__RECV : DDP__SEND;
+            m.peer = me->rank == 0 ? i + 1 : 0;
+            if (me->rank != 0 && me->rank != i + 1) continue;
+        }
+        net_ok(me, ddp__engine_submit(me->engine, &m, &tickets[count++], &me->err));
+    }
+    for (int i = 0; i < count; i++) net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
+    t->measured[me->rank] = ddp_now() - begin;
+    free(data);
+}
+
+static void check_transfer(transfer *t, int tcp)
+{
+    double slowest = 0;
+    for (int attempt = 0; attempt < 3; attempt++) { /* again where the machine was busy */
+        net_setup set;
+        net_defaults(&set, t->world);
+        set.tcp = tcp;
+        set.cfg.rate = t->rate;
+        set.cfg.delay_s = t->delay_s;
+        net_run(&set, time_transfer, t);
+        slowest = 0;
+        for (int r = 0; r < t->world; r++)
+            if (t->measured[r] > slowest) slowest = t->measured[r];
+        /* No link is ever faster than its arithmetic; ranks start within a few milliseconds. */
+        if (slowest < t->predicted * 0.998 - 0.004) fail_msg("took %.4f s, less than %.4f s", slowest, t->predicted);
+        if (slowest <= t->predicted * 1.05) break;
+    }
+    if (slowest > t->predicted * 1.05) fail_msg("took %.4f s, more than 1.05 x %.4f s", slowest, t->predicted);
+    print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", t->world, t->rate * 8e-6,
+                  t->delay_s * 1e3, slowest, t->predicted);
+}
+
+static void all_reduce_takes_two_thirds_of_the_traffic_over_the_rate(void **state)
+{
+    const double rates[] = {25e6, 50e6}, delays[] = {0, 0.02};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        transfer t;
+        memset(&t, 0, sizeof t);
+        t.verb = DDP__ALL_REDUCE;
+        t.world = 4;
+        t.n = (size_t)4 << 20;
+        t.messages = 1;
+        t.rate = rates[i / 2];
+        t.delay_s = delays[i % 2];
+        t.predicted = 2 * 0.75 * (double)(t.n * 4) / t.rate + 2 * t.delay_s;
+        check_transfer(&t, i % 2);
+    }
+}
+
+static void two_ranks_over_a_slow_link_agree_with_the_arithmetic(void **state)
+{
+    transfer t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.verb = DDP__ALL_REDUCE;
+    t.world = 2;
+    t.n = (size_t)1 << 20;
+    t.messages = 1;
+    t.rate = 12.5e6;
+    t.delay_s = 0.02;
+    t.predicted = (double)(t.n * 4) / t.rate + 2 * t.delay_s;
+    check_transfer(&t, 1);
+}
+
+static void several_messages_pay_the_delay_once(void **state)
+{
+    transfer t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.verb = DDP__ALL_REDUCE;
+    t.world = 2;
+    t.n = (size_t)1 << 17;
+    t.messages = 8;
+    t.rate = 12.5e6;
+    t.delay_s = 0.02;
+    t.predicted = 8 * (double)(t.n * 4) / t.rate + t.delay_s; /* results follow behind other parts */
+    check_transfer(&t, 0);
+}
+
+static void a_broadcast_shares_the_uplink_of_its_root(void **state)
+{
+    transfer t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.verb = DDP__BROADCAST;
+    t.world = 4;
+    t.n = (size_t)1 << 20;
+    t.messages = 1;
+    t.rate = 25e6;
+    t.delay_s = 0.01;
+    t.predicted = 3 * (double)(t.n * 4) / t.rate + t.delay_s;
+    check_transfer(&t, 0);
+}
+
+static void senders_share_the_downlink_of_one_receiver(void **state)
+{
+    transfer t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.verb = DDP__SEND;
+    t.to_zero = 1;
+    t.world = 4;
+    t.n = (size_t)1 << 20;
+    t.messages = 3;
+    t.rate = 25e6;
+    t.delay_s = 0.01;
+    t.predicted = 3 * (double)(t.n * 4) / t.rate + t.delay_s;
+    check_transfer(&t, 0);
+    check_transfer(&t, 1);
+}
+
+/* ---- priorities and waiting ---- */
+
+static void urgent_second(net_rank *me, void *user)
+{
+    const size_t n = 200000;
+    float *data = (float *)calloc(2 * n, sizeof *data);
+    ddp__op_span spans[8];
+    ddp__piece piece;
+    ddp__message m;
+    long first = 0, second = 0;
+    double end_first = 0, end_second = 0;
+    int count;
+
+    (void)user;
+    piece.data = data;
+    piece.count = n;
+    net_message(&m, DDP__ALL_REDUCE, &piece, 1);
+    m.priority = 5;
+    net_ok(me, ddp__engine_submit(me->engine, &m, &first, &me->err));
+    piece.data = data + n;
+    m.priority = 1;
+    m.layer = 2;
+    net_ok(me, ddp__engine_submit(me->engine, &m, &second, &me->err));
+    net_ok(me, ddp__engine_wait(me->engine, first, &me->err));
+    net_ok(me, ddp__engine_wait(me->engine, second, &me->err));
+    count = ddp__engine_spans(me->engine, 0, 1e30, spans, 8);
+    for (int i = 0; i < count; i++) {
+        if (spans[i].layer == 1) end_first = spans[i].end;
+        else end_second = spans[i].end;
+    }
+    if (count != 2 || end_second >= end_first) net_fail(me, "the urgent message did not overtake");
+    free(data);
+}
+
+static void an_urgent_message_overtakes_between_chunks(void **state)
+{
+    net_setup set;
+    (void)state;
+    net_defaults(&set, 3);
+    set.cfg.rate = 5e6;
+    net_run(&set, urgent_second, NULL);
+}
+
+static void wait_for_a_late_rank(net_rank *me, void *user)
+{
+    float data[3000];
+    ddp__op_span span;
+    ddp__piece piece;
+    ddp__message m;
+
+    (void)user;
+    memset(data, 0, sizeof data);
+    piece.data = data;
+    piece.count = 3000;
+    net_message(&m, DDP__ALL_REDUCE, &piece, 1);
+    net_ok(me, net_do(me, &m));
+    m.step = 1;
+    if (me->rank == 1) ddp__sleep_until(ddp_now() + 0.3);
+    net_ok(me, net_do(me, &m));
+    memset(&span, 0, sizeof span);
+    {
+        ddp__op_span spans[4];
+        int n = ddp__engine_spans(me->engine, 0, 1e30, spans, 4);
+        if (n == 2) span = spans[1];
+    }
+    if (span.step != 1) net_fail(me, "no span");
+    if (me->rank != 1 && span.peer_wait < 0.2) net_fail(me, "waited only %.3f s", span.peer_wait);
+    if (me->rank == 1 && span.peer_wait > 0.1) net_fail(me, "the late rank waited %.3f s", span.peer_wait);
+    if (span.peer_wait > span.end - span.begin) net_fail(me, "waited longer than it took");
+}
+
+static void waiting_for_a_late_rank_is_counted_apart(void **state)
+{
+    net_setup set;
+    (void)state;
+    net_defaults(&set, 3);
+    net_run(&set, wait_for_a_late_rank, NULL);
+    set.cfg.rate = 1e7;
+    set.cfg.delay_s = 0.005;
+    net_run(&set, wait_for_a_late_rank, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at),
+        cmocka_unit_test(a_downlink_delays_once_and_serialises_what_competes),
+        cmocka_unit_test(a_chunk_is_five_milliseconds_within_limits),
+        cmocka_unit_test(all_reduce_takes_two_thirds_of_the_traffic_over_the_rate),
+        cmocka_unit_test(two_ranks_over_a_slow_link_agree_with_the_arithmetic),
+        cmocka_unit_test(several_messages_pay_the_delay_once),
+        cmocka_unit_test(a_broadcast_shares_the_uplink_of_its_root),
+        cmocka_unit_test(senders_share_the_downlink_of_one_receiver),
+        cmocka_unit_test(an_urgent_message_overtakes_between_chunks),
+        cmocka_unit_test(waiting_for_a_late_rank_is_counted_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

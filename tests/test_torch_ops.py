@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Values and gradients of the operators against PyTorch's in double, to 1e-5 of the largest value.
+
+Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    print("skipped: PyTorch is not installed")
+    sys.exit(77)
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CC = os.environ.get("CC", "cc")
+
+
+def attention(qkv, heads=4):
+    b, t, c = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+    q, k, v = (x.view(b, t, heads, c // heads).transpose(1, 2) for x in qkv.split(c, dim=2))
+    score = q @ k.transpose(2, 3) / math.sqrt(c // heads)
+    score = score.masked_fill(torch.ones(t, t).triu(1).bool(), -math.inf)
+    return (score.softmax(-1) @ v).transpose(1, 2).reshape(b, t, c)
+
+
+def gelu(x):  # the tanh form is not in every version
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+RULES = {
+    "linear": F.linear,
+    "embedding": F.embedding,
+    "layer_norm": lambda x, w, b: F.layer_norm(x, w.shape, w, b, 1e-5),
+    "gelu": gelu,
+    "relu": F.relu,
+    "attention": attention,
+    "cross_entropy": lambda x, y: F.cross_entropy(x, y, ignore_index=-1),
+}
+
+
+def parse(text):
+    cases = {}
+    for line in text.splitlines():
+        head, values = line.split("|")
+        op, name, *dims = head.split()
+        whole = (op, name) in (("embedding", "in0"), ("cross_entropy", "in1"))
+        array = torch.tensor([int(v) if whole else float(v) for v in values.split()],
+                             dtype=torch.long if whole else torch.float64)
+        cases.setdefault(op, {})[name] = array.reshape([int(d) for d in dims])
+    return cases
+
+
+def check(op, a):
+    args = [a[n] for n in ("in0", "in1", "param0", "param1") if n in a]
+    names = [n for n in ("in0", "in1", "param0", "param1") if n in a]
+    for x in args:
+        x.requires_grad_(x.is_floating_point())
+    out = RULES[op](*args)
+    out.backward(a["grad_out0"])
+    pairs = [("out0", out.detach())]
+    pairs += [("grad_" + n, x.grad) for n, x in zip(names, args) if x.grad is not None]
+    worst = 0.0
+    for name, theirs in pairs:
+        ours = a["out0"] if name == "out0" else a[name]
+        worst = max(worst, float((ours.detach() - theirs).abs().max() / theirs.abs().max()))
+    ok = worst < 1e-5
+    print("%-14s %d arrays, largest difference %.1e %s" % (op, len(pairs), worst,
+                                                        "" if ok else "FAILED"))
+    return ok
+
+
+def main():
+    if not shutil.which(CC.split()[0]):
+        print("skipped: no C compiler", CC)
+        return 77
+    with tempfile.TemporaryDirectory() as tmp:
+        program = os.path.join(tmp, "torch_ops")
+        root = os.path.dirname(HERE)
+        flags = os.environ.get("CPPFLAGS", "").split()
+        subprocess.run(CC.split() + ["-std=c11", "-O1"] + flags +
+                       ["-I" + os.path.join(root, "src"), "-I" + HERE,
+                        "-isystem", os.path.join(root, "build", "include"),
+                        os.path.join(HERE, "torch_ops.c"), "-o", program,
+                        "-lm", "-lpthread", "-lcmocka"], check=True)
+        text = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    results = []
+    cases = parse(text)
+    for op in RULES:
+        results.append(op in cases and check(op, cases[op]))
+    print("%d passed, %d failed, 0 skipped" % (sum(results), len(results) - sum(results)))
+    return 0 if all(results) else 1
+
+
+sys.exit(main())
