@@ -1248,6 +1248,8 @@ DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer); /* this rank's share, last averaging */
+/* How the last all-reduce travelled: "direct", "ring", or "none" before there was one. */
+DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 /* Copies the newest spans (compute of this rank and its communication), oldest first. */
 DDP_API int  ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room);
 
@@ -4318,15 +4320,16 @@ const ddp__kernels *ddp__kernels_best(void)
 /* A block of a (MC x KC) is packed once into L2, and strips of b (KC x NR) one at a time into L1.
  * Both live on the stack: no allocation in a training step, no state shared between threads. */
 enum {
-    DDP__MATMUL_MC = 192, /* a multiple of every mr */
-    DDP__MATMUL_KC = 256,
-    DDP__MATMUL_NC = 256  /* columns of a parallel block */
+    DDP__MATMUL_MC = 264, /* a multiple of every mr */
+    DDP__MATMUL_KC = 192,
+    DDP__MATMUL_NC = 512  /* most columns of a parallel block */
 };
 
 typedef struct ddp__matmul_job {
     const ddp__matmul  *g;
     const ddp__kernels *kernels;
-    long                rows, row_blocks; /* rows of a parallel block */
+    long                rows, cols; /* of a parallel block */
+    long                row_blocks;
 } ddp__matmul_job;
 
 static long ddp__min_long(long a, long b) { return a < b ? a : b; }
@@ -4340,8 +4343,10 @@ static void ddp__matmul_pack(float *DDP_RESTRICT dst, const float *DDP_RESTRICT 
 
     if (lanes < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
     if (lane == 1) {
-        for (p = 0; p < k; p++)
-            memcpy(dst + p * width, src + p * step, (size_t)lanes * sizeof *dst);
+        for (p = 0; p < k; p++, dst += width, src += step) {
+            for (i = 0; i + 4 <= lanes; i += 4) memcpy(dst + i, src + i, 4 * sizeof *dst);
+            for (; i < lanes; i++) dst[i] = src[i];
+        }
         return;
     }
     for (i = 0; i + 4 <= lanes; i += 4) {
@@ -4414,29 +4419,41 @@ static void ddp__matmul_blocks(void *user, long first, long last)
     long t;
 
     for (t = first; t < last; t++) {
-        const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * DDP__MATMUL_NC;
+        const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * job->cols;
         ddp__matmul_block(job->kernels, g, i, ddp__min_long(i + job->rows, g->m), j,
-                          ddp__min_long(j + DDP__MATMUL_NC, g->n));
+                          ddp__min_long(j + job->cols, g->n));
     }
 }
 
-/* Equal blocks of rows, each a whole number of tiles. Returns the number of blocks. */
-static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn)
+static long ddp__matmul_parts(long n, long part) { return (n + part - 1) / part; }
+
+/* Blocks of whole register tiles, as large as they may be: each packs its operands again. More
+ * threads get smaller ones; that moves no bit, since no sum over p is ever split by blocks.
+ * Returns the number of blocks. */
+static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn,
+                              int threads)
 {
-    const long blocks = (g->m + DDP__MATMUL_MC - 1) / DDP__MATMUL_MC;
+    const long wanted = threads > 1 ? 3L * threads : 1;
+    long parts;
 
     if (g->m <= 0 || g->n <= 0) return 0;
     job->g = g;
     job->kernels = kn;
-    job->rows = ((g->m + blocks - 1) / blocks + kn->mr - 1) / kn->mr * kn->mr;
-    job->row_blocks = (g->m + job->rows - 1) / job->rows;
-    return job->row_blocks * ((g->n + DDP__MATMUL_NC - 1) / DDP__MATMUL_NC);
+    parts = ddp__matmul_parts(g->m, DDP__MATMUL_MC);
+    job->rows = ddp__matmul_parts(ddp__matmul_parts(g->m, parts), kn->mr) * kn->mr;
+    job->row_blocks = ddp__matmul_parts(g->m, job->rows);
+    job->cols = DDP__MATMUL_NC;
+    while (job->cols > 2 * DDP__GEMM_NR &&
+           job->row_blocks * ddp__matmul_parts(g->n, job->cols) < wanted)
+        job->cols /= 2;
+    return job->row_blocks * ddp__matmul_parts(g->n, job->cols);
 }
 
 void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 {
     ddp__matmul_job job;
-    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best());
+    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best(),
+                                          ddp__pool_threads((const ddp__pool *)call->pool));
 
     ddp_op_parallel(call, blocks, 1, ddp__matmul_blocks, &job);
 }
@@ -4444,7 +4461,7 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
 {
     ddp__matmul_job job;
-    const long blocks = ddp__matmul_split(&job, g, kernels);
+    const long blocks = ddp__matmul_split(&job, g, kernels, 1);
 
     ddp__matmul_blocks(&job, 0, blocks);
 }
@@ -5045,12 +5062,12 @@ int ddp__norm_ops(const ddp_op **list)
 
 /* ==== begin ops/attention.c ==== [ops] */
 /* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T, 3C) holds
- * queries, keys and values; per head of
- * D = C / heads columns
- *     out[t] = sum over s <= t of p[t][s] v[s],   p[t] = softmax over s <= t of q[t].k[s] / sqrt(D).
- * The float kernels work on tiles of 64 x 64 scores, left of the diagonal only, and never hold more
- * than a tile (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved per
- * row and head: max of the scaled scores and 1 / sum, from which backward computes p again. */
+ * queries, keys and values; per head of D = C / heads columns
+ *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(D).
+ * The float kernels work on tiles of 64 x 64 scores, left of the diagonal only, and never hold
+ * more than a tile (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
+ * per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
+ * Backward reads out. */
 
 enum { DDP__ATTENTION_TILE = 64 };
 
@@ -5924,6 +5941,7 @@ ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char
 {
     const double v = s->arg[i];
 
+    *value = 0;
     if (!(v >= 1 && v <= 2147483647.0) || v != floor(v))
         return ddp__fail(err, DDP_ARG, "%s: %s must be a whole number of at least 1, got %g", op,
                          what, v);
@@ -9679,9 +9697,10 @@ typedef struct ddp__engine_config {
     double        rate;             /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
     double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
     int           deterministic;    /* rank-order sums only, never ring */
-    double        peer_timeout_s;   /* no byte from a peer for so long = lost */
-    double        op_timeout_s;     /* an operation older than this fails */
-    size_t        chunk_bytes;      /* 0 = clamp(5 ms x rate, 16 KiB, 256 KiB), unshaped 256 KiB */
+    double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
+    double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
+    size_t        chunk_bytes;      /* 0 = clamp(5 ms x rate, 16 KiB, 128 KiB), unshaped 128 KiB; at
+                                       most 128 KiB: 8 staging slots in a peer's 1 MiB. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           check_writes;     /* checksum memory in flight; a foreign write is an error naming the layer */
@@ -9722,6 +9741,7 @@ typedef struct ddp__net_stats {
     double  busy_s;                       /* union of operation spans */
     size_t  staging_bytes;                /* memory the engine took from the allocator */
     size_t  delay_bytes;                  /* of it, for link shaping */
+    char    algorithm;                    /* of the last all-reduce: 'd', 'r', 0 = none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
 
@@ -9767,7 +9787,6 @@ typedef struct ddp__op {
     uint32_t      seq;         /* among collectives, or among sends or receives with m.peer */
     int           p2p;
     int           row;
-    int           ring;
     int           done;        /* shared: under the lock */
     ddp__op_state state;
     size_t        reduced;     /* floats of the own segment that are final */
@@ -9829,7 +9848,7 @@ typedef struct ddp__peer {
     int            in_slot;     /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
     double         last_got;
-    int            free_slot, solicited;
+    int            free_slot, solicited, staged; /* slots in use, by kind of frame */
     int            first_pending, last_pending;
     int            goodbye_read, abort_read, left, farewell, closed;
     uint32_t       send_seq, recv_seq;
@@ -10676,6 +10695,7 @@ void ddp__slot_free(ddp__engine *e, int slot)
         p->solicited--;
         return;
     }
+    p->staged--;
     while (i < p->owed_count && (p->owed[i].seq != s->f.seq || p->owed[i].p2p != s->f.p2p)) i++;
     if (i == p->owed_count) {
         p->owed[i].seq = s->f.seq;
@@ -11076,13 +11096,14 @@ static int ddp__place_payload(ddp__engine *e, int peer)
         p->in_op = op;
         return 1;
     }
-    if (p->free_slot < 0 || (solicited && p->solicited >= e->extra)) {
+    if (solicited ? p->solicited >= e->extra : p->staged >= e->credits) {
         if (!solicited)
             ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the "
                        "same link rate, delay and chunk size", peer);
         return 0;
     }
     if (solicited) p->solicited++;
+    else p->staged++;
     p->in_slot = p->free_slot;
     p->free_slot = e->slot[p->in_slot].next;
     e->slot[p->in_slot].f = p->in;
@@ -11476,6 +11497,9 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
 
     if (!op || op->state != DDP__OP_ACTIVE) return;
     since = op->last_move > op->active_at ? op->last_move : op->active_at;
+    if (limit > 0 && since + limit < *again) *again = since + limit;
+    if (!op->warned && since + 5 < *again) *again = since + 5;
+    if (!(limit > 0 && now - since >= limit) && !(!op->warned && now - since >= 5)) return;
     ddp__missing_text(e, op, who, sizeof who);
     if (limit > 0 && now - since >= limit) {
         if (who[0])
@@ -11488,14 +11512,10 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
                        ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left);
         return;
     }
-    if (!op->warned && now - since >= 5) {
-        op->warned = 1;
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s has not moved for %.1f s%s%s", e->rank,
-                 ddp__op_text(e, op, text, sizeof text), now - since,
-                 who[0] ? ", not submitted by rank " : "", who);
-    }
-    if (!op->warned && since + 5 < *again) *again = since + 5;
-    if (limit > 0 && since + limit < *again) *again = since + limit;
+    op->warned = 1;
+    ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s has not moved for %.1f s%s%s", e->rank,
+             ddp__op_text(e, op, text, sizeof text), now - since,
+             who[0] ? ", not submitted by rank " : "", who);
 }
 
 /* Others wait in an operation that this rank has not submitted. */
@@ -11533,10 +11553,11 @@ double ddp__check_liveness(ddp__engine *e, double now)
             if (p->out_state == DDP__OUT_IDLE && p->last_sent + beat < again) again = p->last_sent + beat;
             if (e->cfg.peer_timeout_s > 0 && p->in_state != DDP__IN_PAUSED) {
                 double limit = e->cfg.peer_timeout_s;
-                char why[64];
-                snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
-                if (now - p->last_got >= limit) ddp__peer_lost(e, peer, why);
-                else if (p->last_got + limit < again) again = p->last_got + limit;
+                if (now - p->last_got >= limit) {
+                    char why[64];
+                    snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
+                    ddp__peer_lost(e, peer, why);
+                } else if (p->last_got + limit < again) again = p->last_got + limit;
             }
         }
         ddp__check_op(e, p->send_op, now, &again);
@@ -11557,6 +11578,7 @@ void ddp__span_finish(ddp__engine *e, const ddp__op *op)
 
     *s = op->span;
     e->stats.operations++;
+    if (op->m.verb == DDP__ALL_REDUCE) e->stats.algorithm = op->span.algorithm;
 }
 
 int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room)
@@ -11588,6 +11610,7 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
     out->staging_bytes = e->stats.staging_bytes;
     out->delay_bytes = e->stats.delay_bytes;
+    out->algorithm = e->stats.algorithm;
     pthread_mutex_unlock(&e->lock);
 }
 /* ==== end net/spans.c ==== */
@@ -11706,7 +11729,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
 static void *ddp__engine_main(void *arg)
 {
     ddp__engine *e = (ddp__engine *)arg;
-    double now = ddp_now();
+    double now = ddp_now(), next_check = now;
 
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
@@ -11723,7 +11746,8 @@ static void *ddp__engine_main(void *arg)
             ddp__publish(e);
             moved = 1;
         }
-        if (e->fault.code == DDP_OK) until = ddp__check_liveness(e, now);
+        if (e->fault.code == DDP_OK && (!moved || now >= next_check)) next_check = ddp__check_liveness(e, now);
+        until = next_check;
         if (e->fault.code != DDP_OK) {
             ddp__give_up(e);
             break;
@@ -12990,6 +13014,7 @@ ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve
 }
 
 #define DDP__DFS_LEAVES 4000000L
+#define DDP__DFS_DEPTH  10000
 
 typedef struct ddp__dfs_state {
     const ddp__costs *c;
@@ -13025,7 +13050,8 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
         return;
     }
     if (h == s->period - 1) { /* line 12: the last set takes the rest */
-        for (; b < L; b++) if (c->k[b] > kmax) kmax = c->k[b];
+        for (; b < L; b++)
+            if (c->k[b] > kmax) kmax = c->k[b];
         ddp__dfs_leaf(s, h, excess + ddp__excess_interval(c, l, L, kmax));
         return;
     }
@@ -13046,6 +13072,10 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 {
     ddp__dfs_state s;
 
+    if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "Algorithm 2 recurses once per step and %d is too deep; use solver optimal",
+                         period);
     memset(&s, 0, sizeof s);
     s.c = c;
     s.period = period;
@@ -13487,10 +13517,10 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     size_t L = (size_t)p->layers, row = L + 1;
     double *table, partitions = 1;
     unsigned char *member;
-    int a, b, i;
+    int a, b, i, sets = period < p->layers ? period : p->layers; /* more would be empty */
     ddp_status status = DDP_OK;
 
-    for (i = 1; i < period && partitions <= DDP__BRUTE_PARTITIONS; i++)
+    for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++)
         partitions *= (double)(p->layers + i) / i;
     if (partitions > DDP__BRUTE_PARTITIONS || p->layers > 2000)
         return ddp__fail(
@@ -13501,7 +13531,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     memset(&s, 0, sizeof s);
     table = (double *)ddp__calloc(row * row, sizeof *table);
     member = (unsigned char *)ddp__calloc(L, 1);
-    s.cut = (int *)ddp__calloc((size_t)period + 1, sizeof(int));
+    s.cut = (int *)ddp__calloc((size_t)sets + 1, sizeof(int));
     if (!table || !member || !s.cut)
         status = ddp__fail(err, DDP_MEMORY, "no memory for brute force over %d layers", p->layers);
     for (a = 0; a <= p->layers && status == DDP_OK; a++) {
@@ -13513,12 +13543,13 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     }
     if (status == DDP_OK) {
         s.layers = p->layers;
-        s.period = period;
+        s.period = sets;
         s.best_cut = cut;
         s.cost = table;
         s.best = INFINITY;
         s.deadline = ddp_now() + (time_limit_s > 0 ? time_limit_s : 60);
         ddp__brute_sets(&s, 0, 0, 0);
+        for (i = sets + 1; i <= period; i++) cut[i] = p->layers;
     }
     DDP_FREE(table);
     DDP_FREE(member);
@@ -13968,6 +13999,12 @@ struct ddp_ctx {
     ddp_profile  profile;        /* profile.layers 0 = none yet */
     ddp_link     link;
     ddp__timer   timer;
+    ddp_linkfit  fit;            /* follows the link while training */
+    double       mean_layer_bytes;
+    long         drift_ticket;   /* rank 0's word on planning again, or -1 */
+    float        drift_word[3];  /* again?, alpha in us, beta in ps per byte */
+    ddp__piece   drift_piece;
+    int          measured;       /* the plan came from clocks: it follows the link */
     int          plan_final;     /* the plan will not be replaced by a measured one */
 
     ddp_span    *span;           /* ring of compute and wait spans */
@@ -14031,6 +14068,13 @@ DDP_LIB ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *p
 /* planning.c */
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);   /* before the first averaging */
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err); /* after the profile steps */
+DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);   /* same layers, another link */
+DDP_LIB size_t     ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u);
+
+/* drift.c */
+DDP_LIB void       ddp__drift_start(ddp_ctx *d);
+DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
+DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
 /* account.c */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
@@ -14179,6 +14223,7 @@ void ddp__account_step(ddp_ctx *d, double now)
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
         d->stats.comm_s += comm;
         d->stats.exposed_s += exposed;
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += d->wait_this_step;
@@ -14205,12 +14250,21 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     }
     out->divergence = 0;
     for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
-    out->link = d->link;
+    out->link = d->measured ? d->fit.link : d->link;
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
 {
     return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+}
+
+const char *ddp_last_algorithm(const ddp_ctx *d)
+{
+    ddp__net_stats net;
+
+    if (!d || !d->engine) return "none";
+    ddp__engine_stats(d->engine, &net);
+    return net.algorithm == 'r' ? "ring" : net.algorithm == 'd' ? "direct" : "none";
 }
 
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
@@ -15052,7 +15106,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 
 static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
 
-static size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
+size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
 {
     return (u->count + (d->cfg.average_state ? u->state_count : 0)) * sizeof(float);
 }
@@ -15365,10 +15419,21 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__profile_agree(d, &d->profile, err));
     }
     ddp__profile_link(d, &d->profile);
-    d->plan_final = 1;
+    d->plan_final = d->measured = 1;
     if (d->strategy->partial) DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__drift_start(d);
     ddp__account_predict(d);
     ddp__account_reset(d);
+    return DDP_OK;
+}
+
+ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__average_wait_all(d, err));
+    ddp__profile_link(d, &d->profile);
+    DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__drift_start(d);
+    ddp__account_predict(d);
     return DDP_OK;
 }
 
@@ -15429,6 +15494,101 @@ void ddp__account_predict(ddp_ctx *d)
     d->stats.predicted_hidden_pct = comm > 0 && exposed < comm ? 100 * (1 - exposed / comm) : comm > 0 ? 0 : 100;
 }
 /* ==== end sync/planning.c ==== */
+
+/* ==== begin sync/drift.c ==== [sync] */
+/* bytes, seconds -> link model -> re-plan: the link is followed while training, and when it has
+ * moved by a fifth all ranks plan again. */
+
+enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+static const double ddp__drift_limit = 0.2;
+
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the
+ * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
+static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
+{
+    const ddp__op_span *o = d->op_scratch;
+    int j, before = -1, size = 0;
+
+    *begin = o[i].begin;
+    *end = o[i].end;
+    while (size != before) { /* until no further operation overlaps */
+        before = size;
+        size = 0;
+        *bytes = 0;
+        for (j = 0; j < ops; j++) {
+            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
+            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
+            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP__ALL_REDUCE) return 0;
+            if (o[j].end > *end) *end = o[j].end;
+            *bytes += (double)ddp__unit_wire_bytes(d, &d->unit[o[j].layer]);
+            size++;
+        }
+    }
+    return 1;
+}
+
+void ddp__drift_observe(ddp_ctx *d, double since, double now)
+{
+    /* a step more than is new, so that no cluster is seen without its beginning */
+    int ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room), i;
+
+    for (i = 0; i < ops; i++) {
+        double begin, end, bytes;
+        if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
+        if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
+    }
+}
+
+void ddp__drift_start(ddp_ctx *d)
+{
+    double bytes = 0;
+    int l;
+
+    for (l = 0; l < d->layers; l++) bytes += (double)ddp__unit_wire_bytes(d, &d->unit[l]) / d->layers;
+    d->mean_layer_bytes = bytes;
+    ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
+    d->drift_ticket = -1;
+}
+
+/* Rank 0's word travels unhurried, during the period after it was given. */
+static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
+{
+    double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
+    ddp__message m;
+
+    d->drift_word[0] = moved > ddp__drift_limit || moved < -ddp__drift_limit ? 1.0f : 0.0f;
+    d->drift_word[1] = (float)(d->fit.link.alpha_s * 1e6);
+    d->drift_word[2] = (float)(d->fit.link.beta_s * 1e12);
+    d->drift_piece.data = d->drift_word;
+    d->drift_piece.count = 3;
+    memset(&m, 0, sizeof m);
+    m.verb = DDP__BROADCAST;
+    m.pieces = &d->drift_piece;
+    m.piece_count = 1;
+    m.step = d->step;
+    m.layer = -1;
+    m.priority = d->layers;
+    m.filler = 1;
+    return ddp__engine_submit(d->engine, &m, &d->drift_ticket, err);
+}
+
+ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
+{
+    long every = (long)d->plan.period * DDP__DRIFT_PERIODS;
+
+    if (!d->engine || !d->strategy->partial) return DDP_OK;
+    if (d->step % every == 0) return ddp__drift_ask(d, err);
+    if (d->drift_ticket < 0 || d->step % every != d->plan.period) return DDP_OK;
+    DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
+    d->drift_ticket = -1;
+    if (d->drift_word[0] == 0.0f) return DDP_OK;
+    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f ms + %.1f ns): planning again",
+             d->step, 1e-3 * (double)d->drift_word[1], 1e-3 * (double)d->drift_word[2], 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    d->link.alpha_s = (double)d->drift_word[1] * 1e-6;
+    d->link.beta_s = (double)d->drift_word[2] * 1e-12;
+    return ddp__plan_again(d, err);
+}
+/* ==== end sync/drift.c ==== */
 
 /* ==== begin sync/planfile.c ==== [sync] */
 /* Plans from files: the JSON object that `plan partial` prints. */
@@ -15635,6 +15795,7 @@ int ddp_step_end(ddp_ctx *d)
         ddp__account_step(d, ddp_now());
         d->step++;
         if (!d->plan_final && d->step == d->cfg.profile_steps) s = ddp__plan_measured(d, &d->host.error);
+        else if (d->measured) s = ddp__drift_step(d, &d->host.error);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }

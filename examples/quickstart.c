@@ -162,7 +162,7 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
 static void print_profile(const quickstart *q)
 {
     const training_result *r = q->result[STRATEGIES - 1];
-    double forward = 0, backward = 0, comm = 0;
+    double backward = 0, comm = 0;
     int l;
 
     printf("\nprofile, and the step of the period in which dreamddp averages each layer\n");
@@ -170,7 +170,7 @@ static void print_profile(const quickstart *q)
     for (l = 0; l < r->layers; l++) {
         printf("  %-14s %10.0f %12.2f %12.2f %12.2f %5d\n", r->name[l], r->params[l], 1e3 * r->forward_s[l], 1e3 * r->backward_s[l],
                1e3 * r->comm_s[l], r->step_of[l]);
-        forward += r->forward_s[l], backward += r->backward_s[l], comm += r->comm_s[l];
+        backward += r->backward_s[l], comm += r->comm_s[l];
     }
     printf("  communication / (H x backward) = %.2f; link: %.1f ms + %.0f ns per byte; plan: %s, %s cost, %.1f ms exposed per period\n\n",
            comm / ((double)r->period * backward), 1e3 * r->rank[0].stats.link.alpha_s, 1e9 * r->rank[0].stats.link.beta_s, r->plan_solver,

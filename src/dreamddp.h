@@ -194,6 +194,7 @@
 #include "sync/collective.c"
 #include "sync/start.c"
 #include "sync/planning.c"
+#include "sync/drift.c"
 #include "sync/planfile.c"
 #include "sync/hooks.c"
 #include "sync/session.c"

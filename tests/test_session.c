@@ -547,6 +547,56 @@ static void the_hooks_measure_the_layers_and_a_plan_follows(void **state)
     assert_int_equal(t.flag, 1);
 }
 
+/* At step 12 the plan is made as if the link were four times as fast as it is: what a link that
+ * slows down by four leaves behind. */
+static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
+{
+    static float big[2][2][2][30000];
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    int bad = 0, step, l;
+    double before = 0;
+
+    for (l = 0; !bad && l < 2; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.params = big[ddp_rank(d)][0][l];
+        layer.grads = big[ddp_rank(d)][1][l];
+        layer.count = 30000;
+        bad = ddp_add_layer(d, &layer);
+    }
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (step = 0; !bad && step < 60; step++) {
+        if (step == 12) {
+            d->link.beta_s /= 4;
+            ddp__profile_link(d, &d->profile);
+            ddp__drift_start(d);
+            before = d->link.beta_s;
+        }
+        for (l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
+        for (l = 1; !bad && l >= 0; l--) {
+            ddp__sleep_until(ddp_now() + 0.005);
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+    }
+    /* planned anew with the slower link: the plan's own figures, not only the estimate, moved */
+    t->flag = before > 0 && d->link.beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
+    return bad;
+}
+
+static void the_plan_follows_a_link_that_slows_down(void **state)
+{
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 2, trains_on_a_link_slower_than_planned);
+    t.cfg.deterministic = 0;
+    t.cfg.net = "200mbit,1ms";
+    if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+    assert_int_equal(t.flag, 1);
+}
+
 static void write_text(const char *path, const char *text)
 {
     assert_int_equal(ddp__file_write(path, text, strlen(text), NULL), DDP_OK);
@@ -630,6 +680,7 @@ int main(void)
         cmocka_unit_test(abort_reaches_every_rank_with_its_sentence),
         cmocka_unit_test(collectives_work_without_layers),
         cmocka_unit_test(the_hooks_measure_the_layers_and_a_plan_follows),
+        cmocka_unit_test(the_plan_follows_a_link_that_slows_down),
         cmocka_unit_test(plans_are_read_from_the_json_of_the_planner),
         cmocka_unit_test(the_sweep_agrees_with_the_interval_unions),
     };

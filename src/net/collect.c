@@ -112,6 +112,7 @@ void ddp__slot_free(ddp__engine *e, int slot)
         p->solicited--;
         return;
     }
+    p->staged--;
     while (i < p->owed_count && (p->owed[i].seq != s->f.seq || p->owed[i].p2p != s->f.p2p)) i++;
     if (i == p->owed_count) {
         p->owed[i].seq = s->f.seq;

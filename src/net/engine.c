@@ -112,7 +112,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
 static void *ddp__engine_main(void *arg)
 {
     ddp__engine *e = (ddp__engine *)arg;
-    double now = ddp_now();
+    double now = ddp_now(), next_check = now;
 
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
@@ -129,7 +129,8 @@ static void *ddp__engine_main(void *arg)
             ddp__publish(e);
             moved = 1;
         }
-        if (e->fault.code == DDP_OK) until = ddp__check_liveness(e, now);
+        if (e->fault.code == DDP_OK && (!moved || now >= next_check)) next_check = ddp__check_liveness(e, now);
+        until = next_check;
         if (e->fault.code != DDP_OK) {
             ddp__give_up(e);
             break;

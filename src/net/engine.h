@@ -58,9 +58,10 @@ typedef struct ddp__engine_config {
     double        rate;             /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
     double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
     int           deterministic;    /* rank-order sums only, never ring */
-    double        peer_timeout_s;   /* no byte from a peer for so long = lost */
-    double        op_timeout_s;     /* an operation older than this fails */
-    size_t        chunk_bytes;      /* 0 = clamp(5 ms x rate, 16 KiB, 256 KiB), unshaped 256 KiB */
+    double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
+    double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
+    size_t        chunk_bytes;      /* 0 = clamp(5 ms x rate, 16 KiB, 128 KiB), unshaped 128 KiB; at
+                                       most 128 KiB: 8 staging slots in a peer's 1 MiB. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           check_writes;     /* checksum memory in flight; a foreign write is an error naming the layer */
@@ -101,6 +102,7 @@ typedef struct ddp__net_stats {
     double  busy_s;                       /* union of operation spans */
     size_t  staging_bytes;                /* memory the engine took from the allocator */
     size_t  delay_bytes;                  /* of it, for link shaping */
+    char    algorithm;                    /* of the last all-reduce: 'd', 'r', 0 = none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
 

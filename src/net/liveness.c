@@ -115,6 +115,9 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
 
     if (!op || op->state != DDP__OP_ACTIVE) return;
     since = op->last_move > op->active_at ? op->last_move : op->active_at;
+    if (limit > 0 && since + limit < *again) *again = since + limit;
+    if (!op->warned && since + 5 < *again) *again = since + 5;
+    if (!(limit > 0 && now - since >= limit) && !(!op->warned && now - since >= 5)) return;
     ddp__missing_text(e, op, who, sizeof who);
     if (limit > 0 && now - since >= limit) {
         if (who[0])
@@ -127,14 +130,10 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
                        ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left);
         return;
     }
-    if (!op->warned && now - since >= 5) {
-        op->warned = 1;
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s has not moved for %.1f s%s%s", e->rank,
-                 ddp__op_text(e, op, text, sizeof text), now - since,
-                 who[0] ? ", not submitted by rank " : "", who);
-    }
-    if (!op->warned && since + 5 < *again) *again = since + 5;
-    if (limit > 0 && since + limit < *again) *again = since + limit;
+    op->warned = 1;
+    ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s has not moved for %.1f s%s%s", e->rank,
+             ddp__op_text(e, op, text, sizeof text), now - since,
+             who[0] ? ", not submitted by rank " : "", who);
 }
 
 /* Others wait in an operation that this rank has not submitted. */
@@ -172,10 +171,11 @@ double ddp__check_liveness(ddp__engine *e, double now)
             if (p->out_state == DDP__OUT_IDLE && p->last_sent + beat < again) again = p->last_sent + beat;
             if (e->cfg.peer_timeout_s > 0 && p->in_state != DDP__IN_PAUSED) {
                 double limit = e->cfg.peer_timeout_s;
-                char why[64];
-                snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
-                if (now - p->last_got >= limit) ddp__peer_lost(e, peer, why);
-                else if (p->last_got + limit < again) again = p->last_got + limit;
+                if (now - p->last_got >= limit) {
+                    char why[64];
+                    snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
+                    ddp__peer_lost(e, peer, why);
+                } else if (p->last_got + limit < again) again = p->last_got + limit;
             }
         }
         ddp__check_op(e, p->send_op, now, &again);

@@ -7,6 +7,7 @@ void ddp__span_finish(ddp__engine *e, const ddp__op *op)
 
     *s = op->span;
     e->stats.operations++;
+    if (op->m.verb == DDP__ALL_REDUCE) e->stats.algorithm = op->span.algorithm;
 }
 
 int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room)
@@ -38,5 +39,6 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
     out->staging_bytes = e->stats.staging_bytes;
     out->delay_bytes = e->stats.delay_bytes;
+    out->algorithm = e->stats.algorithm;
     pthread_mutex_unlock(&e->lock);
 }

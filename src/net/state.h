@@ -41,7 +41,6 @@ typedef struct ddp__op {
     uint32_t      seq;         /* among collectives, or among sends or receives with m.peer */
     int           p2p;
     int           row;
-    int           ring;
     int           done;        /* shared: under the lock */
     ddp__op_state state;
     size_t        reduced;     /* floats of the own segment that are final */
@@ -103,7 +102,7 @@ typedef struct ddp__peer {
     int            in_slot;     /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
     double         last_got;
-    int            free_slot, solicited;
+    int            free_slot, solicited, staged; /* slots in use, by kind of frame */
     int            first_pending, last_pending;
     int            goodbye_read, abort_read, left, farewell, closed;
     uint32_t       send_seq, recv_seq;

@@ -188,13 +188,14 @@ static int ddp__place_payload(ddp__engine *e, int peer)
         p->in_op = op;
         return 1;
     }
-    if (p->free_slot < 0 || (solicited && p->solicited >= e->extra)) {
+    if (solicited ? p->solicited >= e->extra : p->staged >= e->credits) {
         if (!solicited)
             ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the "
                        "same link rate, delay and chunk size", peer);
         return 0;
     }
     if (solicited) p->solicited++;
+    else p->staged++;
     p->in_slot = p->free_slot;
     p->free_slot = e->slot[p->in_slot].next;
     e->slot[p->in_slot].f = p->in;

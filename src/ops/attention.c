@@ -1,10 +1,10 @@
 /* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T, 3C) holds
- * queries, keys and values; per head of
- * D = C / heads columns
- *     out[t] = sum over s <= t of p[t][s] v[s],   p[t] = softmax over s <= t of q[t].k[s] / sqrt(D).
- * The float kernels work on tiles of 64 x 64 scores, left of the diagonal only, and never hold more
- * than a tile (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved per
- * row and head: max of the scaled scores and 1 / sum, from which backward computes p again. */
+ * queries, keys and values; per head of D = C / heads columns
+ *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(D).
+ * The float kernels work on tiles of 64 x 64 scores, left of the diagonal only, and never hold
+ * more than a tile (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
+ * per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
+ * Backward reads out. */
 #include "base/platform.h"
 #include "base/fail.h"
 #include "ops/matmul.h"

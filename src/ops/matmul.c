@@ -1,18 +1,20 @@
 #include "base/platform.h"
+#include "base/thread.h"
 #include "ops/matmul.h"
 
 /* A block of a (MC x KC) is packed once into L2, and strips of b (KC x NR) one at a time into L1.
  * Both live on the stack: no allocation in a training step, no state shared between threads. */
 enum {
-    DDP__MATMUL_MC = 192, /* a multiple of every mr */
-    DDP__MATMUL_KC = 256,
-    DDP__MATMUL_NC = 256  /* columns of a parallel block */
+    DDP__MATMUL_MC = 264, /* a multiple of every mr */
+    DDP__MATMUL_KC = 192,
+    DDP__MATMUL_NC = 512  /* most columns of a parallel block */
 };
 
 typedef struct ddp__matmul_job {
     const ddp__matmul  *g;
     const ddp__kernels *kernels;
-    long                rows, row_blocks; /* rows of a parallel block */
+    long                rows, cols; /* of a parallel block */
+    long                row_blocks;
 } ddp__matmul_job;
 
 static long ddp__min_long(long a, long b) { return a < b ? a : b; }
@@ -26,8 +28,10 @@ static void ddp__matmul_pack(float *DDP_RESTRICT dst, const float *DDP_RESTRICT 
 
     if (lanes < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
     if (lane == 1) {
-        for (p = 0; p < k; p++)
-            memcpy(dst + p * width, src + p * step, (size_t)lanes * sizeof *dst);
+        for (p = 0; p < k; p++, dst += width, src += step) {
+            for (i = 0; i + 4 <= lanes; i += 4) memcpy(dst + i, src + i, 4 * sizeof *dst);
+            for (; i < lanes; i++) dst[i] = src[i];
+        }
         return;
     }
     for (i = 0; i + 4 <= lanes; i += 4) {
@@ -100,29 +104,41 @@ static void ddp__matmul_blocks(void *user, long first, long last)
     long t;
 
     for (t = first; t < last; t++) {
-        const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * DDP__MATMUL_NC;
+        const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * job->cols;
         ddp__matmul_block(job->kernels, g, i, ddp__min_long(i + job->rows, g->m), j,
-                          ddp__min_long(j + DDP__MATMUL_NC, g->n));
+                          ddp__min_long(j + job->cols, g->n));
     }
 }
 
-/* Equal blocks of rows, each a whole number of tiles. Returns the number of blocks. */
-static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn)
+static long ddp__matmul_parts(long n, long part) { return (n + part - 1) / part; }
+
+/* Blocks of whole register tiles, as large as they may be: each packs its operands again. More
+ * threads get smaller ones; that moves no bit, since no sum over p is ever split by blocks.
+ * Returns the number of blocks. */
+static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn,
+                              int threads)
 {
-    const long blocks = (g->m + DDP__MATMUL_MC - 1) / DDP__MATMUL_MC;
+    const long wanted = threads > 1 ? 3L * threads : 1;
+    long parts;
 
     if (g->m <= 0 || g->n <= 0) return 0;
     job->g = g;
     job->kernels = kn;
-    job->rows = ((g->m + blocks - 1) / blocks + kn->mr - 1) / kn->mr * kn->mr;
-    job->row_blocks = (g->m + job->rows - 1) / job->rows;
-    return job->row_blocks * ((g->n + DDP__MATMUL_NC - 1) / DDP__MATMUL_NC);
+    parts = ddp__matmul_parts(g->m, DDP__MATMUL_MC);
+    job->rows = ddp__matmul_parts(ddp__matmul_parts(g->m, parts), kn->mr) * kn->mr;
+    job->row_blocks = ddp__matmul_parts(g->m, job->rows);
+    job->cols = DDP__MATMUL_NC;
+    while (job->cols > 2 * DDP__GEMM_NR &&
+           job->row_blocks * ddp__matmul_parts(g->n, job->cols) < wanted)
+        job->cols /= 2;
+    return job->row_blocks * ddp__matmul_parts(g->n, job->cols);
 }
 
 void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 {
     ddp__matmul_job job;
-    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best());
+    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best(),
+                                          ddp__pool_threads((const ddp__pool *)call->pool));
 
     ddp_op_parallel(call, blocks, 1, ddp__matmul_blocks, &job);
 }
@@ -130,7 +146,7 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
 {
     ddp__matmul_job job;
-    const long blocks = ddp__matmul_split(&job, g, kernels);
+    const long blocks = ddp__matmul_split(&job, g, kernels, 1);
 
     ddp__matmul_blocks(&job, 0, blocks);
 }

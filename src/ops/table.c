@@ -44,6 +44,7 @@ ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char
 {
     const double v = s->arg[i];
 
+    *value = 0;
     if (!(v >= 1 && v <= 2147483647.0) || v != floor(v))
         return ddp__fail(err, DDP_ARG, "%s: %s must be a whole number of at least 1, got %g", op,
                          what, v);

@@ -128,10 +128,10 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     size_t L = (size_t)p->layers, row = L + 1;
     double *table, partitions = 1;
     unsigned char *member;
-    int a, b, i;
+    int a, b, i, sets = period < p->layers ? period : p->layers; /* more would be empty */
     ddp_status status = DDP_OK;
 
-    for (i = 1; i < period && partitions <= DDP__BRUTE_PARTITIONS; i++)
+    for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++)
         partitions *= (double)(p->layers + i) / i;
     if (partitions > DDP__BRUTE_PARTITIONS || p->layers > 2000)
         return ddp__fail(
@@ -142,7 +142,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     memset(&s, 0, sizeof s);
     table = (double *)ddp__calloc(row * row, sizeof *table);
     member = (unsigned char *)ddp__calloc(L, 1);
-    s.cut = (int *)ddp__calloc((size_t)period + 1, sizeof(int));
+    s.cut = (int *)ddp__calloc((size_t)sets + 1, sizeof(int));
     if (!table || !member || !s.cut)
         status = ddp__fail(err, DDP_MEMORY, "no memory for brute force over %d layers", p->layers);
     for (a = 0; a <= p->layers && status == DDP_OK; a++) {
@@ -154,12 +154,13 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     }
     if (status == DDP_OK) {
         s.layers = p->layers;
-        s.period = period;
+        s.period = sets;
         s.best_cut = cut;
         s.cost = table;
         s.best = INFINITY;
         s.deadline = ddp_now() + (time_limit_s > 0 ? time_limit_s : 60);
         ddp__brute_sets(&s, 0, 0, 0);
+        for (i = sets + 1; i <= period; i++) cut[i] = p->layers;
     }
     DDP_FREE(table);
     DDP_FREE(member);

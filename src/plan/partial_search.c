@@ -108,6 +108,7 @@ ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve
 }
 
 #define DDP__DFS_LEAVES 4000000L
+#define DDP__DFS_DEPTH  10000
 
 typedef struct ddp__dfs_state {
     const ddp__costs *c;
@@ -143,7 +144,8 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
         return;
     }
     if (h == s->period - 1) { /* line 12: the last set takes the rest */
-        for (; b < L; b++) if (c->k[b] > kmax) kmax = c->k[b];
+        for (; b < L; b++)
+            if (c->k[b] > kmax) kmax = c->k[b];
         ddp__dfs_leaf(s, h, excess + ddp__excess_interval(c, l, L, kmax));
         return;
     }
@@ -164,6 +166,10 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 {
     ddp__dfs_state s;
 
+    if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "Algorithm 2 recurses once per step and %d is too deep; use solver optimal",
+                         period);
     memset(&s, 0, sizeof s);
     s.c = c;
     s.period = period;

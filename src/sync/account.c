@@ -133,6 +133,7 @@ void ddp__account_step(ddp_ctx *d, double now)
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
         d->stats.comm_s += comm;
         d->stats.exposed_s += exposed;
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += d->wait_this_step;
@@ -159,12 +160,21 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     }
     out->divergence = 0;
     for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
-    out->link = d->link;
+    out->link = d->measured ? d->fit.link : d->link;
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
 {
     return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+}
+
+const char *ddp_last_algorithm(const ddp_ctx *d)
+{
+    ddp__net_stats net;
+
+    if (!d || !d->engine) return "none";
+    ddp__engine_stats(d->engine, &net);
+    return net.algorithm == 'r' ? "ring" : net.algorithm == 'd' ? "direct" : "none";
 }
 
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)

@@ -7,6 +7,7 @@
 #include "graph/host.h"
 #include "net/engine.h"
 #include "net/wire_threads.h"
+#include "profile/linkfit.h"
 #include "profile/timer.h"
 #include "sync/session.h"
 
@@ -87,6 +88,12 @@ struct ddp_ctx {
     ddp_profile  profile;        /* profile.layers 0 = none yet */
     ddp_link     link;
     ddp__timer   timer;
+    ddp_linkfit  fit;            /* follows the link while training */
+    double       mean_layer_bytes;
+    long         drift_ticket;   /* rank 0's word on planning again, or -1 */
+    float        drift_word[3];  /* again?, alpha in us, beta in ps per byte */
+    ddp__piece   drift_piece;
+    int          measured;       /* the plan came from clocks: it follows the link */
     int          plan_final;     /* the plan will not be replaced by a measured one */
 
     ddp_span    *span;           /* ring of compute and wait spans */
@@ -150,6 +157,13 @@ DDP_LIB ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *p
 /* planning.c */
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);   /* before the first averaging */
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err); /* after the profile steps */
+DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);   /* same layers, another link */
+DDP_LIB size_t     ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u);
+
+/* drift.c */
+DDP_LIB void       ddp__drift_start(ddp_ctx *d);
+DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
+DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
 /* account.c */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);

@@ -141,6 +141,7 @@ int ddp_step_end(ddp_ctx *d)
         ddp__account_step(d, ddp_now());
         d->step++;
         if (!d->plan_final && d->step == d->cfg.profile_steps) s = ddp__plan_measured(d, &d->host.error);
+        else if (d->measured) s = ddp__drift_step(d, &d->host.error);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }

@@ -1,14 +1,13 @@
 /* Profile -> plan: what the hooks measured becomes one profile, rank 0 plans, all ranks adopt. */
 #include "base/platform.h"
 #include "base/clock.h"
-#include "profile/linkfit.h"
 #include "sync/context.h"
 
 /* ---- profile ---- */
 
 static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
 
-static size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
+size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
 {
     return (u->count + (d->cfg.average_state ? u->state_count : 0)) * sizeof(float);
 }
@@ -321,10 +320,21 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__profile_agree(d, &d->profile, err));
     }
     ddp__profile_link(d, &d->profile);
-    d->plan_final = 1;
+    d->plan_final = d->measured = 1;
     if (d->strategy->partial) DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__drift_start(d);
     ddp__account_predict(d);
     ddp__account_reset(d);
+    return DDP_OK;
+}
+
+ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__average_wait_all(d, err));
+    ddp__profile_link(d, &d->profile);
+    DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__drift_start(d);
+    ddp__account_predict(d);
     return DDP_OK;
 }
 

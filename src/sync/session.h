@@ -147,6 +147,8 @@ DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer); /* this rank's share, last averaging */
+/* How the last all-reduce travelled: "direct", "ring", or "none" before there was one. */
+DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 /* Copies the newest spans (compute of this rank and its communication), oldest first. */
 DDP_API int  ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room);
 

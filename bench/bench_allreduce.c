@@ -1,0 +1,183 @@
+/* Time of an all-reduce: ranks of this machine, or one rank of several machines.
+ *
+ *   cc -O2 -I. -Iexamples bench/bench_allreduce.c -o bench_allreduce -lm -lpthread
+ *   ./bench_allreduce --ranks 4 --bytes 16777216 --iters 20
+ *   ./bench_allreduce --ranks 4 --rank 0 --addr 10.0.0.1:29500 --insecure     (on each machine)
+ *
+ * A barrier precedes every iteration, an iteration takes as long as its slowest rank, and the
+ * result is compared with a sum in double. The last line of stdout is one JSON object. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "cli.h"
+
+enum { BENCH_WARMUP = 2 };
+
+typedef struct bench {
+    long bytes, iters;
+    int  alone; /* this process is one rank: each prints; else rank 0 does for all */
+} bench;
+
+/* Value i of a rank: in -1..1, no two ranks alike. */
+static float bench_value(int rank, size_t i)
+{
+    uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)(rank + 1) * 2246822519u);
+
+    h = (h ^ (h >> 15)) * 739519145u;
+    return (float)(h >> 8) / 8388608.0f - 1.0f;
+}
+
+static void bench_fill(float *x, size_t n, int rank)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) x[i] = bench_value(rank, i);
+}
+
+/* Largest distance from the sum in double. */
+static double bench_error(const float *x, size_t n, int world)
+{
+    double worst = 0;
+    size_t i;
+    int r;
+
+    for (i = 0; i < n; i++) {
+        double sum = 0, e;
+        for (r = 0; r < world; r++) sum += (double)bench_value(r, i);
+        e = fabs((double)x[i] - sum);
+        if (e > worst) worst = e;
+    }
+    return worst;
+}
+
+static int bench_order(const void *a, const void *b)
+{
+    const float *p = (const float *)a, *q = (const float *)b;
+
+    return (*p > *q) - (*p < *q);
+}
+
+/* ms becomes, sorted, the slowest rank's time of each iteration. */
+static int bench_slowest(ddp_ctx *d, float *ms, size_t iters)
+{
+    size_t world = (size_t)ddp_world(d), i, r;
+    float *all = (float *)calloc(world * iters, sizeof *all);
+    int bad;
+
+    if (!all) return DDP_MEMORY;
+    memcpy(all + (size_t)ddp_rank(d) * iters, ms, iters * sizeof *ms);
+    bad = ddp_all_gather(d, all, iters);
+    for (i = 0; i < iters; i++)
+        for (r = 0; r < world; r++)
+            if (all[r * iters + i] > ms[i]) ms[i] = all[r * iters + i];
+    free(all);
+    qsort(ms, iters, sizeof *ms, bench_order);
+    return bad;
+}
+
+static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const float *ms, const float *x, size_t n)
+{
+    size_t iters = (size_t)b->iters;
+    double median = ((double)ms[iters / 2] + (double)ms[(iters - 1) / 2]) / 2;
+    ddp_jsonl *j = ddp_jsonl_stream(stdout, NULL);
+    char hash[17];
+
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)ddp_hash_floats(0, x, n));
+    ddp_jsonl_event(j, NULL);
+    ddp_jsonl_number(j, "median_ms", median);
+    ddp_jsonl_number(j, "min_ms", (double)ms[0]);
+    ddp_jsonl_string(j, "algorithm", algorithm);
+    ddp_jsonl_integer(j, "bytes", (int64_t)(n * sizeof *x));
+    ddp_jsonl_integer(j, "ranks", ddp_world(d));
+    ddp_jsonl_string(j, "result_hash", hash);
+    ddp_jsonl_number(j, "algbw_mb_s", (double)(n * sizeof *x) / median / 1e3);
+    ddp_jsonl_end(j);
+    ddp_jsonl_close(j, NULL);
+}
+
+static int bench_measure(ddp_ctx *d, const bench *b, float *x, size_t n, float *ms)
+{
+    const char *algorithm;
+    double error;
+    long i;
+    int bad = 0;
+
+    for (i = -BENCH_WARMUP; !bad && i < b->iters; i++) {
+        double begin;
+        bench_fill(x, n, ddp_rank(d));
+        bad = ddp_barrier(d);
+        begin = ddp_now();
+        if (!bad) bad = ddp_all_reduce(d, x, n, 1);
+        if (i >= 0) ms[i] = (float)(1e3 * (ddp_now() - begin));
+    }
+    algorithm = ddp_last_algorithm(d);
+    if (!bad) bad = bench_slowest(d, ms, (size_t)b->iters);
+    if (bad) return bad;
+    error = bench_error(x, n, ddp_world(d));
+    if (error > 1e-6 * ddp_world(d)) {
+        fprintf(stderr, "bench_allreduce: rank %d: the sum is off by %g\n", ddp_rank(d), error);
+        return DDP_NUMERIC;
+    }
+    if (b->alone || ddp_rank(d) == 0) bench_print(d, b, algorithm, ms, x, n);
+    return 0;
+}
+
+static int bench_worker(ddp_ctx *d, void *user)
+{
+    const bench *b = (const bench *)user;
+    size_t n = (size_t)b->bytes / sizeof(float);
+    float *x = (float *)malloc(n * sizeof *x), *ms = (float *)calloc((size_t)b->iters, sizeof *ms);
+    int bad = x && ms ? bench_measure(d, b, x, n, ms) : (int)DDP_MEMORY;
+
+    free(x);
+    free(ms);
+    return bad;
+}
+
+static int bench_usage(const char *sentence)
+{
+    fprintf(stderr, "bench_allreduce: %s\n", sentence);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    const char *transport = "tcp", *addr = NULL, *net = NULL;
+    long ranks = 4, rank = -1;
+    int deterministic = 0, insecure = 0, code;
+    bench b = {16777216, 20, 0};
+    const cli_option table[] = {
+        {"--transport", CLI_TEXT, &transport, "NAME", "tcp (processes) or threads [tcp]"},
+        {"--ranks", CLI_COUNT, &ranks, "N", "ranks in all [4]"},
+        {"--bytes", CLI_COUNT, &b.bytes, "B", "size of the array, a multiple of 4 [16777216]"},
+        {"--iters", CLI_COUNT, &b.iters, "N", "timed iterations, after two of warm-up [20]"},
+        {"--net", CLI_TEXT, &net, "RATE,DELAY", "shape each rank's uplink and downlink, e.g. 100mbit,20ms"},
+        {"--deterministic", CLI_FLAG, &deterministic, "", "sums in rank order: equal bits on every transport"},
+        {"--rank", CLI_COUNT, &rank, "R", "be one rank; the others are started elsewhere"},
+        {"--addr", CLI_TEXT, &addr, "HOST:PORT", "where rank 0 listens; with --rank"},
+        {"--insecure", CLI_FLAG, &insecure, "", "allow addresses beyond this machine, without encryption"},
+    };
+    ddp_config cfg;
+    ddp_error err;
+
+    code = cli_parse(argc, argv, "Times ddp_all_reduce and prints one JSON object.", table, (int)(sizeof table / sizeof table[0]));
+    if (code >= 0) return code;
+    if (strcmp(transport, "tcp") && strcmp(transport, "threads")) return bench_usage("--transport must be tcp or threads");
+    if (b.bytes < 4 || b.bytes % 4 || b.iters < 1) return bench_usage("--bytes must be a multiple of 4 above 0, and --iters at least 1");
+    if (ranks < 2 || ranks > 256) return bench_usage("--ranks must be 2 to 256");
+    if ((rank >= 0) != (addr != NULL)) return bench_usage("--rank R and --addr HOST:PORT belong together");
+    b.alone = rank >= 0;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.transport = strcmp(transport, "tcp") ? DDP_THREADS : DDP_TCP;
+    cfg.world = (int)ranks;
+    cfg.rank = rank > 0 ? (int)rank : 0;
+    cfg.addr = addr;
+    cfg.net = net;
+    cfg.deterministic = deterministic;
+    cfg.insecure = insecure;
+    cfg.cancel = &cli_interrupted;
+    cli_catch_interrupt();
+    code = ddp_launch(&cfg, bench_worker, &b, &err);
+    if (cli_interrupted) return 130;
+    if (code) fprintf(stderr, "bench_allreduce: %s\n", err.msg);
+    return ddp_status_exit_code((ddp_status)code);
+}

@@ -1,0 +1,94 @@
+/* bytes, seconds -> link model -> re-plan: the link is followed while training, and when it has
+ * moved by a fifth all ranks plan again. */
+#include "base/platform.h"
+#include "sync/context.h"
+
+enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+static const double ddp__drift_limit = 0.2;
+
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the
+ * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
+static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
+{
+    const ddp__op_span *o = d->op_scratch;
+    int j, before = -1, size = 0;
+
+    *begin = o[i].begin;
+    *end = o[i].end;
+    while (size != before) { /* until no further operation overlaps */
+        before = size;
+        size = 0;
+        *bytes = 0;
+        for (j = 0; j < ops; j++) {
+            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
+            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
+            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP__ALL_REDUCE) return 0;
+            if (o[j].end > *end) *end = o[j].end;
+            *bytes += (double)ddp__unit_wire_bytes(d, &d->unit[o[j].layer]);
+            size++;
+        }
+    }
+    return 1;
+}
+
+void ddp__drift_observe(ddp_ctx *d, double since, double now)
+{
+    /* a step more than is new, so that no cluster is seen without its beginning */
+    int ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room), i;
+
+    for (i = 0; i < ops; i++) {
+        double begin, end, bytes;
+        if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
+        if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
+    }
+}
+
+void ddp__drift_start(ddp_ctx *d)
+{
+    double bytes = 0;
+    int l;
+
+    for (l = 0; l < d->layers; l++) bytes += (double)ddp__unit_wire_bytes(d, &d->unit[l]) / d->layers;
+    d->mean_layer_bytes = bytes;
+    ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
+    d->drift_ticket = -1;
+}
+
+/* Rank 0's word travels unhurried, during the period after it was given. */
+static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
+{
+    double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
+    ddp__message m;
+
+    d->drift_word[0] = moved > ddp__drift_limit || moved < -ddp__drift_limit ? 1.0f : 0.0f;
+    d->drift_word[1] = (float)(d->fit.link.alpha_s * 1e6);
+    d->drift_word[2] = (float)(d->fit.link.beta_s * 1e12);
+    d->drift_piece.data = d->drift_word;
+    d->drift_piece.count = 3;
+    memset(&m, 0, sizeof m);
+    m.verb = DDP__BROADCAST;
+    m.pieces = &d->drift_piece;
+    m.piece_count = 1;
+    m.step = d->step;
+    m.layer = -1;
+    m.priority = d->layers;
+    m.filler = 1;
+    return ddp__engine_submit(d->engine, &m, &d->drift_ticket, err);
+}
+
+ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
+{
+    long every = (long)d->plan.period * DDP__DRIFT_PERIODS;
+
+    if (!d->engine || !d->strategy->partial) return DDP_OK;
+    if (d->step % every == 0) return ddp__drift_ask(d, err);
+    if (d->drift_ticket < 0 || d->step % every != d->plan.period) return DDP_OK;
+    DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
+    d->drift_ticket = -1;
+    if (d->drift_word[0] == 0.0f) return DDP_OK;
+    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f ms + %.1f ns): planning again",
+             d->step, 1e-3 * (double)d->drift_word[1], 1e-3 * (double)d->drift_word[2], 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    d->link.alpha_s = (double)d->drift_word[1] * 1e-6;
+    d->link.beta_s = (double)d->drift_word[2] * 1e-12;
+    return ddp__plan_again(d, err);
+}
