@@ -1,6 +1,7 @@
 # make               every program of examples/ and bench/ into build/
 # make quickstart    the main job: five strategies over a slow link, two minutes
 # make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
+# make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them
 # make header        dreamddp.h from src/;  make check-header: is it fresh, are its names right
 # make install       PREFIX=/usr/local DESTDIR=
 CC      ?= cc
@@ -47,8 +48,10 @@ build/%: bench/%.c dreamddp.h $(wildcard bench/*.h examples/*.h) | deps
 quickstart: build/quickstart
 	build/quickstart
 
-bench: $(BENCHES)
+# docs/benchmarks.md; 15 minutes on a quiet machine, one with BENCH=--quick
+bench: all
 	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+	@for b in bench/allreduce.py bench/overlap.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
 
 # ---- the header ----
 header:

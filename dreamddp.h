@@ -585,6 +585,8 @@ typedef struct ddp_gpt2_config {
     long  dim;        /* width C of the residual stream; the MLP is 4 C wide */
     long  batch;      /* sequences B per micro-batch */
     float dropout;    /* of the embedding and of both branches of a block, 0 <= p < 1 */
+    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02. Widths of 64 to 256 learn sooner
+                         from about 0.8 / sqrt(dim) */
 } ddp_gpt2_config;
 
 #define DDP_MLP_HIDDEN 8 /* most hidden layers */
@@ -606,8 +608,8 @@ extern "C" {
  * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then
  * "h.0.attn", "h.0.mlp", "h.1.attn", ..., "head" (the last layer norm; the logits are taken with
  * the token table of "embed"). *logits, if asked for, is the node (B, T, vocabulary).
- * Parameters start as GPT-2's: normal with deviation 0.02, the two projections onto the residual
- * stream 0.02 / sqrt(2 layers), biases 0.
+ * Parameters start as GPT-2's: normal with c->deviation, the two projections onto the residual
+ * stream with deviation / sqrt(2 layers), biases 0.
  * NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside
  * [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
@@ -6346,23 +6348,25 @@ static ddp_node *ddp__gpt2_dropout(ddp_graph *g, ddp_node *x, float probability)
     return probability > 0 ? ddp_dropout(g, x, probability) : x;
 }
 
+static float ddp__gpt2_deviation(const ddp_gpt2_config *c) { return c->deviation > 0 ? c->deviation : 0.02f; }
+
 /* x + projection(attention(norm(x))), then x + projection(gelu(widening(norm(x)))). */
 static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_node *x, long number)
 {
-    float onto_stream = 0.02f / (float)sqrt(2 * (double)c->layers);
+    float deviation = ddp__gpt2_deviation(c), onto_stream = deviation / (float)sqrt(2 * (double)c->layers);
     char name[48];
     ddp_node *y;
 
     snprintf(name, sizeof name, "h.%ld.attn", number);
     ddp_layer_begin(g, name);
-    y = ddp__gpt2_linear(g, ddp_layer_norm(g, x), 3 * c->dim, 0.02f);
+    y = ddp__gpt2_linear(g, ddp_layer_norm(g, x), 3 * c->dim, deviation);
     y = ddp__gpt2_linear(g, ddp_attention(g, y, c->heads), c->dim, onto_stream);
     x = ddp_add(g, x, ddp__gpt2_dropout(g, y, c->dropout));
     ddp_layer_end(g);
 
     snprintf(name, sizeof name, "h.%ld.mlp", number);
     ddp_layer_begin(g, name);
-    y = ddp__gpt2_linear(g, ddp_layer_norm(g, x), 4 * c->dim, 0.02f);
+    y = ddp__gpt2_linear(g, ddp_layer_norm(g, x), 4 * c->dim, deviation);
     y = ddp__gpt2_linear(g, ddp_gelu(g, y), c->dim, onto_stream);
     x = ddp_add(g, x, ddp__gpt2_dropout(g, y, c->dropout));
     ddp_layer_end(g);
@@ -6381,9 +6385,9 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
 
     ddp_layer_begin(g, "embed");
     table = ddp_embedding(g, tokens, c->vocabulary, c->dim);
-    ddp_init_normal(g, table, 0, 0.02f);
+    ddp_init_normal(g, table, 0, ddp__gpt2_deviation(c));
     x = ddp_position(g, table);
-    ddp_init_normal(g, x, 0, 0.02f);
+    ddp_init_normal(g, x, 0, ddp__gpt2_deviation(c));
     x = ddp__gpt2_dropout(g, x, c->dropout);
     ddp_layer_end(g);
 
@@ -7289,9 +7293,12 @@ extern "C" {
  * holds a reference, so ddp__hub_free and the wires' close may come in any order, from any
  * thread. Each ordered pair of ranks has a ring of DDP__RING_BYTES, touched only when used.
  * ddp__wire_threads - the end of one rank; a rank can be taken once.
+ * ddp__hub_leave - what closing the wire of that rank does, for a rank that never got one: the
+ * others see it gone at once.
  * Errors: DDP_ARG if the rank is outside 0..world-1 or taken; DDP_MEMORY. */
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
+DDP_LIB void       ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void       ddp__hub_free(ddp__hub *hub);
 
 #ifdef __cplusplus
@@ -7593,7 +7600,7 @@ struct ddp__hub {
     int refs, world;
     int bells_ready;     /* how many have their lock and condition */
     ddp__bell *bells;    /* [world] */
-    ddp__ring *rings;    /* [world][world], sender major */
+    ddp__ring *rings;    /* [world][world - 1], sender major; nobody sends to himself */
     unsigned char *data; /* all rings */
 };
 
@@ -7606,7 +7613,7 @@ typedef struct ddp__thread_wire {
 
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 {
-    return &hub->rings[(size_t)from * (size_t)hub->world + (size_t)to];
+    return &hub->rings[(size_t)from * (size_t)(hub->world - 1) + (size_t)(to - (to > from))];
 }
 
 void ddp__hub_free(ddp__hub *hub)
@@ -7629,14 +7636,14 @@ ddp__hub *ddp__hub_new(int world)
     size_t pairs, i;
 
     if (world < 1 || world > 4096) return NULL;
-    pairs = (size_t)world * (size_t)world;
+    pairs = (size_t)world * (size_t)(world - 1);
     hub = (ddp__hub *)ddp__calloc(1, sizeof *hub);
     if (!hub) return NULL;
     hub->refs = 1;
     hub->world = world;
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
-    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES); /* left untouched */
+    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
     if (!hub->bells || !hub->rings || !hub->data) {
         ddp__hub_free(hub);
         return NULL;
@@ -7776,17 +7783,23 @@ static const char *ddp__threads_peer_name(ddp__wire *w, int peer)
     return ((ddp__thread_wire *)(void *)w)->names[peer];
 }
 
+void ddp__hub_leave(ddp__hub *hub, int rank)
+{
+    int p;
+
+    for (p = 0; p < hub->world; p++) {
+        if (p == rank) continue;
+        ddp__atomic_store(&ddp__hub_ring(hub, rank, p)->ended, 1);
+        ddp__atomic_store(&ddp__hub_ring(hub, p, rank)->deaf, 1);
+        ddp__bell_ring(&hub->bells[p]);
+    }
+}
+
 static void ddp__threads_close(ddp__wire *w)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
-    int p;
 
-    for (p = 0; p < w->world; p++) {
-        if (p == w->rank) continue;
-        ddp__atomic_store(&ddp__hub_ring(t->hub, w->rank, p)->ended, 1);
-        ddp__atomic_store(&ddp__hub_ring(t->hub, p, w->rank)->deaf, 1);
-        ddp__bell_ring(&t->hub->bells[p]);
-    }
+    ddp__hub_leave(t->hub, w->rank);
     ddp__hub_free(t->hub);
     DDP_FREE(t->told);
     DDP_FREE(t->names);
@@ -9631,7 +9644,8 @@ DDP_LIB double ddp__link_send(ddp__link *l, double ready, size_t bytes);
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 5 ms of it, so that an urgent frame waits no longer, within 16..128 KiB. */
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first
+ * sums come back early, within 4..128 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 #ifdef __cplusplus
@@ -9699,11 +9713,11 @@ typedef struct ddp__engine_config {
     int           deterministic;    /* rank-order sums only, never ring */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
-    size_t        chunk_bytes;      /* 0 = clamp(5 ms x rate, 16 KiB, 128 KiB), unshaped 128 KiB; at
+    size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
                                        most 128 KiB: 8 staging slots in a peer's 1 MiB. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
-    int           check_writes;     /* checksum memory in flight; a foreign write is an error naming the layer */
+    int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     ddp_allocator allocator;
     ddp_logger    log;
     const char *(*layer_name)(void *user, int layer); /* for errors; may be NULL */
@@ -9718,6 +9732,11 @@ extern "C" {
 DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
 /* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
+
+/* From now on checksums the memory of messages of up to max_count floats while they are in flight:
+ * a write by anybody else is an error naming the layer. Longer messages go unchecked. To be called
+ * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
+DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
  * full. After a failure returns the engine's first error. Copies the message and its piece list. */
@@ -9764,7 +9783,7 @@ enum {
     DDP__ROW_RECV,
     DDP__ROWS,                /* one per window position, one for sends, one for receives */
     DDP__SLOTS_MIN = 6,       /* one per window position, one for send/recv, one for results */
-    DDP__SLOTS_MAX = 64,
+    DDP__SLOTS_MAX = 256,
     DDP__SPANS = 4096,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
@@ -9797,7 +9816,7 @@ typedef struct ddp__op {
     ddp__op_span  span;        /* shared: under the lock, except bytes and peer_wait before done */
     int64_t       bytes;
     double        peer_wait;
-    uint64_t     *sums;        /* check_writes: one hash per chunk */
+    uint64_t     *sums;        /* one hash per chunk; NULL: writes are not checked */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
@@ -9886,7 +9905,6 @@ struct ddp__engine {
     int                first_due, last_due; /* delay queue of slots, in order of due */
     unsigned char     *want_send, *want_recv;
     const float      **terms;
-    size_t             sums_room;     /* hashes per operation */
 
     ddp__op           *window[DDP__WINDOW];
     long               taken;         /* tickets below were seen by the comm thread */
@@ -9918,6 +9936,8 @@ struct ddp__engine {
     ddp__op_span      *spans;
     long               span_count;
     ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
+    uint64_t          *sums;          /* cfg.queue x sums_room hashes; NULL: writes are not checked */
+    size_t             sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
 #ifdef __cplusplus
@@ -9928,6 +9948,7 @@ extern "C" {
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 /* Segment of rank `of`: what it owns in an all-reduce, its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
+DDP_LIB int  ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset);
 /* The values that this rank's `sent` counts through for that peer. */
 DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from, size_t *to);
 /* Memory at an offset: the address, and how many floats follow contiguously (at most count). */
@@ -9973,8 +9994,10 @@ DDP_LIB void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp_
 DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
 
-/* guard.c: check_writes */
+/* guard.c: detection of foreign writes */
+/* Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
+DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
 /* 0 after a failure: the memory changed since it was hashed. */
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
@@ -10193,8 +10216,8 @@ double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 
 size_t ddp__link_chunk(double rate)
 {
-    double bytes = rate > 0 ? rate * 0.005 : 128.0 * 1024;
-    if (bytes < 16.0 * 1024) bytes = 16.0 * 1024;
+    double bytes = rate > 0 ? rate * 0.001 : 128.0 * 1024;
+    if (bytes < 4.0 * 1024) bytes = 4.0 * 1024;
     if (bytes > 128.0 * 1024) bytes = 128.0 * 1024;
     return (size_t)bytes / 64 * 64;
 }
@@ -10214,6 +10237,16 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
 
     *from = op->n / world * j + op->n % world * j / world;
     *to = op->n / world * (j + 1) + op->n % world * (j + 1) / world;
+}
+
+int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
+{
+    size_t from, to;
+    int of = 0;
+
+    do ddp__segment(e, op, of, &from, &to);
+    while (offset >= to && ++of < e->world);
+    return of;
 }
 
 void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from, size_t *to)
@@ -11312,9 +11345,46 @@ int ddp__run_due(ddp__engine *e, double now)
 /* Detection of writes to memory in flight: every chunk is hashed when the message is submitted
  * and compared before it leaves, before it is summed and before a result overwrites it. */
 
-static int ddp__guarded(const ddp__engine *e, const ddp__op *op)
+ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
 {
-    if (!e->cfg.check_writes) return 0;
+    size_t room = max_count / e->chunk + 2 * (size_t)e->world + 2;
+    size_t bytes = (size_t)e->cfg.queue * room * sizeof(uint64_t);
+    ddp_status status = DDP_OK;
+    uint64_t *sums;
+
+    if (e->world == 1) return DDP_OK; /* nothing is ever in flight */
+    sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
+    if (!sums)
+        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
+    pthread_mutex_lock(&e->lock);
+    if (e->first != e->submitted) {
+        status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
+                           e->submitted - e->first);
+        ddp__release(&e->cfg.allocator, sums, bytes);
+    } else {
+        ddp__guard_close(e);
+        e->sums = sums;
+        e->sums_room = room;
+        e->sums_count = max_count;
+        e->stats.staging_bytes += bytes;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+void ddp__guard_close(ddp__engine *e)
+{
+    size_t bytes = (size_t)e->cfg.queue * e->sums_room * sizeof(uint64_t);
+
+    if (!e->sums) return;
+    ddp__release(&e->cfg.allocator, e->sums, bytes);
+    e->stats.staging_bytes -= bytes;
+    e->sums = NULL;
+}
+
+static int ddp__guards(const ddp__engine *e, const ddp__op *op)
+{
+    if (!e->sums || op->n > e->sums_count) return 0;
     if (op->m.verb == DDP__BROADCAST) return op->m.peer == e->rank;
     return op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__SEND;
 }
@@ -11335,29 +11405,27 @@ static uint64_t ddp__hash_range(ddp__engine *e, const ddp__op *op, size_t offset
 /* Chunks are numbered through the segments, each segment beginning a new one. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
-    size_t from = 0, to = op->n, per;
-    int of = 0;
+    size_t from, to, per;
+    int of;
 
     if (op->m.verb != DDP__ALL_REDUCE) return offset / e->chunk;
     per = (op->n / (size_t)e->world + 1 + e->chunk - 1) / e->chunk;
-    while (of < e->world) {
-        ddp__segment(e, op, of, &from, &to);
-        if (offset < to) break;
-        of++;
-    }
+    of = ddp__segment_of(e, op, offset);
+    ddp__segment(e, op, of, &from, &to);
     return (size_t)of * per + (offset - from) / e->chunk;
 }
 
 void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
-    if (ddp__guarded(e, op))
-        op->sums[ddp__hash_index(e, op, offset)] = ddp__hash_range(e, op, offset, count);
+    if (op->sums) op->sums[ddp__hash_index(e, op, offset)] = ddp__hash_range(e, op, offset, count);
 }
 
 void ddp__guard_all(ddp__engine *e, ddp__op *op)
 {
     int segments = op->m.verb == DDP__ALL_REDUCE ? e->world : 1;
 
+    if (!ddp__guards(e, op)) return;
+    op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
         size_t from = 0, to = op->n;
         if (segments > 1) ddp__segment(e, op, s, &from, &to);
@@ -11370,7 +11438,7 @@ int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
     char layer[64];
 
-    if (!ddp__guarded(e, op)) return 1;
+    if (!op->sums) return 1;
     if (op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count)) return 1;
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters "
@@ -11779,7 +11847,6 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
-    uint64_t *sums;
 
     (void)ddp__carve(block, &used, 1, sizeof *e);
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
@@ -11792,8 +11859,6 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
-    sums = (uint64_t *)ddp__carve(block, &used, queue * e->sums_room, sizeof *sums);
-    for (size_t i = 0; block && i < queue; i++) e->ops[i].sums = sums + i * e->sums_room;
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank) continue;
         for (int i = 0; i < e->slots; i++) {
@@ -11835,8 +11900,6 @@ static void ddp__dimension(ddp__engine *e)
     }
     e->slots = e->credits + e->extra;
     e->delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
-    e->sums_room = 0;
-    if (e->cfg.check_writes) e->sums_room = e->cfg.max_count / e->chunk + 2 * (size_t)e->world + 2;
     e->strip_room = DDP__STRIPS_MIN;
 }
 
@@ -11857,6 +11920,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
 {
     ddp__engine plan, *e;
     unsigned char *block;
+    ddp_status status = DDP_OK;
 
     *out = NULL;
     DDP__TRY(ddp__engine_check(cfg, err));
@@ -11889,15 +11953,18 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     }
     if (pthread_mutex_init(&e->lock, NULL) == 0) {
         if (ddp__cond_init(&e->changed) == 0) {
-            if (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0) {
+            if (cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
+            if (status == DDP_OK && (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0)) {
                 *out = e;
                 return DDP_OK;
             }
+            ddp__guard_close(e);
             pthread_cond_destroy(&e->changed);
         }
         pthread_mutex_destroy(&e->lock);
     }
     ddp__release(&cfg->allocator, block, plan.block_bytes);
+    if (status != DDP_OK) return status;
     return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
 }
 
@@ -11923,6 +11990,7 @@ void ddp__engine_close(ddp__engine *e)
     pthread_mutex_unlock(&e->lock);
     if (e->world > 1) pthread_join(e->thread, NULL);
     if (e->wire) e->wire->table->close(e->wire);
+    ddp__guard_close(e);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     ddp__release(&allocator, e, e->block_bytes);
@@ -11946,9 +12014,6 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m
     if (m->verb == DDP__ALL_GATHER && n % (size_t)e->world)
         return ddp__fail(err, DDP_ARG, "an all-gather of %lu values does not divide over %d ranks",
                          (unsigned long)n, e->world);
-    if (e->cfg.check_writes && n > e->cfg.max_count)
-        return ddp__fail(err, DDP_ARG, "a message of %lu values exceeds max_count %lu, which sizes the check of "
-                         "writes", (unsigned long)n, (unsigned long)e->cfg.max_count);
     return DDP_OK;
 }
 
@@ -11963,10 +12028,7 @@ static long ddp__strip_place(const ddp__engine *e, long count)
 
 static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, long start)
 {
-    uint64_t *sums = op->sums;
-
     memset(op, 0, sizeof *op);
-    op->sums = sums;
     op->m = *m;
     op->m.pieces = NULL;
     if (m->scale == 0) op->m.scale = 1;
@@ -12539,6 +12601,9 @@ DDP_LIB void ddp__timer_add_whole(ddp__timer *t, double seconds);
 DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one begins */
 /* Median over the steps but the first (warm-up); 0 without samples. */
 DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer);
+/* The same of the sum over all layers: what a whole pass takes. A pass that is interrupted now
+ * here, now there has layer medians that do not add up to it. */
+DDP_LIB double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind);
 
 #ifdef __cplusplus
 }
@@ -12585,23 +12650,36 @@ void ddp__timer_step(ddp__timer *t)
     if (t->steps < t->room) t->steps++;
 }
 
+/* Seconds of a layer in a step; layer -1 = of all layers. */
+static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
+{
+    double sum = 0;
+    int l;
+
+    if (layer >= 0) return (double)*ddp__timer_cell(t, step, kind, layer);
+    for (l = 0; l < t->layers; l++) sum += (double)*ddp__timer_cell(t, step, kind, l);
+    return sum;
+}
+
 double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 {
     int first = t->steps > 1 ? 1 : 0, n = t->steps - first, i, j;
 
     /* the sample with as many smaller as larger ones, without a scratch array: room is small */
     for (i = 0; i < n; i++) {
-        float x = *ddp__timer_cell(t, first + i, kind, layer);
+        double x = ddp__timer_value(t, first + i, kind, layer);
         int below = 0, equal = 0;
         for (j = 0; j < n; j++) {
-            float y = *ddp__timer_cell(t, first + j, kind, layer);
+            double y = ddp__timer_value(t, first + j, kind, layer);
             below += y < x;
-            equal += y == x;
+            equal += y <= x && y >= x;
         }
-        if (below <= (n - 1) / 2 && below + equal > (n - 1) / 2) return (double)x;
+        if (below <= (n - 1) / 2 && below + equal > (n - 1) / 2) return x;
     }
     return 0;
 }
+
+double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind) { return ddp__timer_median(t, kind, -1); }
 /* ==== end profile/timer.c ==== */
 
 /* ==== begin profile/trace.c ==== [profile] */
@@ -14788,8 +14866,12 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     owned &= ddp__config_own(&c.net);
     owned &= ddp__config_own(&c.profile_path);
     owned &= ddp__config_own(&c.plan_path);
+    if (!owned) {
+        ddp__config_free(&c);
+        return ddp__fail(err, DDP_MEMORY, "out of memory copying the configuration");
+    }
     *out = c;
-    return owned ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory copying the configuration");
+    return DDP_OK;
 }
 
 void ddp__config_free(ddp_config *c)
@@ -15082,6 +15164,17 @@ static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
+/* The longest message of a session is all its layers at once. */
+static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
+{
+    size_t count = 0;
+    int l;
+
+    for (l = 0; l < d->layers; l++)
+        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    return ddp__engine_guard(d->engine, count, err);
+}
+
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     if (d->started) return DDP_OK;
@@ -15089,6 +15182,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the first step");
     DDP__TRY(ddp__session_memory(d, err));
     if (d->engine) {
+        if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
         DDP__TRY(ddp__share_parameters(d, err));
     }
@@ -15120,6 +15214,9 @@ static ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     for (l = 0; l < d->layers; l++) {
         p->name[l] = ddp__strdup(d->unit[l].name);
         p->params[l] = (double)d->unit[l].count;
+        if (p->name[l]) continue;
+        ddp_profile_free(p);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
     }
     return DDP_OK;
 }
@@ -15156,6 +15253,16 @@ static void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
     ddp__profile_link(d, p);
 }
 
+/* Scales x so that it sums to total, where both are known. */
+static void ddp__scale_to(double *x, int n, double total)
+{
+    double sum = 0;
+    int i;
+
+    for (i = 0; i < n; i++) sum += x[i];
+    for (i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
+}
+
 /* What this rank measured; times that no hook told apart are split by FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
@@ -15167,6 +15274,9 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
         flops += ddp__unit_flops(&d->unit[l]);
     }
+    /* layers in proportion to their medians, passes as long as passes are */
+    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_FORWARD));
+    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_BACKWARD));
     l = d->layers - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
         int k;
@@ -15179,14 +15289,33 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
 }
 
-/* The slowest rank of each layer: an average cannot start before the last worker is there. */
+/* The slowest rank of each layer, because an average cannot start before the last worker is
+ * there; the passes as long as the slowest rank's: unlike ranks stumble over unlike layers. */
+static void ddp__slowest(const float *all, int world, size_t layers, double *out)
+{
+    double longest = 0;
+    size_t l;
+    int r;
+
+    memset(out, 0, layers * sizeof *out);
+    for (r = 0; r < world; r++) {
+        const float *x = all + (size_t)r * 2 * layers;
+        double pass = 0;
+        for (l = 0; l < layers; l++) {
+            pass += (double)x[l];
+            if ((double)x[l] > out[l]) out[l] = (double)x[l];
+        }
+        if (pass > longest) longest = pass;
+    }
+    ddp__scale_to(out, (int)layers, longest);
+}
+
 static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     size_t L = (size_t)d->layers, l;
     float *all = (float *)ddp__calloc((size_t)d->world * 2 * L, sizeof *all), *own;
     ddp__piece piece;
     ddp_status s;
-    int r;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->rank * 2 * L;
@@ -15197,13 +15326,9 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     piece.data = all;
     piece.count = (size_t)d->world * 2 * L;
     s = ddp__blocking(d, DDP__ALL_GATHER, &piece, 1, 1, 0, err);
-    for (l = 0; s == DDP_OK && l < L; l++) {
-        p->forward_s[l] = p->backward_s[l] = 0;
-        for (r = 0; r < d->world; r++) {
-            const float *x = all + (size_t)r * 2 * L;
-            if ((double)x[l] > p->forward_s[l]) p->forward_s[l] = (double)x[l];
-            if ((double)x[L + l] > p->backward_s[l]) p->backward_s[l] = (double)x[L + l];
-        }
+    if (s == DDP_OK) {
+        ddp__slowest(all, d->world, L, p->forward_s);
+        ddp__slowest(all + L, d->world, L, p->backward_s);
     }
     DDP_FREE(all);
     return s;
@@ -15211,28 +15336,33 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 
 /* ---- link ---- */
 
-/* Times averaging a few sizes; every rank then takes rank 0's fit. */
+/* Times averaging a few sizes; every rank then takes rank 0's fit. The same few zeros are sent
+ * over and over, so that the largest size needs no memory. */
 static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
 {
-    static const size_t bytes[] = {4096, 65536, 262144};
-    enum { REPEATS = 3, SIZES = 3 };
+    static const int pieces[] = {1, 16, 64};
+    enum { PIECE = 4096, REPEATS = 3, SIZES = 3, MOST = 64 };
     double n[REPEATS * SIZES], t[REPEATS * SIZES];
-    float fit[2], *x = (float *)ddp__calloc(bytes[SIZES - 1], 1);
-    ddp__piece p;
+    float fit[2], *x = (float *)ddp__calloc(PIECE, 1);
+    ddp__piece one, list[MOST], p;
     ddp_status s = DDP_OK;
     int i, k, m = 0;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
+    one.data = x;
+    one.count = 1;
+    for (i = 0; i < MOST; i++) {
+        list[i].data = x;
+        list[i].count = PIECE / sizeof *x;
+    }
     for (i = 0; i < SIZES && s == DDP_OK; i++)
         for (k = 0; k < REPEATS && s == DDP_OK; k++) {
             double begin;
-            p.data = x;
-            p.count = 1; /* all ranks leave the first together, as far as the link allows */
-            s = ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err);
-            p.count = bytes[i] / sizeof *x;
+            /* all ranks leave the first together, as far as the link allows */
+            s = ddp__blocking(d, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
             begin = ddp_now();
-            if (s == DDP_OK) s = ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err);
-            n[m] = (double)bytes[i];
+            if (s == DDP_OK) s = ddp__blocking(d, DDP__ALL_REDUCE, list, pieces[i], 1, 0, err);
+            n[m] = (double)PIECE * pieces[i];
             t[m++] = ddp_now() - begin;
         }
     DDP_FREE(x);
@@ -15896,7 +16026,6 @@ static ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
     e.peer_timeout_s = d->cfg.peer_timeout_s;
     e.op_timeout_s = d->cfg.op_timeout_s;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
-    e.check_writes = d->cfg.check_writes;
     e.allocator = d->cfg.allocator;
     e.log = d->host.log;
     e.layer_name = ddp__name_of_layer;
@@ -16107,7 +16236,10 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
     ddp_ctx *d = ddp__open(cfg, L->hub, listen_fd, err);
     int code;
 
-    if (!d) return err->code;
+    if (!d) {
+        if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
+        return err->code;
+    }
     code = L->fn(d, L->user);
     if (d->host.error.code) {
         *err = d->host.error;

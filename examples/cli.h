@@ -20,16 +20,18 @@ static void cli_help(const char *program, const char *about, const cli_option *t
 
     printf("usage: %s [options]\n%s\n\noptions:\n", program, about);
     for (i = 0; i < count; i++)
-        printf("  %s %-*s %s\n", table[i].name, 26 - (int)strlen(table[i].name), table[i].value, table[i].help);
+        printf("  %s %-*s %s\n", table[i].name, 26 - (int)strlen(table[i].name), table[i].value,
+               table[i].help);
     printf("  --help                      this text\n\n"
-           "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted\n");
+           "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, SIGTERM)\n");
 }
 
-/* The known option that shares most leading characters with a mistyped one. */
+/* The known option that shares most leading characters with a mistyped one, at least half of its
+ * name; NULL where none does. */
 static const char *cli_nearest(const char *given, const cli_option *table, int count)
 {
-    const char *best = "--help";
-    size_t most = 2;
+    const char *best = NULL;
+    size_t most = strlen(given) / 2;
     int i;
 
     for (i = 0; i < count; i++) {
@@ -57,9 +59,10 @@ static int cli_store(const char *program, const cli_option *o, const char *value
         *(const char **)o->out = value;
         return 1;
     }
-    if (!cli_number(value, &v) || (o->kind == CLI_COUNT && (v < 0 || v > 2e9 || v != (double)(long)v))) {
-        fprintf(stderr, "%s: %s %s is not a %s; expected %s\n", program, o->name, value,
-                o->kind == CLI_COUNT ? "whole number >= 0" : "number", o->help);
+    if (!cli_number(value, &v) ||
+        (o->kind == CLI_COUNT && (v < 0 || v > 2e9 || v != (double)(long)v))) {
+        fprintf(stderr, "%s: %s %s is not a %s; it means: %s\n", program, o->name, value,
+                o->kind == CLI_COUNT ? "whole number from 0 to 2e9" : "number", o->help);
         return 0;
     }
     if (o->kind == CLI_COUNT) *(long *)o->out = (long)v;
@@ -80,8 +83,9 @@ static int cli_parse(int argc, char **argv, const char *about, const cli_option 
         }
         for (k = 0; k < count && strcmp(argv[i], table[k].name); k++) {}
         if (k == count) {
-            fprintf(stderr, "%s: unknown option %s; did you mean %s? --help lists them all\n", program, argv[i],
-                    cli_nearest(argv[i], table, count));
+            const char *nearest = cli_nearest(argv[i], table, count);
+            fprintf(stderr, "%s: unknown option %s; %s%s%s--help lists them all\n", program, argv[i],
+                    nearest ? "did you mean " : "", nearest ? nearest : "", nearest ? "? " : "");
             return 2;
         }
         if (table[k].kind == CLI_FLAG) {
@@ -97,7 +101,18 @@ static int cli_parse(int argc, char **argv, const char *about, const cli_option 
     return -1;
 }
 
-/* Ctrl-C: set by the handler, looked at between steps and by ddp_launch. */
+/* The whole command line in one string, for reports; cut where there is no more room. */
+static inline void cli_command(int argc, char **argv, char *out, size_t room)
+{
+    size_t at = 0;
+    int i;
+
+    out[0] = 0;
+    for (i = 0; i < argc && at < room; i++)
+        at += (size_t)snprintf(out + at, room - at, "%s%s", i ? " " : "", argv[i]);
+}
+
+/* Ctrl-C and SIGTERM: set by the handler, looked at between steps and by ddp_launch. */
 static volatile int cli_interrupted;
 
 static void cli_on_signal(int number)
@@ -106,6 +121,8 @@ static void cli_on_signal(int number)
     cli_interrupted = 1;
 }
 
+/* Also makes a closed pipe and a file that is too large errors of write(2): a sentence, not a
+ * killed program. */
 static void cli_catch_interrupt(void)
 {
     struct sigaction a;
@@ -114,6 +131,9 @@ static void cli_catch_interrupt(void)
     a.sa_handler = cli_on_signal;
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    a.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &a, NULL);
+    sigaction(SIGXFSZ, &a, NULL);
 }
 
 #endif /* EXAMPLES_CLI_H */

@@ -32,11 +32,11 @@ static int parse(quickstart *q, int argc, char **argv)
 {
     const cli_option table[] = {
         {"--data", CLI_TEXT, &q->data, "FILE", "text to learn [dreamddp.h]"},
-        {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [150]"},
+        {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [100]"},
         {"--workers", CLI_COUNT, &q->workers, "N", "worker processes [4]"},
-        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "every worker's link [40mbit,2ms]"},
+        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "every worker's link [80mbit,1ms]"},
         {"--period", CLI_COUNT, &q->period, "H", "steps in which each layer is averaged once [5]"},
-        {"--layers", CLI_COUNT, &q->layers, "N", "transformer blocks [4]"},
+        {"--layers", CLI_COUNT, &q->layers, "N", "transformer blocks [6]"},
         {"--heads", CLI_COUNT, &q->heads, "N", "attention heads [4]"},
         {"--dim", CLI_COUNT, &q->dim, "N", "width [64]"},
         {"--seq", CLI_COUNT, &q->seq, "N", "tokens per sequence [64]"},
@@ -67,6 +67,7 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
     cfg.period = (int)q->period;
     cfg.net = q->net;
     cfg.seed = (uint64_t)q->seed;
+    cfg.profile_steps = 11; /* four workers share two cores: times scatter */
     cfg.trace_spans = TRAINING_SPANS / 2;
     cfg.cancel = &cli_interrupted;
     q->result[s] = training_result_new((int)q->workers, q->steps, (int)q->period);
@@ -236,6 +237,7 @@ static ddp_status prepare(quickstart *q, ddp_error *err)
     if (ddp_tokens_split(q->tokens, 0.1, q->seq, &t->train, &t->val, err)) return err->code;
     t->model.vocabulary = ddp_tokens_vocabulary(q->tokens), t->model.context = q->seq, t->model.layers = q->layers;
     t->model.heads = q->heads, t->model.dim = q->dim, t->model.batch = q->batch;
+    t->model.deviation = training_deviation(q->dim);
     t->optimizer = ddp_adamw((float)q->lr, 0.9f, 0.999f, 1e-8f, 0.01f);
     t->schedule.base = q->lr, t->schedule.warmup = 10, t->schedule.kind = DDP_LR_COSINE, t->schedule.total = q->steps;
     t->schedule.min_ratio = 0.1;
@@ -264,8 +266,8 @@ int main(int argc, char **argv)
     int code, s, i;
     size_t at = 0;
 
-    q.data = "dreamddp.h", q.net = "40mbit,2ms", q.out = "quickstart";
-    q.steps = 150, q.workers = 4, q.period = 5, q.seed = 1, q.batch = 4, q.layers = 4, q.heads = 4, q.dim = 64, q.seq = 64, q.lr = 3e-3;
+    q.data = "dreamddp.h", q.net = "80mbit,1ms", q.out = "quickstart";
+    q.steps = 100, q.workers = 4, q.period = 5, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4, q.dim = 64, q.seq = 64, q.lr = 3e-3;
     for (i = 0; i < argc && at < sizeof q.command; i++)
         at += (size_t)snprintf(q.command + at, sizeof q.command - at, "%s%s", i ? " " : "", argv[i]);
     code = parse(&q, argc, argv);

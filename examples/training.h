@@ -13,34 +13,40 @@ typedef struct training_rank {
     ddp_stats stats;
     ddp_span *span;
     int       spans;
-    float    *loss, *divergence; /* [steps] this rank's */
+    float    *loss, *divergence; /* [steps] of this rank */
 } training_rank;
 
 /* What a run leaves behind: means over ranks where nothing else is said. */
 typedef struct training_result {
+    int    complete;               /* 1: rank 0 of this run has filled it */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss;               /* NAN without validation data */
     double step_s, hidden_pct;     /* over the counted steps */
     double seconds;                /* rank 0, profile steps included */
     double tokens_per_s;           /* all ranks */
     long   steps;
+    int    world;
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
     char   param_hash[17];
     ddp_report_step *step;         /* [steps] */
+    double          *wait_s;       /* [steps] rank 0 waited for communication; NAN unknown */
+    int              workers;      /* places in rank */
     training_rank   *rank;         /* [workers] */
     int    layers, period;         /* period 0 = the strategy follows no plan */
     int    step_of[TRAINING_LAYERS];
     unsigned char *fill;           /* [period x layers] */
+    int    fill_room;              /* periods it has room for */
     double objective_s, lower_bound_s;
     char   plan_solver[16], plan_cost[16];
     double layer_divergence[TRAINING_LAYERS];
     char   name[TRAINING_LAYERS][48];
-    double params[TRAINING_LAYERS], forward_s[TRAINING_LAYERS], backward_s[TRAINING_LAYERS], comm_s[TRAINING_LAYERS];
+    double params[TRAINING_LAYERS], forward_s[TRAINING_LAYERS], backward_s[TRAINING_LAYERS];
+    double comm_s[TRAINING_LAYERS];
 } training_result;
 
 typedef struct training {
-    const char       *label;        /* of the progress line */
+    const char       *label;        /* of the progress line; NULL = none */
     ddp_gpt2_config   model;
     ddp_token_range   train, val;
     ddp_optimizer     optimizer;
@@ -67,10 +73,12 @@ static training_result *training_result_new(int workers, long steps, int period)
     int i;
 
     if (!r) return NULL;
+    r->workers = workers, r->fill_room = period;
     r->step = (ddp_report_step *)training_share((size_t)steps * sizeof *r->step);
+    r->wait_s = (double *)training_share((size_t)steps * sizeof *r->wait_s);
     r->rank = (training_rank *)training_share((size_t)workers * sizeof *r->rank);
     r->fill = (unsigned char *)training_share((size_t)period * TRAINING_LAYERS);
-    if (!r->step || !r->rank || !r->fill) return NULL;
+    if (!r->step || !r->wait_s || !r->rank || !r->fill) return NULL;
     for (i = 0; i < workers; i++) {
         r->rank[i].span = (ddp_span *)training_share(TRAINING_SPANS * sizeof(ddp_span));
         r->rank[i].loss = (float *)training_share((size_t)steps * sizeof(float));
@@ -79,6 +87,33 @@ static training_result *training_result_new(int workers, long steps, int period)
     }
     return r;
 }
+
+/* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
+ * own place, whatever its number. */
+static training_rank *training_place(training_result *r, int rank)
+{
+    return &r->rank[rank < r->workers ? rank : 0];
+}
+
+/* "2 x Intel(R) Xeon(R) ..." for the report. */
+static inline void training_host(char *out, size_t room)
+{
+    FILE *cpu = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+
+    snprintf(out, room, "%ld processors", count);
+    while (cpu && fgets(line, sizeof line, cpu))
+        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
+            snprintf(out, room, "%ld x%.100s", count, strchr(line, ':') + 1);
+            out[strcspn(out, "\n")] = 0;
+            break;
+        }
+    if (cpu) fclose(cpu);
+}
+
+/* Small models learn sooner from a wider start than GPT-2's 0.02, which suits a width of 768. */
+static float training_deviation(long dim) { return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f; }
 
 /* ---- what runs: a GPT, or layers that sleep ---- */
 
@@ -92,25 +127,31 @@ typedef struct training_model {
     double     pace;            /* when the emulated computing so far is over */
 } training_model;
 
-static int training_build(ddp_ctx *d, const training *t, training_model *m)
+/* What ddp_gpt2 says about a configuration, without memory for it: a graph is only built later. */
+static inline ddp_status training_check(const ddp_gpt2_config *c, ddp_error *err)
 {
-    int l;
+    ddp_graph *g = ddp_graph_new(NULL);
 
-    memset(m, 0, sizeof *m);
-    if (!t->emulate) {
-        m->graph = ddp_graph_new(d);
-        m->loss = ddp_gpt2(m->graph, &t->model, NULL);
-        if (ddp_graph_build(m->graph)) return 1;
-        m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
-        m->labels = (int32_t *)ddp_data(m->graph, "labels");
-        m->layers = ddp_layer_count(m->graph);
-        return 0;
+    if (!g) {
+        snprintf(err->msg, sizeof err->msg, "out of memory for the model");
+        return err->code = DDP_MEMORY;
     }
+    ddp_gpt2(g, c, NULL);
+    *err = *ddp_graph_error(g);
+    ddp_graph_free(g);
+    return err->code;
+}
+
+static int training_build_emulated(ddp_ctx *d, const training *t, training_model *m)
+{
+    int l, bad = 0;
+
+    m->params = (float **)calloc((size_t)t->emulate->layers, sizeof *m->params);
+    m->grads = (float **)calloc((size_t)t->emulate->layers, sizeof *m->grads);
+    m->count = (size_t *)calloc((size_t)t->emulate->layers, sizeof *m->count);
+    if (!m->params || !m->grads || !m->count) return DDP_MEMORY;
     m->layers = t->emulate->layers;
-    m->params = (float **)calloc((size_t)m->layers, sizeof *m->params);
-    m->grads = (float **)calloc((size_t)m->layers, sizeof *m->grads);
-    m->count = (size_t *)calloc((size_t)m->layers, sizeof *m->count);
-    for (l = 0; l < m->layers; l++) {
+    for (l = 0; !bad && l < m->layers; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         m->count[l] = (size_t)(t->emulate->params[l] / t->emulate_scale);
@@ -120,11 +161,28 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
         if (layer.count) {
             m->params[l] = (float *)calloc(layer.count, sizeof(float));
             m->grads[l] = (float *)calloc(layer.count, sizeof(float));
+            if (!m->params[l] || !m->grads[l]) return DDP_MEMORY;
         }
         layer.params = m->params[l];
         layer.grads = m->grads[l];
-        if (ddp_add_layer(d, &layer)) return 1;
+        bad = ddp_add_layer(d, &layer);
     }
+    return bad;
+}
+
+static int training_build(ddp_ctx *d, const training *t, training_model *m)
+{
+    int bad;
+
+    memset(m, 0, sizeof *m);
+    if (t->emulate) return training_build_emulated(d, t, m);
+    m->graph = ddp_graph_new(d);
+    m->loss = ddp_gpt2(m->graph, &t->model, NULL);
+    bad = ddp_graph_build(m->graph);
+    if (bad) return bad;
+    m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
+    m->labels = (int32_t *)ddp_data(m->graph, "labels");
+    m->layers = ddp_layer_count(m->graph);
     return 0;
 }
 
@@ -132,7 +190,7 @@ static void training_free(training_model *m)
 {
     int l;
 
-    for (l = 0; m->params && l < m->layers; l++) free(m->params[l]), free(m->grads[l]);
+    for (l = 0; m->count && l < m->layers; l++) free(m->params[l]), free(m->grads[l]);
     free(m->params);
     free(m->grads);
     free(m->count);
@@ -155,34 +213,36 @@ static void training_pace(training_model *m, double seconds, int waited)
 
 static int training_emulated_step(ddp_ctx *d, const training *t, training_model *m)
 {
-    int l;
+    int l, bad = 0;
 
-    for (l = 0; l < m->layers; l++) {
+    for (l = 0; !bad && l < m->layers; l++) {
         double begin = ddp_now();
-        if (ddp_forward_begin(d, l)) return 1;
+        bad = ddp_forward_begin(d, l);
         training_pace(m, t->emulate->forward_s[l], ddp_now() - begin > 1e-4 || l == 0);
     }
-    for (l = m->layers - 1; l >= 0; l--) {
-        if (ddp_backward_begin(d, l)) return 1;
+    for (l = m->layers - 1; !bad && l >= 0; l--) {
+        bad = ddp_backward_begin(d, l);
         training_pace(m, t->emulate->backward_s[l], 0);
-        if (ddp_backward_end(d, l)) return 1;
+        if (!bad) bad = ddp_backward_end(d, l);
     }
-    return 0;
+    return bad;
 }
 
 static int training_step(ddp_ctx *d, const training *t, training_model *m, long step, double *loss)
 {
     long a;
+    int bad = 0;
 
     *loss = 0;
     if (t->emulate) return training_emulated_step(d, t, m);
-    for (a = 0; a < t->accumulate; a++) {
-        ddp_tokens_batch(&t->train, t->seed, step * t->accumulate + a, ddp_rank(d), ddp_world(d), t->model.batch, m->tokens,
-                         m->labels);
-        if (ddp_forward(m->graph) || ddp_backward(m->graph, m->loss)) return 1;
-        *loss += (double)ddp_value(m->graph, m->loss) / (double)t->accumulate;
+    for (a = 0; !bad && a < t->accumulate; a++) {
+        ddp_tokens_batch(&t->train, t->seed, step * t->accumulate + a, ddp_rank(d), ddp_world(d),
+                         t->model.batch, m->tokens, m->labels);
+        bad = ddp_forward(m->graph);
+        if (!bad) bad = ddp_backward(m->graph, m->loss);
+        if (!bad) *loss += (double)ddp_value(m->graph, m->loss) / (double)t->accumulate;
     }
-    return 0;
+    return bad;
 }
 
 static double training_validate(const training *t, training_model *m)
@@ -193,7 +253,8 @@ static double training_validate(const training *t, training_model *m)
     if (batches > 20) batches = 20;
     for (b = 0; b < batches; b++) {
         for (i = 0; i < t->model.batch; i++)
-            ddp_tokens_window(&t->val, b * t->model.batch + i, m->tokens + i * t->model.context, m->labels + i * t->model.context);
+            ddp_tokens_window(&t->val, b * t->model.batch + i, m->tokens + i * t->model.context,
+                              m->labels + i * t->model.context);
         if (ddp_evaluate(m->graph)) return NAN;
         sum += (double)ddp_value(m->graph, m->loss);
     }
@@ -219,7 +280,7 @@ static uint64_t training_hash(const training_model *m)
 static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own, const training_model *m)
 {
     training_result *r = t->result;
-    const training_rank *rank = &r->rank[ddp_rank(d)];
+    const training_rank *rank = training_place(r, ddp_rank(d));
     size_t n = (size_t)t->steps, L = (size_t)m->layers, i;
     float *x = (float *)calloc(2 * n + L + 2, sizeof *x);
     int bad;
@@ -235,7 +296,7 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own, 
         long last = t->steps / 10 + 1, k;
         if (last > 10) last = 10;
         for (i = 0; i < n; i++) {
-            r->step[i].loss = (double)x[i];
+            r->step[i].loss = t->emulate ? NAN : (double)x[i]; /* layers that sleep learn nothing */
             r->step[i].divergence = (double)x[n + i];
         }
         for (i = 0; i < L && i < TRAINING_LAYERS; i++) r->layer_divergence[i] = (double)x[2 * n + i];
@@ -267,7 +328,8 @@ static void training_describe(ddp_ctx *d, const training *t, const training_mode
     if (!plan || m->layers > TRAINING_LAYERS) return;
     r->period = plan->period;
     memcpy(r->step_of, plan->step_of, (size_t)r->layers * sizeof *r->step_of);
-    if (plan->fill) memcpy(r->fill, plan->fill, (size_t)r->layers * (size_t)plan->period);
+    if (plan->fill && plan->period <= r->fill_room)
+        memcpy(r->fill, plan->fill, (size_t)r->layers * (size_t)plan->period);
     r->objective_s = plan->objective_s;
     r->lower_bound_s = plan->lower_bound_s;
     snprintf(r->plan_solver, sizeof r->plan_solver, "%s", ddp_solver_name(plan->solver));
@@ -277,7 +339,7 @@ static void training_describe(ddp_ctx *d, const training *t, const training_mode
 static int training_finish(ddp_ctx *d, const training *t, training_model *m, double begin)
 {
     training_result *r = t->result;
-    training_rank *own = &r->rank[ddp_rank(d)];
+    training_rank *own = training_place(r, ddp_rank(d));
     double seconds = ddp_now() - begin;
     int bad = ddp_wait(d);
     struct rusage use;
@@ -290,14 +352,27 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     if (bad || ddp_rank(d)) return bad;
     training_describe(d, t, m);
     r->seconds = seconds;
+    r->world = ddp_world(d);
     r->bytes_sent = own->stats.bytes_sent;
     r->tokens_per_s = t->emulate || r->step_s <= 0 ? 0
-                    : (double)(t->model.batch * t->model.context * t->accumulate * t->workers) / r->step_s;
+                    : (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d)) / r->step_s;
     r->val_loss = training_validate(t, m);
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
+    r->complete = 1;
     return 0;
+}
+
+/* What the last step waited, from the means before and after it; NAN in the step after which the
+ * figures began anew, because the plan was adopted. */
+static double training_waited(const ddp_stats *before, const ddp_stats *after)
+{
+    double sum = after->wait_s * (double)after->counted_steps;
+
+    if (after->counted_steps != before->counted_steps + 1) return NAN;
+    sum -= before->wait_s * (double)before->counted_steps;
+    return sum > 0 ? sum : 0;
 }
 
 /* The loop of one rank: what ddp_launch calls. */
@@ -305,19 +380,20 @@ static int training_run(ddp_ctx *d, void *user)
 {
     training *t = (training *)user;
     training_result *r = t->result;
-    training_rank *own = &r->rank[ddp_rank(d)];
+    training_rank *own = training_place(r, ddp_rank(d));
     training_model m;
     ddp_progress progress;
-    double begin = 0;
+    ddp_stats s, before;
+    double begin, tokens = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
     long step;
     int bad = training_build(d, t, &m);
 
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     ddp_progress_start(&progress, ddp_rank(d) == 0 && t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
+    memset(&before, 0, sizeof before);
     for (step = 0; !bad && step < t->steps; step++) {
         ddp_step_info info;
-        ddp_stats s;
         double loss;
         if (cli_interrupted) {
             ddp_abort(d, "interrupted");
@@ -338,9 +414,11 @@ static int training_run(ddp_ctx *d, void *user)
             r->step[step].time_s = ddp_now() - begin;
             r->step[step].loss = loss;
             r->step[step].bytes = s.bytes_sent;
+            r->wait_s[step] = training_waited(&before, &s);
             r->steps = step + 1;
         }
-        ddp_progress_step(&progress, step + 1, loss, (double)(t->model.batch * t->model.context * t->workers));
+        before = s;
+        ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : tokens);
     }
     ddp_progress_end(&progress);
     if (!bad) bad = training_finish(d, t, &m, begin);

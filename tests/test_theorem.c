@@ -138,7 +138,7 @@ static double square(const float *x, int layer)
     int i;
 
     for (i = layer_at(layer); i < layer_at(layer + 1); i++) sum += (double)x[i] * (double)x[i];
-    return sum / SEEDS;
+    return sum / (int)SEEDS;
 }
 
 /* Gamma_r of one layer, mean over seeds: 1/K sum_k |mean - w_r^k|^2. */
@@ -153,7 +153,7 @@ static double gamma_of(const course *c, int r, int layer)
         for (k = 0; k < K; k++) mean += ((double)c->w[k][r][i] - first) / K;
         for (k = 0; k < K; k++) sum += pow((double)c->w[k][r][i] - first - mean, 2) / K;
     }
-    return sum / SEEDS;
+    return sum / (int)SEEDS;
 }
 
 static double gamma_whole(const course *c, int r)
@@ -232,7 +232,7 @@ static void check_lemma_4(const course *c)
 /* Eq. 6 after every number of steps R. */
 static void check_equation_6(const course *c, double *error, double *bound)
 {
-    double G2 = gradient_bound(c), sigma2 = DIMS * noise * noise / 3, distance = DIMS * start * start;
+    double G2 = gradient_bound(c), sigma2 = (int)DIMS * noise * noise / 3, distance = (int)DIMS * start * start;
     double S = 0, a = c->a, *sum = (double *)calloc(VALUES, sizeof *sum);
     int K = c->cfg.world, H = c->cfg.period, R, l, i, k;
 
@@ -246,7 +246,7 @@ static void check_equation_6(const course *c, double *error, double *bound)
         for (l = 0; l < LAYERS; l++)
             for (i = layer_at(l); i < layer_at(l + 1); i++) {
                 for (k = 0; k < K; k++) sum[i] += p * (double)c->w[k][R - 1][i] / K;
-                *error += curvature[l] / 2 * pow(sum[i] / S, 2) / SEEDS;
+                *error += curvature[l] / 2 * pow(sum[i] / S, 2) / (int)SEEDS;
             }
         *bound = mu * a * a * a / (2 * S) * distance + 4 * n * (n + 2 * a) / (mu * K * S) * sigma2 +
                  256 * n / (mu * mu * S) * G2 * H * H * beta;

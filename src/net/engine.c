@@ -162,7 +162,6 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
-    uint64_t *sums;
 
     (void)ddp__carve(block, &used, 1, sizeof *e);
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
@@ -175,8 +174,6 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
-    sums = (uint64_t *)ddp__carve(block, &used, queue * e->sums_room, sizeof *sums);
-    for (size_t i = 0; block && i < queue; i++) e->ops[i].sums = sums + i * e->sums_room;
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank) continue;
         for (int i = 0; i < e->slots; i++) {
@@ -218,8 +215,6 @@ static void ddp__dimension(ddp__engine *e)
     }
     e->slots = e->credits + e->extra;
     e->delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
-    e->sums_room = 0;
-    if (e->cfg.check_writes) e->sums_room = e->cfg.max_count / e->chunk + 2 * (size_t)e->world + 2;
     e->strip_room = DDP__STRIPS_MIN;
 }
 
@@ -240,6 +235,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
 {
     ddp__engine plan, *e;
     unsigned char *block;
+    ddp_status status = DDP_OK;
 
     *out = NULL;
     DDP__TRY(ddp__engine_check(cfg, err));
@@ -272,15 +268,18 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     }
     if (pthread_mutex_init(&e->lock, NULL) == 0) {
         if (ddp__cond_init(&e->changed) == 0) {
-            if (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0) {
+            if (cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
+            if (status == DDP_OK && (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0)) {
                 *out = e;
                 return DDP_OK;
             }
+            ddp__guard_close(e);
             pthread_cond_destroy(&e->changed);
         }
         pthread_mutex_destroy(&e->lock);
     }
     ddp__release(&cfg->allocator, block, plan.block_bytes);
+    if (status != DDP_OK) return status;
     return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
 }
 
@@ -306,6 +305,7 @@ void ddp__engine_close(ddp__engine *e)
     pthread_mutex_unlock(&e->lock);
     if (e->world > 1) pthread_join(e->thread, NULL);
     if (e->wire) e->wire->table->close(e->wire);
+    ddp__guard_close(e);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     ddp__release(&allocator, e, e->block_bytes);
@@ -329,9 +329,6 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m
     if (m->verb == DDP__ALL_GATHER && n % (size_t)e->world)
         return ddp__fail(err, DDP_ARG, "an all-gather of %lu values does not divide over %d ranks",
                          (unsigned long)n, e->world);
-    if (e->cfg.check_writes && n > e->cfg.max_count)
-        return ddp__fail(err, DDP_ARG, "a message of %lu values exceeds max_count %lu, which sizes the check of "
-                         "writes", (unsigned long)n, (unsigned long)e->cfg.max_count);
     return DDP_OK;
 }
 
@@ -346,10 +343,7 @@ static long ddp__strip_place(const ddp__engine *e, long count)
 
 static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, long start)
 {
-    uint64_t *sums = op->sums;
-
     memset(op, 0, sizeof *op);
-    op->sums = sums;
     op->m = *m;
     op->m.pieces = NULL;
     if (m->scale == 0) op->m.scale = 1;

@@ -60,11 +60,11 @@ typedef struct ddp__engine_config {
     int           deterministic;    /* rank-order sums only, never ring */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
-    size_t        chunk_bytes;      /* 0 = clamp(5 ms x rate, 16 KiB, 128 KiB), unshaped 128 KiB; at
+    size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
                                        most 128 KiB: 8 staging slots in a peer's 1 MiB. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
-    int           check_writes;     /* checksum memory in flight; a foreign write is an error naming the layer */
+    int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     ddp_allocator allocator;
     ddp_logger    log;
     const char *(*layer_name)(void *user, int layer); /* for errors; may be NULL */
@@ -79,6 +79,11 @@ extern "C" {
 DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
 /* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
+
+/* From now on checksums the memory of messages of up to max_count floats while they are in flight:
+ * a write by anybody else is an error naming the layer. Longer messages go unchecked. To be called
+ * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
+DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
  * full. After a failure returns the engine's first error. Copies the message and its piece list. */

@@ -2,9 +2,46 @@
  * and compared before it leaves, before it is summed and before a result overwrites it. */
 #include "net/state.h"
 
-static int ddp__guarded(const ddp__engine *e, const ddp__op *op)
+ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
 {
-    if (!e->cfg.check_writes) return 0;
+    size_t room = max_count / e->chunk + 2 * (size_t)e->world + 2;
+    size_t bytes = (size_t)e->cfg.queue * room * sizeof(uint64_t);
+    ddp_status status = DDP_OK;
+    uint64_t *sums;
+
+    if (e->world == 1) return DDP_OK; /* nothing is ever in flight */
+    sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
+    if (!sums)
+        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
+    pthread_mutex_lock(&e->lock);
+    if (e->first != e->submitted) {
+        status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
+                           e->submitted - e->first);
+        ddp__release(&e->cfg.allocator, sums, bytes);
+    } else {
+        ddp__guard_close(e);
+        e->sums = sums;
+        e->sums_room = room;
+        e->sums_count = max_count;
+        e->stats.staging_bytes += bytes;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+void ddp__guard_close(ddp__engine *e)
+{
+    size_t bytes = (size_t)e->cfg.queue * e->sums_room * sizeof(uint64_t);
+
+    if (!e->sums) return;
+    ddp__release(&e->cfg.allocator, e->sums, bytes);
+    e->stats.staging_bytes -= bytes;
+    e->sums = NULL;
+}
+
+static int ddp__guards(const ddp__engine *e, const ddp__op *op)
+{
+    if (!e->sums || op->n > e->sums_count) return 0;
     if (op->m.verb == DDP__BROADCAST) return op->m.peer == e->rank;
     return op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__SEND;
 }
@@ -25,29 +62,27 @@ static uint64_t ddp__hash_range(ddp__engine *e, const ddp__op *op, size_t offset
 /* Chunks are numbered through the segments, each segment beginning a new one. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
-    size_t from = 0, to = op->n, per;
-    int of = 0;
+    size_t from, to, per;
+    int of;
 
     if (op->m.verb != DDP__ALL_REDUCE) return offset / e->chunk;
     per = (op->n / (size_t)e->world + 1 + e->chunk - 1) / e->chunk;
-    while (of < e->world) {
-        ddp__segment(e, op, of, &from, &to);
-        if (offset < to) break;
-        of++;
-    }
+    of = ddp__segment_of(e, op, offset);
+    ddp__segment(e, op, of, &from, &to);
     return (size_t)of * per + (offset - from) / e->chunk;
 }
 
 void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
-    if (ddp__guarded(e, op))
-        op->sums[ddp__hash_index(e, op, offset)] = ddp__hash_range(e, op, offset, count);
+    if (op->sums) op->sums[ddp__hash_index(e, op, offset)] = ddp__hash_range(e, op, offset, count);
 }
 
 void ddp__guard_all(ddp__engine *e, ddp__op *op)
 {
     int segments = op->m.verb == DDP__ALL_REDUCE ? e->world : 1;
 
+    if (!ddp__guards(e, op)) return;
+    op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
         size_t from = 0, to = op->n;
         if (segments > 1) ddp__segment(e, op, s, &from, &to);
@@ -60,7 +95,7 @@ int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
     char layer[64];
 
-    if (!ddp__guarded(e, op)) return 1;
+    if (!op->sums) return 1;
     if (op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count)) return 1;
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters "

@@ -14,6 +14,16 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     *to = op->n / world * (j + 1) + op->n % world * (j + 1) / world;
 }
 
+int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
+{
+    size_t from, to;
+    int of = 0;
+
+    do ddp__segment(e, op, of, &from, &to);
+    while (offset >= to && ++of < e->world);
+    return of;
+}
+
 void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from, size_t *to)
 {
     *from = *to = 0;

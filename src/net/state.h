@@ -18,7 +18,7 @@ enum {
     DDP__ROW_RECV,
     DDP__ROWS,                /* one per window position, one for sends, one for receives */
     DDP__SLOTS_MIN = 6,       /* one per window position, one for send/recv, one for results */
-    DDP__SLOTS_MAX = 64,
+    DDP__SLOTS_MAX = 256,
     DDP__SPANS = 4096,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
@@ -51,7 +51,7 @@ typedef struct ddp__op {
     ddp__op_span  span;        /* shared: under the lock, except bytes and peer_wait before done */
     int64_t       bytes;
     double        peer_wait;
-    uint64_t     *sums;        /* check_writes: one hash per chunk */
+    uint64_t     *sums;        /* one hash per chunk; NULL: writes are not checked */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
@@ -140,7 +140,6 @@ struct ddp__engine {
     int                first_due, last_due; /* delay queue of slots, in order of due */
     unsigned char     *want_send, *want_recv;
     const float      **terms;
-    size_t             sums_room;     /* hashes per operation */
 
     ddp__op           *window[DDP__WINDOW];
     long               taken;         /* tickets below were seen by the comm thread */
@@ -172,6 +171,8 @@ struct ddp__engine {
     ddp__op_span      *spans;
     long               span_count;
     ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
+    uint64_t          *sums;          /* cfg.queue x sums_room hashes; NULL: writes are not checked */
+    size_t             sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
 #ifdef __cplusplus
@@ -182,6 +183,7 @@ extern "C" {
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 /* Segment of rank `of`: what it owns in an all-reduce, its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
+DDP_LIB int  ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset);
 /* The values that this rank's `sent` counts through for that peer. */
 DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from, size_t *to);
 /* Memory at an offset: the address, and how many floats follow contiguously (at most count). */
@@ -227,8 +229,10 @@ DDP_LIB void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp_
 DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
 
-/* guard.c: check_writes */
+/* guard.c: detection of foreign writes */
+/* Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
+DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
 /* 0 after a failure: the memory changed since it was hashed. */
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);

@@ -36,7 +36,7 @@ struct ddp__hub {
     int refs, world;
     int bells_ready;     /* how many have their lock and condition */
     ddp__bell *bells;    /* [world] */
-    ddp__ring *rings;    /* [world][world], sender major */
+    ddp__ring *rings;    /* [world][world - 1], sender major; nobody sends to himself */
     unsigned char *data; /* all rings */
 };
 
@@ -49,7 +49,7 @@ typedef struct ddp__thread_wire {
 
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 {
-    return &hub->rings[(size_t)from * (size_t)hub->world + (size_t)to];
+    return &hub->rings[(size_t)from * (size_t)(hub->world - 1) + (size_t)(to - (to > from))];
 }
 
 void ddp__hub_free(ddp__hub *hub)
@@ -72,14 +72,14 @@ ddp__hub *ddp__hub_new(int world)
     size_t pairs, i;
 
     if (world < 1 || world > 4096) return NULL;
-    pairs = (size_t)world * (size_t)world;
+    pairs = (size_t)world * (size_t)(world - 1);
     hub = (ddp__hub *)ddp__calloc(1, sizeof *hub);
     if (!hub) return NULL;
     hub->refs = 1;
     hub->world = world;
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
-    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES); /* left untouched */
+    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
     if (!hub->bells || !hub->rings || !hub->data) {
         ddp__hub_free(hub);
         return NULL;
@@ -219,17 +219,23 @@ static const char *ddp__threads_peer_name(ddp__wire *w, int peer)
     return ((ddp__thread_wire *)(void *)w)->names[peer];
 }
 
+void ddp__hub_leave(ddp__hub *hub, int rank)
+{
+    int p;
+
+    for (p = 0; p < hub->world; p++) {
+        if (p == rank) continue;
+        ddp__atomic_store(&ddp__hub_ring(hub, rank, p)->ended, 1);
+        ddp__atomic_store(&ddp__hub_ring(hub, p, rank)->deaf, 1);
+        ddp__bell_ring(&hub->bells[p]);
+    }
+}
+
 static void ddp__threads_close(ddp__wire *w)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
-    int p;
 
-    for (p = 0; p < w->world; p++) {
-        if (p == w->rank) continue;
-        ddp__atomic_store(&ddp__hub_ring(t->hub, w->rank, p)->ended, 1);
-        ddp__atomic_store(&ddp__hub_ring(t->hub, p, w->rank)->deaf, 1);
-        ddp__bell_ring(&t->hub->bells[p]);
-    }
+    ddp__hub_leave(t->hub, w->rank);
     ddp__hub_free(t->hub);
     DDP_FREE(t->told);
     DDP_FREE(t->names);

@@ -32,23 +32,25 @@ static ddp_node *ddp__gpt2_dropout(ddp_graph *g, ddp_node *x, float probability)
     return probability > 0 ? ddp_dropout(g, x, probability) : x;
 }
 
+static float ddp__gpt2_deviation(const ddp_gpt2_config *c) { return c->deviation > 0 ? c->deviation : 0.02f; }
+
 /* x + projection(attention(norm(x))), then x + projection(gelu(widening(norm(x)))). */
 static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_node *x, long number)
 {
-    float onto_stream = 0.02f / (float)sqrt(2 * (double)c->layers);
+    float deviation = ddp__gpt2_deviation(c), onto_stream = deviation / (float)sqrt(2 * (double)c->layers);
     char name[48];
     ddp_node *y;
 
     snprintf(name, sizeof name, "h.%ld.attn", number);
     ddp_layer_begin(g, name);
-    y = ddp__gpt2_linear(g, ddp_layer_norm(g, x), 3 * c->dim, 0.02f);
+    y = ddp__gpt2_linear(g, ddp_layer_norm(g, x), 3 * c->dim, deviation);
     y = ddp__gpt2_linear(g, ddp_attention(g, y, c->heads), c->dim, onto_stream);
     x = ddp_add(g, x, ddp__gpt2_dropout(g, y, c->dropout));
     ddp_layer_end(g);
 
     snprintf(name, sizeof name, "h.%ld.mlp", number);
     ddp_layer_begin(g, name);
-    y = ddp__gpt2_linear(g, ddp_layer_norm(g, x), 4 * c->dim, 0.02f);
+    y = ddp__gpt2_linear(g, ddp_layer_norm(g, x), 4 * c->dim, deviation);
     y = ddp__gpt2_linear(g, ddp_gelu(g, y), c->dim, onto_stream);
     x = ddp_add(g, x, ddp__gpt2_dropout(g, y, c->dropout));
     ddp_layer_end(g);
@@ -67,9 +69,9 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
 
     ddp_layer_begin(g, "embed");
     table = ddp_embedding(g, tokens, c->vocabulary, c->dim);
-    ddp_init_normal(g, table, 0, 0.02f);
+    ddp_init_normal(g, table, 0, ddp__gpt2_deviation(c));
     x = ddp_position(g, table);
-    ddp_init_normal(g, x, 0, 0.02f);
+    ddp_init_normal(g, x, 0, ddp__gpt2_deviation(c));
     x = ddp__gpt2_dropout(g, x, c->dropout);
     ddp_layer_end(g);
 

@@ -38,20 +38,33 @@ void ddp__timer_step(ddp__timer *t)
     if (t->steps < t->room) t->steps++;
 }
 
+/* Seconds of a layer in a step; layer -1 = of all layers. */
+static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
+{
+    double sum = 0;
+    int l;
+
+    if (layer >= 0) return (double)*ddp__timer_cell(t, step, kind, layer);
+    for (l = 0; l < t->layers; l++) sum += (double)*ddp__timer_cell(t, step, kind, l);
+    return sum;
+}
+
 double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 {
     int first = t->steps > 1 ? 1 : 0, n = t->steps - first, i, j;
 
     /* the sample with as many smaller as larger ones, without a scratch array: room is small */
     for (i = 0; i < n; i++) {
-        float x = *ddp__timer_cell(t, first + i, kind, layer);
+        double x = ddp__timer_value(t, first + i, kind, layer);
         int below = 0, equal = 0;
         for (j = 0; j < n; j++) {
-            float y = *ddp__timer_cell(t, first + j, kind, layer);
+            double y = ddp__timer_value(t, first + j, kind, layer);
             below += y < x;
-            equal += y == x;
+            equal += y <= x && y >= x;
         }
-        if (below <= (n - 1) / 2 && below + equal > (n - 1) / 2) return (double)x;
+        if (below <= (n - 1) / 2 && below + equal > (n - 1) / 2) return x;
     }
     return 0;
 }
+
+double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind) { return ddp__timer_median(t, kind, -1); }

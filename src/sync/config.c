@@ -161,8 +161,12 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     owned &= ddp__config_own(&c.net);
     owned &= ddp__config_own(&c.profile_path);
     owned &= ddp__config_own(&c.plan_path);
+    if (!owned) {
+        ddp__config_free(&c);
+        return ddp__fail(err, DDP_MEMORY, "out of memory copying the configuration");
+    }
     *out = c;
-    return owned ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory copying the configuration");
+    return DDP_OK;
 }
 
 void ddp__config_free(ddp_config *c)

@@ -16,7 +16,10 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
     ddp_ctx *d = ddp__open(cfg, L->hub, listen_fd, err);
     int code;
 
-    if (!d) return err->code;
+    if (!d) {
+        if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
+        return err->code;
+    }
     code = L->fn(d, L->user);
     if (d->host.error.code) {
         *err = d->host.error;

@@ -21,6 +21,9 @@ static ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     for (l = 0; l < d->layers; l++) {
         p->name[l] = ddp__strdup(d->unit[l].name);
         p->params[l] = (double)d->unit[l].count;
+        if (p->name[l]) continue;
+        ddp_profile_free(p);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
     }
     return DDP_OK;
 }
@@ -57,6 +60,16 @@ static void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
     ddp__profile_link(d, p);
 }
 
+/* Scales x so that it sums to total, where both are known. */
+static void ddp__scale_to(double *x, int n, double total)
+{
+    double sum = 0;
+    int i;
+
+    for (i = 0; i < n; i++) sum += x[i];
+    for (i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
+}
+
 /* What this rank measured; times that no hook told apart are split by FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
@@ -68,6 +81,9 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
         flops += ddp__unit_flops(&d->unit[l]);
     }
+    /* layers in proportion to their medians, passes as long as passes are */
+    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_FORWARD));
+    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_BACKWARD));
     l = d->layers - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
         int k;
@@ -80,14 +96,33 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
 }
 
-/* The slowest rank of each layer: an average cannot start before the last worker is there. */
+/* The slowest rank of each layer, because an average cannot start before the last worker is
+ * there; the passes as long as the slowest rank's: unlike ranks stumble over unlike layers. */
+static void ddp__slowest(const float *all, int world, size_t layers, double *out)
+{
+    double longest = 0;
+    size_t l;
+    int r;
+
+    memset(out, 0, layers * sizeof *out);
+    for (r = 0; r < world; r++) {
+        const float *x = all + (size_t)r * 2 * layers;
+        double pass = 0;
+        for (l = 0; l < layers; l++) {
+            pass += (double)x[l];
+            if ((double)x[l] > out[l]) out[l] = (double)x[l];
+        }
+        if (pass > longest) longest = pass;
+    }
+    ddp__scale_to(out, (int)layers, longest);
+}
+
 static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     size_t L = (size_t)d->layers, l;
     float *all = (float *)ddp__calloc((size_t)d->world * 2 * L, sizeof *all), *own;
     ddp__piece piece;
     ddp_status s;
-    int r;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->rank * 2 * L;
@@ -98,13 +133,9 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     piece.data = all;
     piece.count = (size_t)d->world * 2 * L;
     s = ddp__blocking(d, DDP__ALL_GATHER, &piece, 1, 1, 0, err);
-    for (l = 0; s == DDP_OK && l < L; l++) {
-        p->forward_s[l] = p->backward_s[l] = 0;
-        for (r = 0; r < d->world; r++) {
-            const float *x = all + (size_t)r * 2 * L;
-            if ((double)x[l] > p->forward_s[l]) p->forward_s[l] = (double)x[l];
-            if ((double)x[L + l] > p->backward_s[l]) p->backward_s[l] = (double)x[L + l];
-        }
+    if (s == DDP_OK) {
+        ddp__slowest(all, d->world, L, p->forward_s);
+        ddp__slowest(all + L, d->world, L, p->backward_s);
     }
     DDP_FREE(all);
     return s;
@@ -112,28 +143,33 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 
 /* ---- link ---- */
 
-/* Times averaging a few sizes; every rank then takes rank 0's fit. */
+/* Times averaging a few sizes; every rank then takes rank 0's fit. The same few zeros are sent
+ * over and over, so that the largest size needs no memory. */
 static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
 {
-    static const size_t bytes[] = {4096, 65536, 262144};
-    enum { REPEATS = 3, SIZES = 3 };
+    static const int pieces[] = {1, 16, 64};
+    enum { PIECE = 4096, REPEATS = 3, SIZES = 3, MOST = 64 };
     double n[REPEATS * SIZES], t[REPEATS * SIZES];
-    float fit[2], *x = (float *)ddp__calloc(bytes[SIZES - 1], 1);
-    ddp__piece p;
+    float fit[2], *x = (float *)ddp__calloc(PIECE, 1);
+    ddp__piece one, list[MOST], p;
     ddp_status s = DDP_OK;
     int i, k, m = 0;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
+    one.data = x;
+    one.count = 1;
+    for (i = 0; i < MOST; i++) {
+        list[i].data = x;
+        list[i].count = PIECE / sizeof *x;
+    }
     for (i = 0; i < SIZES && s == DDP_OK; i++)
         for (k = 0; k < REPEATS && s == DDP_OK; k++) {
             double begin;
-            p.data = x;
-            p.count = 1; /* all ranks leave the first together, as far as the link allows */
-            s = ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err);
-            p.count = bytes[i] / sizeof *x;
+            /* all ranks leave the first together, as far as the link allows */
+            s = ddp__blocking(d, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
             begin = ddp_now();
-            if (s == DDP_OK) s = ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err);
-            n[m] = (double)bytes[i];
+            if (s == DDP_OK) s = ddp__blocking(d, DDP__ALL_REDUCE, list, pieces[i], 1, 0, err);
+            n[m] = (double)PIECE * pieces[i];
             t[m++] = ddp_now() - begin;
         }
     DDP_FREE(x);

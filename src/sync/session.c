@@ -58,7 +58,6 @@ static ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
     e.peer_timeout_s = d->cfg.peer_timeout_s;
     e.op_timeout_s = d->cfg.op_timeout_s;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
-    e.check_writes = d->cfg.check_writes;
     e.allocator = d->cfg.allocator;
     e.log = d->host.log;
     e.layer_name = ddp__name_of_layer;

@@ -199,6 +199,17 @@ static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
+/* The longest message of a session is all its layers at once. */
+static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
+{
+    size_t count = 0;
+    int l;
+
+    for (l = 0; l < d->layers; l++)
+        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    return ddp__engine_guard(d->engine, count, err);
+}
+
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     if (d->started) return DDP_OK;
@@ -206,6 +217,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the first step");
     DDP__TRY(ddp__session_memory(d, err));
     if (d->engine) {
+        if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
         DDP__TRY(ddp__share_parameters(d, err));
     }
