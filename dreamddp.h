@@ -1158,7 +1158,7 @@ typedef struct ddp_config {
     size_t         bucket_bytes;    /* wfbp bucket; 25 MiB (the first holds 1 MiB) */
     double         connect_timeout_s; /* 30; DREAMDDP_CONNECT_TIMEOUT */
     double         peer_timeout_s;  /* silence after which a peer is lost; 10; DREAMDDP_PEER_TIMEOUT */
-    double         op_timeout_s;    /* longest operation; 300; DREAMDDP_OP_TIMEOUT */
+    double         op_timeout_s;    /* an operation that stands still for so long fails; 300; DREAMDDP_OP_TIMEOUT */
     int            insecure;        /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
     int            no_env;          /* 1: never read the environment (embedders) */
     int            check_writes;    /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
@@ -1176,7 +1176,7 @@ typedef struct ddp_step_info {
     float  lr;      /* > 0: learning rate of this step's updates that are still to come */
 } ddp_step_info;
 
-/* Numbers since the plan was adopted (or since the first step where none is needed).
+/* Numbers since the profile steps ended, whatever the strategy, or since ddp_plan_adopt.
  * Shares and times are of this rank. */
 typedef struct ddp_stats {
     long    steps;            /* finished steps in all */
@@ -1569,7 +1569,7 @@ DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, d
 #include <unistd.h>
 
 #ifndef CLOCK_MONOTONIC
-#error "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -std=gnu11"
+#error "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
 #endif
 
 #endif /* DDP_BASE_PLATFORM_H */
@@ -7506,7 +7506,7 @@ typedef struct ddp__env {
     int has_run_id;
     const char *note;       /* NULL, or a sentence for the log about what was concluded */
     const char *log, *net, *strategy, *period, *transport, *peer_timeout, *op_timeout, *connect_timeout,
-               *insecure, *threads, *tcp_congestion, *socket_ifname, *deterministic;
+               *insecure, *threads, *tcp_congestion, *deterministic;
 } ddp__env;
 
 #ifdef __cplusplus
@@ -8964,7 +8964,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 static const char *const ddp__env_known[] = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "ADDR", "RUN_ID", "LOG", "NET", "STRATEGY", "PERIOD", "TRANSPORT",
     "PEER_TIMEOUT", "OP_TIMEOUT", "CONNECT_TIMEOUT", "INSECURE", "THREADS", "TCP_CONGESTION",
-    "SOCKET_IFNAME", "DETERMINISTIC", NULL
+    "DETERMINISTIC", NULL
 };
 
 /* A launcher's variables; NULL where it has none. */
@@ -9171,7 +9171,6 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     env.insecure = ddp__env_get("DREAMDDP_INSECURE");
     env.threads = ddp__env_get("DREAMDDP_THREADS");
     env.tcp_congestion = ddp__env_get("DREAMDDP_TCP_CONGESTION");
-    env.socket_ifname = ddp__env_get("DREAMDDP_SOCKET_IFNAME");
     env.deterministic = ddp__env_get("DREAMDDP_DETERMINISTIC");
     *out = env;
     return DDP_OK;
@@ -9326,8 +9325,9 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         first = r;
     }
     if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s", f->killed,
-                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "");
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
+                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
+                         first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
     if (cancelled && (first >= 0 || f->odd >= 0 || f->sent))
         return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
@@ -9545,6 +9545,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 typedef enum ddp__frame_type {
     DDP__FRAME_PART = 1,  /* all-reduce: own values for the owner of a segment; needs a credit */
     DDP__FRAME_DATA,      /* broadcast, all-gather, send: needs a credit */
+    DDP__FRAME_SUM,       /* ring all-reduce: partial sum for the next rank; needs a credit */
     DDP__FRAME_RESULT,    /* all-reduce: finished values; the receiver certainly waits for them */
     DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
     DDP__FRAME_HEARTBEAT,
@@ -9711,6 +9712,8 @@ typedef struct ddp__engine_config {
     double        rate;             /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
     double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
     int           deterministic;    /* rank-order sums only, never ring */
+    size_t        ring_bytes;       /* all-reduces from this size on go round the ring; 0 = by the link,
+                                       SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
     size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
@@ -9782,7 +9785,7 @@ enum {
     DDP__ROW_SEND = DDP__WINDOW,
     DDP__ROW_RECV,
     DDP__ROWS,                /* one per window position, one for sends, one for receives */
-    DDP__SLOTS_MIN = 6,       /* one per window position, one for send/recv, one for results */
+    DDP__SLOTS_MIN = 7,       /* one per window position, the ring's bubble, send/recv, results */
     DDP__SLOTS_MAX = 256,
     DDP__SPANS = 4096,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
@@ -9805,6 +9808,7 @@ typedef struct ddp__op {
     long          ticket;
     uint32_t      seq;         /* among collectives, or among sends or receives with m.peer */
     int           p2p;
+    int           ring;        /* all-reduce by way of ring.c */
     int           row;
     int           done;        /* shared: under the lock */
     ddp__op_state state;
@@ -9816,11 +9820,16 @@ typedef struct ddp__op {
     ddp__op_span  span;        /* shared: under the lock, except bytes and peer_wait before done */
     int64_t       bytes;
     double        peer_wait;
+    size_t        sums_left, results_left; /* ring: floats not yet given to the next rank */
+    size_t        to_come;                 /* ring: floats the rank before has still to send */
+    int           first_sum, last_sum;     /* ring: slots with partial sums to be sent on */
     uint64_t     *sums;        /* one hash per chunk; NULL: writes are not checked */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
-typedef struct ddp__exchange { /* between one operation and one peer; offsets in floats */
+/* Between one operation and one peer; offsets in floats. In a ring the first four and divergence
+ * are those of the segment with the peer's number instead. */
+typedef struct ddp__exchange {
     size_t sent;       /* contribution or data, bytes fully taken by the wire or under way */
     size_t results;    /* own finished values given to that peer */
     size_t taken;      /* contribution or data of the peer, reduced or stored */
@@ -9851,6 +9860,7 @@ typedef struct ddp__peer {
     ddp__out_state out_state;
     ddp__frame     out;
     ddp__op       *out_op;      /* whose memory is the payload; NULL: control */
+    int            out_slot;    /* the payload is here instead, or -1 */
     unsigned char  out_head[DDP__FRAME_BYTES];
     size_t         out_sent, out_total;
     int            held_collective, held_p2p;
@@ -9889,6 +9899,7 @@ struct ddp__engine {
     ddp__link          link;
     int                shaped;        /* frames pass the delay queue */
     size_t             chunk;         /* floats */
+    size_t             ring_bytes;    /* all-reduces from here on are rings */
     int                credits;       /* slots per peer for frames that need one */
     int                extra;         /* slots per peer for results */
     int                slots;         /* both */
@@ -9970,7 +9981,29 @@ DDP_LIB void ddp__publish(ddp__engine *e);
 DDP_LIB int  ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op);
 /* An operation has a frame that could go to that peer (credits allowing). */
 DDP_LIB int  ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
+/* Room at that peer for one more chunk of an operation; forward: a sum that a ring sends on. */
+DDP_LIB int  ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
+DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count);
+
+/* ring.c */
+/* The size from which on all-reduces are rings. Direct pays 2 delays, the ring 2 (n - 1), but no
+ * incast (0 to 12 % of the transfer 2 (n - 1) / n M / B measured with 4 senders): ring where its extra
+ * delay is at most 10 %. A hop delays by the link's delay and one chunk. Never on unshaped wires,
+ * nor where the round trip outgrows the staging of one peer. */
+DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
+DDP_LIB void   ddp__ring_begin(ddp__engine *e, ddp__op *op);
+/* That peer has still to give or get something. */
+DDP_LIB int    ddp__ring_needs(const ddp__engine *e, const ddp__op *op, int peer);
+/* Something is left that needs a slot at that peer. */
+DDP_LIB int    ddp__ring_unsent(const ddp__engine *e, const ddp__op *op, int peer);
+DDP_LIB int    ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
+/* Accounts for a frame on its way; the slot that holds its payload, or -1: it is in memory. */
+DDP_LIB int    ddp__ring_started(ddp__engine *e, ddp__op *op, const ddp__frame *f);
+/* Accounts for a chunk received; 0 if no rank of this ring would send it. */
+DDP_LIB int    ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
+/* Adds the own values to a partial sum, to be sent on or final. */
+DDP_LIB void   ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, double now);
 
 /* transfer.c: bytes to and from the wire; 1 if anything moved */
 DDP_LIB int    ddp__send_all(ddp__engine *e, double now);
@@ -10350,7 +10383,7 @@ void ddp__note_waiting(ddp__engine *e, double now)
 {
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        int busy = 0;
+        int busy = 0, hops;
         double earliest;
         if (!op || op->missing == 0 || op->waiting_since >= 0 || op->span.begin < 0) continue;
         for (int r = 0; r < e->world && !busy; r++) {
@@ -10358,10 +10391,11 @@ void ddp__note_waiting(ddp__engine *e, double now)
             if (r != e->rank) busy = e->peers[r].out_op == op || ddp__op_frame(e, op, r, &f);
         }
         if (busy) continue;
-        earliest = op->active_at + e->link.delay_s;
+        hops = op->ring ? e->world - 1 : 1;
+        earliest = op->active_at + hops * e->link.delay_s;
         if (e->link.rate > 0) {
             size_t first = op->n < e->chunk ? op->n : e->chunk;
-            earliest += (double)(first * sizeof(float)) / e->link.rate;
+            earliest += hops * (double)(first * sizeof(float)) / e->link.rate;
         }
         op->waiting_since = now > earliest ? now : earliest;
     }
@@ -10395,7 +10429,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         size_t parts, in;
         if (op->p2p && r != op->m.peer) continue;
         memset(x, 0, sizeof *x);
-        if (r == e->rank) continue;
+        if (r == e->rank || op->ring) continue;
         in = ddp__incoming(e, op, r, &parts);
         ddp__outgoing(e, op, r, &from, &to);
         op->left += in + (to - from);
@@ -10405,6 +10439,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
             op->missing++;
         }
     }
+    if (op->ring) ddp__ring_begin(e, op);
     if (op->left == 0) ddp__complete(e, op, now);
     else ddp__collect_early(e, op, now);
     for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)
@@ -10468,35 +10503,44 @@ void ddp__publish(ddp__engine *e)
 /* What to send next: control frames, then the most urgent operation that has a frame and,
  * where the receiver must stage it, a credit. */
 
+/* Something is left that needs a slot at that peer. */
+static int ddp__unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t from, to;
+
+    if (op->ring) return ddp__ring_unsent(e, op, peer);
+    ddp__outgoing(e, op, peer, &from, &to);
+    return ddp__row(e, op, peer)->sent < to - from;
+}
+
 /* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts
  * the slots it occupies there. Whatever the priorities, the oldest operation that is unfinished
  * anywhere must always get a slot: an operation that holds none may take one if the older ones
  * that hold none keep one each; one that holds some leaves a slot to every operation in the window
- * that holds none. One slot is kept for send/recv, whose order is unrelated. */
-static int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer)
+ * that holds none. One slot is kept for send/recv, whose order is unrelated, and one for the sums
+ * that a ring sends on (ring.c), which leave room for older operations only. */
+int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
     int beyond = p->held_p2p > 1 ? p->held_p2p - 1 : 0;
     int free_slots = e->credits - 1 - p->held_collective - beyond;
     int own = op->p2p ? p->held_p2p : ddp__row(e, op, peer)->held;
-    int claims = 0;
+    int claims = 0, bubble = op->ring && !forward;
 
     if (op->p2p && own == 0) return 1;
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
-        size_t from, to;
-        const ddp__exchange *x;
         if (!other || other == op) continue;
-        if (own == 0 && other->ticket > op->ticket) continue;
-        x = ddp__row(e, other, peer);
-        ddp__outgoing(e, other, peer, &from, &to);
-        if (x->held == 0 && x->sent < to - from) claims++;
+        if ((own == 0 || forward) && other->ticket > op->ticket) continue;
+        if (!ddp__unsent(e, other, peer)) continue;
+        if (other->ring) bubble = 1;
+        if (ddp__row(e, other, peer)->held == 0) claims++;
     }
     if (op->p2p && claims == 0) claims = 1;
-    return free_slots > claims;
+    return free_slots > claims + bubble;
 }
 
-static void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count)
+void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count)
 {
     f->type = type;
     f->p2p = op->p2p;
@@ -10514,6 +10558,7 @@ int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to, at;
 
+    if (op->ring) return ddp__ring_frame(e, op, peer, f);
     if (op->m.verb == DDP__ALL_REDUCE && x->results < op->reduced) {
         size_t count = op->reduced - x->results;
         ddp__segment(e, op, e->rank, &from, &to);
@@ -10523,7 +10568,7 @@ int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     }
     ddp__outgoing(e, op, peer, &from, &to);
     at = from + x->sent;
-    if (at < to && ddp__may_stage(e, op, peer)) {
+    if (at < to && ddp__may_stage(e, op, peer, 0)) {
         int type = op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
         ddp__describe(f, op, type, at, to - at < e->chunk ? to - at : e->chunk);
         return 1;
@@ -10614,12 +10659,202 @@ void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count
 }
 /* ==== end net/schedule.c ==== */
 
+/* ==== begin net/ring.c ==== [net] */
+/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way
+ * to rank j, which scales the sum once; from there the result goes round to rank j - 1. Every
+ * segment is thus summed along one path and then copied: the same bits on all ranks, each time,
+ * though not those of a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce
+ * algorithms for clusters of workstations, section 3; here in chunks.)
+ *
+ * A partial sum is made and sent on in the staging slot it arrived in; the parameters stay as they
+ * are until the result overwrites them, and results are sent on from there.
+ *
+ * Why this cannot lock up. Results need no credit, so only partial sums can wait for each other.
+ * 1. Only the oldest ring operation of which a rank has partial sums to send may send them. Let O
+ *    be the oldest operation that is unfinished on any rank. If it is a ring, a rank that has sent
+ *    all of O's sums needs no more slots for it, and no other holds sums of a younger ring at the
+ *    next rank.
+ * 2. Everything younger than O that takes a slot at the next rank leaves it one (the bubble), and
+ *    two while O holds none (ddp__may_stage). What is older than O is finished and drains.
+ * 3. A sum that enters the ring leaves the bubble too; one that is sent on may take it, and gives
+ *    back the slot it was in, where it becomes the bubble of the rank before. So at all times some
+ *    rank has a free slot ahead of it or one about to be free (bubble flow control: Carrion et
+ *    al. 1997).
+ * 4. If nothing of O could move, every rank with a sum to send on would have no free slot ahead,
+ *    so the next rank would hold one too, and so round the ring, against 3. If no sum is under
+ *    way, O holds no slot anywhere, two are free, and the next sum may enter.
+ * 5. If O is not a ring, younger rings leave it a slot like everybody else.
+ * So O finishes, and by induction everything. */
+
+static int ddp__ring_next(const ddp__engine *e) { return (e->rank + 1) % e->world; }
+static int ddp__ring_prev(const ddp__engine *e) { return (e->rank + e->world - 1) % e->world; }
+
+size_t ddp__ring_bytes(const ddp__engine *e)
+{
+    double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float)), bytes;
+    double window = (double)(e->credits - DDP__WINDOW - 1) * chunk;
+
+    if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
+    if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
+    if (!(e->link.rate > 0)) return SIZE_MAX;
+    if (2 * e->link.delay_s * e->link.rate > window) return SIZE_MAX;
+    bytes = 10 * world * (world - 2) / (world - 1) * (e->link.delay_s * e->link.rate + chunk);
+    return (size_t)bytes;
+}
+
+static size_t ddp__ring_length(const ddp__engine *e, const ddp__op *op, int of)
+{
+    size_t from, to;
+
+    ddp__segment(e, op, of, &from, &to);
+    return to - from;
+}
+
+void ddp__ring_begin(ddp__engine *e, ddp__op *op)
+{
+    int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
+    size_t results = op->n - ddp__ring_length(e, op, e->rank); /* that come */
+
+    op->sums_left = op->n - ddp__ring_length(e, op, e->rank);
+    op->results_left = op->n - ddp__ring_length(e, op, next);
+    op->to_come = results + op->n - ddp__ring_length(e, op, prev);
+    op->left = op->sums_left + op->results_left + results;
+    op->first_sum = op->last_sum = -1;
+    op->missing = op->n > 0;
+    /* the first sum of the rank before depends on nobody else */
+    ddp__row(e, op, prev)->expected = ddp__ring_length(e, op, (prev + e->world - 1) % e->world) > 0;
+}
+
+int ddp__ring_needs(const ddp__engine *e, const ddp__op *op, int peer)
+{
+    return (peer == ddp__ring_next(e) && op->sums_left + op->results_left > 0) ||
+           (peer == ddp__ring_prev(e) && op->to_come > 0);
+}
+
+int ddp__ring_unsent(const ddp__engine *e, const ddp__op *op, int peer)
+{
+    return peer == ddp__ring_next(e) && op->sums_left > 0;
+}
+
+static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
+{
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        const ddp__op *other = e->window[i];
+        if (other && other->ring && other->ticket < op->ticket && other->sums_left > 0) return 0;
+    }
+    return 1;
+}
+
+/* What has come farthest goes first: results, then sums under way, then the own segment's start. */
+int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    size_t from, to, at;
+    int start = ddp__ring_prev(e);
+
+    if (peer != ddp__ring_next(e)) return 0;
+    for (int k = 2; k <= e->world && op->results_left > 0; k++) {
+        int of = (e->rank + k) % e->world;
+        const ddp__exchange *x = ddp__row(e, op, of);
+        size_t count = x->finished - x->results;
+        if (count == 0) continue;
+        ddp__segment(e, op, of, &from, &to);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->results, count < e->chunk ? count : e->chunk);
+        return 1;
+    }
+    if (op->sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
+    if (op->first_sum >= 0 && ddp__may_stage(e, op, peer, 1)) {
+        const ddp__frame *sum = &e->slot[op->first_sum].f;
+        ddp__describe(f, op, DDP__FRAME_SUM, sum->offset, sum->length / sizeof(float));
+        return 1;
+    }
+    ddp__segment(e, op, start, &from, &to);
+    at = from + ddp__row(e, op, start)->sent;
+    if (at < to && ddp__may_stage(e, op, peer, 0)) {
+        ddp__describe(f, op, DDP__FRAME_SUM, at, to - at < e->chunk ? to - at : e->chunk);
+        return 1;
+    }
+    return 0;
+}
+
+int ddp__ring_started(ddp__engine *e, ddp__op *op, const ddp__frame *f)
+{
+    size_t count = f->length / sizeof(float);
+    int slot;
+
+    if (f->type == DDP__FRAME_RESULT) {
+        op->results_left -= count;
+        return -1;
+    }
+    op->sums_left -= count;
+    if (ddp__segment_of(e, op, f->offset) == ddp__ring_prev(e)) return -1;
+    slot = op->first_sum;
+    op->first_sum = e->slot[slot].next;
+    if (op->first_sum < 0) op->last_sum = -1;
+    return slot;
+}
+
+int ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
+    size_t count = f->length / sizeof(float), from, to, rest;
+
+    ddp__segment(e, op, of, &from, &to);
+    rest = to - f->offset;
+    if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
+        count != (rest < e->chunk ? rest : e->chunk))
+        return 0;
+    op->to_come -= count;
+    /* Results, and the sums of the own segment, have been at every rank. */
+    if (result || of == e->rank) op->missing = 0;
+    return 1;
+}
+
+static void ddp__ring_reduce(ddp__engine *e, ddp__op *op, const ddp__slot *s, size_t count)
+{
+    ddp__exchange *x = ddp__row(e, op, e->rank);
+    double *divergence = op->m.divergence ? &x->divergence : NULL;
+    size_t done = 0, here;
+
+    for (; done < count; done += here) {
+        float *own = ddp__memory_at(op, s->f.offset + done, count - done, &here);
+        e->terms[0] = s->data + done;
+        e->terms[1] = own;
+        e->memory.reduce(own, e->terms, 1, 2, here, op->m.scale, divergence);
+    }
+    ddp__guard_update(e, op, s->f.offset, count);
+    x->finished += count;
+}
+
+void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, double now)
+{
+    ddp__slot *s = &e->slot[slot];
+    size_t count = s->f.length / sizeof(float), done = 0, here;
+
+    if (!ddp__guard_check(e, op, s->f.offset, count)) return;
+    if (ddp__segment_of(e, op, s->f.offset) == e->rank) {
+        ddp__ring_reduce(e, op, s, count);
+        ddp__slot_free(e, slot);
+    } else {
+        for (; done < count; done += here) {
+            const float *own = ddp__memory_at(op, s->f.offset + done, count - done, &here);
+            e->memory.add(s->data + done, own, here);
+        }
+        s->next = -1;
+        if (op->last_sum >= 0) e->slot[op->last_sum].next = slot;
+        else op->first_sum = slot;
+        op->last_sum = slot;
+    }
+    ddp__op_moves(e, op, now);
+}
+/* ==== end net/ring.c ==== */
+
 /* ==== begin net/collect.c ==== [net] */
 /* What happens to frames that have arrived: staging, the sum in rank order, storing. */
 
-static const char *ddp__verb_does(int verb)
+static const char *ddp__verb_does(int verb, int ring)
 {
     static const char *const text[] = {"averages", "broadcasts", "gathers", "sends", "receives"};
+    if (verb == (int)DDP__ALL_REDUCE && ring) return "averages by ring";
     return verb >= 0 && verb <= (int)DDP__RECV ? text[verb] : "does something unknown with";
 }
 
@@ -10631,18 +10866,18 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
     ddp__layer_text(e, f->layer, other, sizeof other);
     ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
                "(%lu values): all ranks must submit in the same order", (unsigned long)op->seq, e->rank,
-               ddp__verb_does((int)op->m.verb), own, (unsigned long)op->n, op->m.peer, peer,
-               ddp__verb_does(f->verb), other, (unsigned long)f->count);
+               ddp__verb_does((int)op->m.verb, op->ring), own, (unsigned long)op->n, op->m.peer, peer,
+               ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM), other, (unsigned long)f->count);
 }
 
 /* The sender's operation is the same as ours; 0 after a failure. */
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int verb = op->m.verb == DDP__RECV ? (int)DDP__SEND : (int)op->m.verb;
-    int type = op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
+    int type = op->ring ? DDP__FRAME_SUM : op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
 
     if (f->verb == verb && f->count == (uint32_t)op->n && f->layer == op->m.layer &&
-        (f->type == type || (f->type == DDP__FRAME_RESULT && type == DDP__FRAME_PART)) &&
+        (f->type == type || (f->type == DDP__FRAME_RESULT && type != DDP__FRAME_DATA)) &&
         (op->m.verb != DDP__BROADCAST || peer == op->m.peer))
         return 1;
     ddp__mismatch(e, peer, op, f);
@@ -10665,7 +10900,7 @@ static void ddp__seen(ddp__engine *e, ddp__op *op, int peer)
     ddp__exchange *x = ddp__row(e, op, peer);
     if (x->expected) {
         x->expected = 0;
-        op->missing--;
+        if (!op->ring) op->missing--;
     }
 }
 
@@ -10764,12 +10999,14 @@ static void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 /* Counts a chunk as received; 0 if it is not the one that has to come next. */
 static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
 {
-    ddp__exchange *x = ddp__row(e, op, peer);
+    int of = op->ring ? ddp__segment_of(e, op, f->offset) : peer;
+    ddp__exchange *x = ddp__row(e, op, of);
     size_t from = 0, to = op->n, *at = &x->taken;
 
     if (f->type == DDP__FRAME_RESULT) at = &x->finished;
-    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER) ddp__segment(e, op, peer, &from, &to);
-    if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset) {
+    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER) ddp__segment(e, op, of, &from, &to);
+    if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset ||
+        (op->ring && !ddp__ring_arrived(e, op, peer, f))) {
         ddp__fault(e, DDP_NET, "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
                    "all ranks must use the same chunk size", peer, (unsigned long)f->offset,
                    (unsigned long)f->seq, (unsigned long)(from + *at));
@@ -10792,6 +11029,7 @@ static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s
         e->memory.store(own, s->data + done, here, divergence);
         done += here;
     }
+    if (op->ring) ddp__guard_update(e, op, s->f.offset, count); /* it will be sent on */
     ddp__op_moves(e, op, now);
     ddp__op_advance(e, op, count, now);
 }
@@ -10846,12 +11084,16 @@ static void ddp__collect(ddp__engine *e, ddp__op *op, int peer, double now)
 {
     int s;
 
-    if (op->m.verb == DDP__ALL_REDUCE) {
+    if (op->m.verb == DDP__ALL_REDUCE && !op->ring) {
         ddp__reduce_ready(e, op, now);
         return;
     }
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && (s = ddp__pending(e, peer, op)) >= 0) {
         ddp__pending_remove(e, peer, s);
+        if (op->ring) {
+            if (ddp__in_order(e, peer, op, &e->slot[s].f)) ddp__ring_take(e, op, s, now);
+            continue;
+        }
         ddp__store(e, peer, op, &e->slot[s], now);
         ddp__slot_free(e, s);
     }
@@ -10894,6 +11136,7 @@ void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *
         }
         p->owed[i].count++;
     }
+    if (op->ring) ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
     ddp__op_moves(e, op, now);
     ddp__op_advance(e, op, f->length / sizeof(float), now);
 }
@@ -10953,21 +11196,23 @@ static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp_
 
     p->out = *f;
     p->out_op = op;
+    p->out_slot = -1;
     p->out_sent = 0;
     p->out_total = DDP__FRAME_BYTES + f->length;
     ddp__frame_encode(f, p->out_head);
     if (op) {
-        ddp__exchange *x = ddp__row(e, op, peer);
+        ddp__exchange *x = ddp__row(e, op, op->ring ? ddp__segment_of(e, op, f->offset) : peer);
         size_t count = f->length / sizeof(float);
         if (f->type == DDP__FRAME_RESULT) {
             x->results += count;
         } else {
             x->sent += count;
-            x->held++;
+            ddp__row(e, op, peer)->held++;
             if (op->p2p) p->held_p2p++;
             else p->held_collective++;
         }
-        (void)ddp__guard_check(e, op, f->offset, count);
+        if (op->ring) p->out_slot = ddp__ring_started(e, op, f);
+        if (p->out_slot < 0) (void)ddp__guard_check(e, op, f->offset, count);
     }
 }
 
@@ -10987,6 +11232,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
     ddp__peer *p = &e->peers[peer];
     ddp__op *op = p->out_op;
 
+    if (p->out_slot >= 0) ddp__slot_free(e, p->out_slot);
     p->out_state = DDP__OUT_IDLE;
     p->out_op = NULL;
     if (op && e->fault.code == DDP_OK) {
@@ -11010,7 +11256,10 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, struct iovec *iov)
         at -= DDP__FRAME_BYTES;
     }
     while (at < p->out.length && n < DDP__IOV) {
-        if (p->out_op) {
+        if (p->out_slot >= 0) {
+            iov[n].iov_base = (char *)e->slot[p->out_slot].data + at;
+            iov[n].iov_len = p->out.length - at;
+        } else if (p->out_op) {
             size_t floats = at / sizeof(float), part = at % sizeof(float), here;
             float *data = ddp__memory_at(p->out_op, p->out.offset + floats,
                                          p->out.length / sizeof(float) - floats, &here);
@@ -11123,7 +11372,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
-    if (!e->shaped && op && !op->m.divergence && p->in.type != DDP__FRAME_PART) {
+    if (!e->shaped && op && !op->m.divergence && (solicited || p->in.type == DDP__FRAME_DATA)) {
         /* Frames of one peer and operation come in order, so nothing of it is pending. */
         if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float))) return 0;
         p->in_op = op;
@@ -11528,6 +11777,7 @@ void ddp__check_left(ddp__engine *e, int peer)
         const ddp__exchange *x;
         char text[128];
         if (!op || op->state != DDP__OP_ACTIVE || (op->p2p && op->m.peer != peer)) continue;
+        if (op->ring && !ddp__ring_needs(e, op, peer)) continue;
         x = ddp__row(e, op, peer);
         if (op->m.verb == DDP__ALL_REDUCE) ddp__segment(e, op, e->rank, &own_from, &own_to);
         ddp__outgoing(e, op, peer, &from, &to);
@@ -11535,7 +11785,7 @@ void ddp__check_left(ddp__engine *e, int peer)
             ddp__segment(e, op, peer, &in_from, &in_to);
         else if (op->m.verb == DDP__RECV || (op->m.verb == DDP__BROADCAST && op->m.peer == peer))
             in_to = op->n;
-        if (x->sent >= to - from && x->results >= own_to - own_from &&
+        if (!op->ring && x->sent >= to - from && x->results >= own_to - own_from &&
             (op->m.verb == DDP__ALL_REDUCE ? x->finished : x->taken) >= in_to - in_from && !x->expected)
             continue;
         ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context) and %s still needs it: every "
@@ -11576,8 +11826,9 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
                        ddp__op_text(e, op, text, sizeof text), now - since, who);
         else
             ddp__fault(e, DDP_TIMEOUT, "%s did not move for %.1f s, with %lu floats still to send or receive: "
-                       "a rank is stopped or the network stalls; raise the time limit if it is merely slow",
-                       ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left);
+                       "a rank %sis stopped or the network stalls; raise the time limit if it is merely slow",
+                       ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left,
+                       op->ring && op->missing ? "did not submit it, " : "");
         return;
     }
     op->warned = 1;
@@ -11899,6 +12150,7 @@ static void ddp__dimension(ddp__engine *e)
         e->control_room = 64 + 4 * e->world * (int)slots;
     }
     e->slots = e->credits + e->extra;
+    e->ring_bytes = ddp__ring_bytes(e);
     e->delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
     e->strip_room = DDP__STRIPS_MIN;
 }
@@ -12057,7 +12309,8 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, lon
     op->span.layer = m->layer;
     op->span.filler = m->filler;
     op->span.verb = m->verb;
-    op->span.algorithm = m->verb == DDP__ALL_REDUCE ? 'd' : 'p';
+    op->ring = m->verb == DDP__ALL_REDUCE && op->n * sizeof(float) >= e->ring_bytes;
+    op->span.algorithm = m->verb != DDP__ALL_REDUCE ? 'p' : op->ring ? 'r' : 'd';
     ddp__guard_all(e, op);
 }
 
@@ -14345,6 +14598,16 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     return net.algorithm == 'r' ? "ring" : net.algorithm == 'd' ? "direct" : "none";
 }
 
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
+{
+    out->begin_s = begin;
+    out->end_s = end;
+    out->step = o->step;
+    out->layer = o->layer;
+    out->kind = kind;
+    out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
+}
+
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
     long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0, s;
@@ -14352,19 +14615,15 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 
     if (d->engine) ops = ddp__engine_spans(d->engine, -1, DBL_MAX, d->op_scratch, d->op_room);
     /* newest last: when room is short the oldest compute spans are left out */
-    if (ops > room) ops = room;
-    if (d->span_count - oldest > room - ops) oldest = d->span_count - (room - ops);
+    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
     for (s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
     for (i = 0; i < ops; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         if (o->end < 0) continue;
-        out[n].begin_s = o->begin;
-        out[n].end_s = o->end;
-        out[n].step = o->step;
-        out[n].layer = o->layer;
-        out[n].kind = o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM;
-        out[n].bytes = o->bytes;
-        n++;
+        /* as in the statistics: standing still for a slower peer is not communicating */
+        if (o->peer_wait > 0 && n + ops - i < room) ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
     }
     return n;
 }
@@ -14854,11 +15113,20 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
 {
     ddp_config c = *given;
     ddp__env env;
+    char run[20];
     int owned;
 
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, &c, err));
+    if (env.launcher) {
+        ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
+        ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher, env.note ? "; " : "", env.note ? env.note : "");
+    }
+    if (!c.run_id && env.has_run_id) {
+        snprintf(run, sizeof run, "%016llx", (unsigned long long)env.run_id);
+        c.run_id = run;
+    }
     ddp__config_defaults(&c);
     DDP__TRY(ddp__config_check(&c, err));
     owned = ddp__config_own(&c.addr);

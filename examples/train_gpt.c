@@ -334,6 +334,7 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
     }
     ddp_jsonl_event(j, "result");
     write_results(p, j);
+    ddp_jsonl_number(j, "time_to_loss_s", NAN); /* one run has nothing to be compared with */
     ddp_jsonl_end(j);
     return ddp_jsonl_close(j, err);
 }

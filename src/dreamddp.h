@@ -166,6 +166,7 @@
 #include "net/shape.c"
 #include "net/progress.c"
 #include "net/schedule.c"
+#include "net/ring.c"
 #include "net/collect.c"
 #include "net/transfer.c"
 #include "net/guard.c"

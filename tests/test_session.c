@@ -353,6 +353,26 @@ static void a_senseless_config_is_refused_by_field(void **state)
     expect(&err, DDP_USAGE, "ddp_launch");
 }
 
+static void the_run_id_of_the_environment_is_used(void **state)
+{
+    static const char *const ids[] = {"night", "night", "day"};
+    ddp_config given, c[3];
+    ddp_error err;
+    int i;
+
+    (void)state;
+    memset(&given, 0, sizeof given);
+    for (i = 0; i < 3; i++) {
+        setenv("DREAMDDP_RUN_ID", ids[i], 1);
+        assert_int_equal(ddp__config_resolve(&given, &c[i], &err), DDP_OK);
+        assert_non_null(c[i].run_id);
+    }
+    unsetenv("DREAMDDP_RUN_ID");
+    assert_string_equal(c[0].run_id, c[1].run_id);
+    assert_string_not_equal(c[0].run_id, c[2].run_id);
+    for (i = 0; i < 3; i++) ddp__config_free(&c[i]);
+}
+
 /* ---- writes to a layer in flight ---- */
 
 static int writes_at_once(ddp_ctx *d, trial *t)
@@ -680,6 +700,7 @@ int main(void)
         cmocka_unit_test(null_is_refused_without_a_crash),
         cmocka_unit_test(an_all_zero_config_is_one_worker_without_network),
         cmocka_unit_test(a_senseless_config_is_refused_by_field),
+        cmocka_unit_test(the_run_id_of_the_environment_is_used),
         cmocka_unit_test(a_write_to_a_layer_in_flight_is_reported_by_name),
         cmocka_unit_test(a_killed_process_ends_the_run_with_its_rank),
         cmocka_unit_test(abort_reaches_every_rank_with_its_sentence),

@@ -1,9 +1,10 @@
 /* What happens to frames that have arrived: staging, the sum in rank order, storing. */
 #include "net/state.h"
 
-static const char *ddp__verb_does(int verb)
+static const char *ddp__verb_does(int verb, int ring)
 {
     static const char *const text[] = {"averages", "broadcasts", "gathers", "sends", "receives"};
+    if (verb == (int)DDP__ALL_REDUCE && ring) return "averages by ring";
     return verb >= 0 && verb <= (int)DDP__RECV ? text[verb] : "does something unknown with";
 }
 
@@ -15,18 +16,18 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
     ddp__layer_text(e, f->layer, other, sizeof other);
     ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
                "(%lu values): all ranks must submit in the same order", (unsigned long)op->seq, e->rank,
-               ddp__verb_does((int)op->m.verb), own, (unsigned long)op->n, op->m.peer, peer,
-               ddp__verb_does(f->verb), other, (unsigned long)f->count);
+               ddp__verb_does((int)op->m.verb, op->ring), own, (unsigned long)op->n, op->m.peer, peer,
+               ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM), other, (unsigned long)f->count);
 }
 
 /* The sender's operation is the same as ours; 0 after a failure. */
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int verb = op->m.verb == DDP__RECV ? (int)DDP__SEND : (int)op->m.verb;
-    int type = op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
+    int type = op->ring ? DDP__FRAME_SUM : op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
 
     if (f->verb == verb && f->count == (uint32_t)op->n && f->layer == op->m.layer &&
-        (f->type == type || (f->type == DDP__FRAME_RESULT && type == DDP__FRAME_PART)) &&
+        (f->type == type || (f->type == DDP__FRAME_RESULT && type != DDP__FRAME_DATA)) &&
         (op->m.verb != DDP__BROADCAST || peer == op->m.peer))
         return 1;
     ddp__mismatch(e, peer, op, f);
@@ -49,7 +50,7 @@ static void ddp__seen(ddp__engine *e, ddp__op *op, int peer)
     ddp__exchange *x = ddp__row(e, op, peer);
     if (x->expected) {
         x->expected = 0;
-        op->missing--;
+        if (!op->ring) op->missing--;
     }
 }
 
@@ -148,12 +149,14 @@ static void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 /* Counts a chunk as received; 0 if it is not the one that has to come next. */
 static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
 {
-    ddp__exchange *x = ddp__row(e, op, peer);
+    int of = op->ring ? ddp__segment_of(e, op, f->offset) : peer;
+    ddp__exchange *x = ddp__row(e, op, of);
     size_t from = 0, to = op->n, *at = &x->taken;
 
     if (f->type == DDP__FRAME_RESULT) at = &x->finished;
-    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER) ddp__segment(e, op, peer, &from, &to);
-    if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset) {
+    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER) ddp__segment(e, op, of, &from, &to);
+    if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset ||
+        (op->ring && !ddp__ring_arrived(e, op, peer, f))) {
         ddp__fault(e, DDP_NET, "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
                    "all ranks must use the same chunk size", peer, (unsigned long)f->offset,
                    (unsigned long)f->seq, (unsigned long)(from + *at));
@@ -176,6 +179,7 @@ static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s
         e->memory.store(own, s->data + done, here, divergence);
         done += here;
     }
+    if (op->ring) ddp__guard_update(e, op, s->f.offset, count); /* it will be sent on */
     ddp__op_moves(e, op, now);
     ddp__op_advance(e, op, count, now);
 }
@@ -230,12 +234,16 @@ static void ddp__collect(ddp__engine *e, ddp__op *op, int peer, double now)
 {
     int s;
 
-    if (op->m.verb == DDP__ALL_REDUCE) {
+    if (op->m.verb == DDP__ALL_REDUCE && !op->ring) {
         ddp__reduce_ready(e, op, now);
         return;
     }
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && (s = ddp__pending(e, peer, op)) >= 0) {
         ddp__pending_remove(e, peer, s);
+        if (op->ring) {
+            if (ddp__in_order(e, peer, op, &e->slot[s].f)) ddp__ring_take(e, op, s, now);
+            continue;
+        }
         ddp__store(e, peer, op, &e->slot[s], now);
         ddp__slot_free(e, s);
     }
@@ -278,6 +286,7 @@ void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *
         }
         p->owed[i].count++;
     }
+    if (op->ring) ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
     ddp__op_moves(e, op, now);
     ddp__op_advance(e, op, f->length / sizeof(float), now);
 }

@@ -214,6 +214,7 @@ static void ddp__dimension(ddp__engine *e)
         e->control_room = 64 + 4 * e->world * (int)slots;
     }
     e->slots = e->credits + e->extra;
+    e->ring_bytes = ddp__ring_bytes(e);
     e->delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
     e->strip_room = DDP__STRIPS_MIN;
 }
@@ -372,7 +373,8 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, lon
     op->span.layer = m->layer;
     op->span.filler = m->filler;
     op->span.verb = m->verb;
-    op->span.algorithm = m->verb == DDP__ALL_REDUCE ? 'd' : 'p';
+    op->ring = m->verb == DDP__ALL_REDUCE && op->n * sizeof(float) >= e->ring_bytes;
+    op->span.algorithm = m->verb != DDP__ALL_REDUCE ? 'p' : op->ring ? 'r' : 'd';
     ddp__guard_all(e, op);
 }
 

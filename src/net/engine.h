@@ -58,6 +58,8 @@ typedef struct ddp__engine_config {
     double        rate;             /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
     double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
     int           deterministic;    /* rank-order sums only, never ring */
+    size_t        ring_bytes;       /* all-reduces from this size on go round the ring; 0 = by the link,
+                                       SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
     size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at

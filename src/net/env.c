@@ -12,7 +12,7 @@
 static const char *const ddp__env_known[] = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "ADDR", "RUN_ID", "LOG", "NET", "STRATEGY", "PERIOD", "TRANSPORT",
     "PEER_TIMEOUT", "OP_TIMEOUT", "CONNECT_TIMEOUT", "INSECURE", "THREADS", "TCP_CONGESTION",
-    "SOCKET_IFNAME", "DETERMINISTIC", NULL
+    "DETERMINISTIC", NULL
 };
 
 /* A launcher's variables; NULL where it has none. */
@@ -219,7 +219,6 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     env.insecure = ddp__env_get("DREAMDDP_INSECURE");
     env.threads = ddp__env_get("DREAMDDP_THREADS");
     env.tcp_congestion = ddp__env_get("DREAMDDP_TCP_CONGESTION");
-    env.socket_ifname = ddp__env_get("DREAMDDP_SOCKET_IFNAME");
     env.deterministic = ddp__env_get("DREAMDDP_DETERMINISTIC");
     *out = env;
     return DDP_OK;

@@ -14,7 +14,7 @@ typedef struct ddp__env {
     int has_run_id;
     const char *note;       /* NULL, or a sentence for the log about what was concluded */
     const char *log, *net, *strategy, *period, *transport, *peer_timeout, *op_timeout, *connect_timeout,
-               *insecure, *threads, *tcp_congestion, *socket_ifname, *deterministic;
+               *insecure, *threads, *tcp_congestion, *deterministic;
 } ddp__env;
 
 #ifdef __cplusplus

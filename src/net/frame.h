@@ -9,6 +9,7 @@
 typedef enum ddp__frame_type {
     DDP__FRAME_PART = 1,  /* all-reduce: own values for the owner of a segment; needs a credit */
     DDP__FRAME_DATA,      /* broadcast, all-gather, send: needs a credit */
+    DDP__FRAME_SUM,       /* ring all-reduce: partial sum for the next rank; needs a credit */
     DDP__FRAME_RESULT,    /* all-reduce: finished values; the receiver certainly waits for them */
     DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
     DDP__FRAME_HEARTBEAT,

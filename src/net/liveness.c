@@ -78,6 +78,7 @@ void ddp__check_left(ddp__engine *e, int peer)
         const ddp__exchange *x;
         char text[128];
         if (!op || op->state != DDP__OP_ACTIVE || (op->p2p && op->m.peer != peer)) continue;
+        if (op->ring && !ddp__ring_needs(e, op, peer)) continue;
         x = ddp__row(e, op, peer);
         if (op->m.verb == DDP__ALL_REDUCE) ddp__segment(e, op, e->rank, &own_from, &own_to);
         ddp__outgoing(e, op, peer, &from, &to);
@@ -85,7 +86,7 @@ void ddp__check_left(ddp__engine *e, int peer)
             ddp__segment(e, op, peer, &in_from, &in_to);
         else if (op->m.verb == DDP__RECV || (op->m.verb == DDP__BROADCAST && op->m.peer == peer))
             in_to = op->n;
-        if (x->sent >= to - from && x->results >= own_to - own_from &&
+        if (!op->ring && x->sent >= to - from && x->results >= own_to - own_from &&
             (op->m.verb == DDP__ALL_REDUCE ? x->finished : x->taken) >= in_to - in_from && !x->expected)
             continue;
         ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context) and %s still needs it: every "
@@ -126,8 +127,9 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
                        ddp__op_text(e, op, text, sizeof text), now - since, who);
         else
             ddp__fault(e, DDP_TIMEOUT, "%s did not move for %.1f s, with %lu floats still to send or receive: "
-                       "a rank is stopped or the network stalls; raise the time limit if it is merely slow",
-                       ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left);
+                       "a rank %sis stopped or the network stalls; raise the time limit if it is merely slow",
+                       ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left,
+                       op->ring && op->missing ? "did not submit it, " : "");
         return;
     }
     op->warned = 1;

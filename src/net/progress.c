@@ -125,7 +125,7 @@ void ddp__note_waiting(ddp__engine *e, double now)
 {
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        int busy = 0;
+        int busy = 0, hops;
         double earliest;
         if (!op || op->missing == 0 || op->waiting_since >= 0 || op->span.begin < 0) continue;
         for (int r = 0; r < e->world && !busy; r++) {
@@ -133,10 +133,11 @@ void ddp__note_waiting(ddp__engine *e, double now)
             if (r != e->rank) busy = e->peers[r].out_op == op || ddp__op_frame(e, op, r, &f);
         }
         if (busy) continue;
-        earliest = op->active_at + e->link.delay_s;
+        hops = op->ring ? e->world - 1 : 1;
+        earliest = op->active_at + hops * e->link.delay_s;
         if (e->link.rate > 0) {
             size_t first = op->n < e->chunk ? op->n : e->chunk;
-            earliest += (double)(first * sizeof(float)) / e->link.rate;
+            earliest += hops * (double)(first * sizeof(float)) / e->link.rate;
         }
         op->waiting_since = now > earliest ? now : earliest;
     }
@@ -170,7 +171,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         size_t parts, in;
         if (op->p2p && r != op->m.peer) continue;
         memset(x, 0, sizeof *x);
-        if (r == e->rank) continue;
+        if (r == e->rank || op->ring) continue;
         in = ddp__incoming(e, op, r, &parts);
         ddp__outgoing(e, op, r, &from, &to);
         op->left += in + (to - from);
@@ -180,6 +181,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
             op->missing++;
         }
     }
+    if (op->ring) ddp__ring_begin(e, op);
     if (op->left == 0) ddp__complete(e, op, now);
     else ddp__collect_early(e, op, now);
     for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)

@@ -2,35 +2,44 @@
  * where the receiver must stage it, a credit. */
 #include "net/state.h"
 
+/* Something is left that needs a slot at that peer. */
+static int ddp__unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t from, to;
+
+    if (op->ring) return ddp__ring_unsent(e, op, peer);
+    ddp__outgoing(e, op, peer, &from, &to);
+    return ddp__row(e, op, peer)->sent < to - from;
+}
+
 /* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts
  * the slots it occupies there. Whatever the priorities, the oldest operation that is unfinished
  * anywhere must always get a slot: an operation that holds none may take one if the older ones
  * that hold none keep one each; one that holds some leaves a slot to every operation in the window
- * that holds none. One slot is kept for send/recv, whose order is unrelated. */
-static int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer)
+ * that holds none. One slot is kept for send/recv, whose order is unrelated, and one for the sums
+ * that a ring sends on (ring.c), which leave room for older operations only. */
+int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
     int beyond = p->held_p2p > 1 ? p->held_p2p - 1 : 0;
     int free_slots = e->credits - 1 - p->held_collective - beyond;
     int own = op->p2p ? p->held_p2p : ddp__row(e, op, peer)->held;
-    int claims = 0;
+    int claims = 0, bubble = op->ring && !forward;
 
     if (op->p2p && own == 0) return 1;
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
-        size_t from, to;
-        const ddp__exchange *x;
         if (!other || other == op) continue;
-        if (own == 0 && other->ticket > op->ticket) continue;
-        x = ddp__row(e, other, peer);
-        ddp__outgoing(e, other, peer, &from, &to);
-        if (x->held == 0 && x->sent < to - from) claims++;
+        if ((own == 0 || forward) && other->ticket > op->ticket) continue;
+        if (!ddp__unsent(e, other, peer)) continue;
+        if (other->ring) bubble = 1;
+        if (ddp__row(e, other, peer)->held == 0) claims++;
     }
     if (op->p2p && claims == 0) claims = 1;
-    return free_slots > claims;
+    return free_slots > claims + bubble;
 }
 
-static void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count)
+void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count)
 {
     f->type = type;
     f->p2p = op->p2p;
@@ -48,6 +57,7 @@ int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to, at;
 
+    if (op->ring) return ddp__ring_frame(e, op, peer, f);
     if (op->m.verb == DDP__ALL_REDUCE && x->results < op->reduced) {
         size_t count = op->reduced - x->results;
         ddp__segment(e, op, e->rank, &from, &to);
@@ -57,7 +67,7 @@ int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     }
     ddp__outgoing(e, op, peer, &from, &to);
     at = from + x->sent;
-    if (at < to && ddp__may_stage(e, op, peer)) {
+    if (at < to && ddp__may_stage(e, op, peer, 0)) {
         int type = op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
         ddp__describe(f, op, type, at, to - at < e->chunk ? to - at : e->chunk);
         return 1;

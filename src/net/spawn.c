@@ -151,8 +151,9 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         first = r;
     }
     if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s", f->killed,
-                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "");
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
+                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
+                         first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
     if (cancelled && (first >= 0 || f->odd >= 0 || f->sent))
         return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)

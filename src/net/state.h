@@ -17,7 +17,7 @@ enum {
     DDP__ROW_SEND = DDP__WINDOW,
     DDP__ROW_RECV,
     DDP__ROWS,                /* one per window position, one for sends, one for receives */
-    DDP__SLOTS_MIN = 6,       /* one per window position, one for send/recv, one for results */
+    DDP__SLOTS_MIN = 7,       /* one per window position, the ring's bubble, send/recv, results */
     DDP__SLOTS_MAX = 256,
     DDP__SPANS = 4096,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
@@ -40,6 +40,7 @@ typedef struct ddp__op {
     long          ticket;
     uint32_t      seq;         /* among collectives, or among sends or receives with m.peer */
     int           p2p;
+    int           ring;        /* all-reduce by way of ring.c */
     int           row;
     int           done;        /* shared: under the lock */
     ddp__op_state state;
@@ -51,11 +52,16 @@ typedef struct ddp__op {
     ddp__op_span  span;        /* shared: under the lock, except bytes and peer_wait before done */
     int64_t       bytes;
     double        peer_wait;
+    size_t        sums_left, results_left; /* ring: floats not yet given to the next rank */
+    size_t        to_come;                 /* ring: floats the rank before has still to send */
+    int           first_sum, last_sum;     /* ring: slots with partial sums to be sent on */
     uint64_t     *sums;        /* one hash per chunk; NULL: writes are not checked */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
-typedef struct ddp__exchange { /* between one operation and one peer; offsets in floats */
+/* Between one operation and one peer; offsets in floats. In a ring the first four and divergence
+ * are those of the segment with the peer's number instead. */
+typedef struct ddp__exchange {
     size_t sent;       /* contribution or data, bytes fully taken by the wire or under way */
     size_t results;    /* own finished values given to that peer */
     size_t taken;      /* contribution or data of the peer, reduced or stored */
@@ -86,6 +92,7 @@ typedef struct ddp__peer {
     ddp__out_state out_state;
     ddp__frame     out;
     ddp__op       *out_op;      /* whose memory is the payload; NULL: control */
+    int            out_slot;    /* the payload is here instead, or -1 */
     unsigned char  out_head[DDP__FRAME_BYTES];
     size_t         out_sent, out_total;
     int            held_collective, held_p2p;
@@ -124,6 +131,7 @@ struct ddp__engine {
     ddp__link          link;
     int                shaped;        /* frames pass the delay queue */
     size_t             chunk;         /* floats */
+    size_t             ring_bytes;    /* all-reduces from here on are rings */
     int                credits;       /* slots per peer for frames that need one */
     int                extra;         /* slots per peer for results */
     int                slots;         /* both */
@@ -205,7 +213,29 @@ DDP_LIB void ddp__publish(ddp__engine *e);
 DDP_LIB int  ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op);
 /* An operation has a frame that could go to that peer (credits allowing). */
 DDP_LIB int  ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
+/* Room at that peer for one more chunk of an operation; forward: a sum that a ring sends on. */
+DDP_LIB int  ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
+DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count);
+
+/* ring.c */
+/* The size from which on all-reduces are rings. Direct pays 2 delays, the ring 2 (n - 1), but no
+ * incast (0 to 12 % of the transfer 2 (n - 1) / n M / B measured with 4 senders): ring where its extra
+ * delay is at most 10 %. A hop delays by the link's delay and one chunk. Never on unshaped wires,
+ * nor where the round trip outgrows the staging of one peer. */
+DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
+DDP_LIB void   ddp__ring_begin(ddp__engine *e, ddp__op *op);
+/* That peer has still to give or get something. */
+DDP_LIB int    ddp__ring_needs(const ddp__engine *e, const ddp__op *op, int peer);
+/* Something is left that needs a slot at that peer. */
+DDP_LIB int    ddp__ring_unsent(const ddp__engine *e, const ddp__op *op, int peer);
+DDP_LIB int    ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
+/* Accounts for a frame on its way; the slot that holds its payload, or -1: it is in memory. */
+DDP_LIB int    ddp__ring_started(ddp__engine *e, ddp__op *op, const ddp__frame *f);
+/* Accounts for a chunk received; 0 if no rank of this ring would send it. */
+DDP_LIB int    ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
+/* Adds the own values to a partial sum, to be sent on or final. */
+DDP_LIB void   ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, double now);
 
 /* transfer.c: bytes to and from the wire; 1 if anything moved */
 DDP_LIB int    ddp__send_all(ddp__engine *e, double now);

@@ -12,21 +12,23 @@ static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp_
 
     p->out = *f;
     p->out_op = op;
+    p->out_slot = -1;
     p->out_sent = 0;
     p->out_total = DDP__FRAME_BYTES + f->length;
     ddp__frame_encode(f, p->out_head);
     if (op) {
-        ddp__exchange *x = ddp__row(e, op, peer);
+        ddp__exchange *x = ddp__row(e, op, op->ring ? ddp__segment_of(e, op, f->offset) : peer);
         size_t count = f->length / sizeof(float);
         if (f->type == DDP__FRAME_RESULT) {
             x->results += count;
         } else {
             x->sent += count;
-            x->held++;
+            ddp__row(e, op, peer)->held++;
             if (op->p2p) p->held_p2p++;
             else p->held_collective++;
         }
-        (void)ddp__guard_check(e, op, f->offset, count);
+        if (op->ring) p->out_slot = ddp__ring_started(e, op, f);
+        if (p->out_slot < 0) (void)ddp__guard_check(e, op, f->offset, count);
     }
 }
 
@@ -46,6 +48,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
     ddp__peer *p = &e->peers[peer];
     ddp__op *op = p->out_op;
 
+    if (p->out_slot >= 0) ddp__slot_free(e, p->out_slot);
     p->out_state = DDP__OUT_IDLE;
     p->out_op = NULL;
     if (op && e->fault.code == DDP_OK) {
@@ -69,7 +72,10 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, struct iovec *iov)
         at -= DDP__FRAME_BYTES;
     }
     while (at < p->out.length && n < DDP__IOV) {
-        if (p->out_op) {
+        if (p->out_slot >= 0) {
+            iov[n].iov_base = (char *)e->slot[p->out_slot].data + at;
+            iov[n].iov_len = p->out.length - at;
+        } else if (p->out_op) {
             size_t floats = at / sizeof(float), part = at % sizeof(float), here;
             float *data = ddp__memory_at(p->out_op, p->out.offset + floats,
                                          p->out.length / sizeof(float) - floats, &here);
@@ -182,7 +188,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
-    if (!e->shaped && op && !op->m.divergence && p->in.type != DDP__FRAME_PART) {
+    if (!e->shaped && op && !op->m.divergence && (solicited || p->in.type == DDP__FRAME_DATA)) {
         /* Frames of one peer and operation come in order, so nothing of it is pending. */
         if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float))) return 0;
         p->in_op = op;

@@ -177,6 +177,16 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     return net.algorithm == 'r' ? "ring" : net.algorithm == 'd' ? "direct" : "none";
 }
 
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
+{
+    out->begin_s = begin;
+    out->end_s = end;
+    out->step = o->step;
+    out->layer = o->layer;
+    out->kind = kind;
+    out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
+}
+
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
     long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0, s;
@@ -184,19 +194,15 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 
     if (d->engine) ops = ddp__engine_spans(d->engine, -1, DBL_MAX, d->op_scratch, d->op_room);
     /* newest last: when room is short the oldest compute spans are left out */
-    if (ops > room) ops = room;
-    if (d->span_count - oldest > room - ops) oldest = d->span_count - (room - ops);
+    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
     for (s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
     for (i = 0; i < ops; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         if (o->end < 0) continue;
-        out[n].begin_s = o->begin;
-        out[n].end_s = o->end;
-        out[n].step = o->step;
-        out[n].layer = o->layer;
-        out[n].kind = o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM;
-        out[n].bytes = o->bytes;
-        n++;
+        /* as in the statistics: standing still for a slower peer is not communicating */
+        if (o->peer_wait > 0 && n + ops - i < room) ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
     }
     return n;
 }

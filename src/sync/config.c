@@ -149,11 +149,20 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
 {
     ddp_config c = *given;
     ddp__env env;
+    char run[20];
     int owned;
 
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, &c, err));
+    if (env.launcher) {
+        ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
+        ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher, env.note ? "; " : "", env.note ? env.note : "");
+    }
+    if (!c.run_id && env.has_run_id) {
+        snprintf(run, sizeof run, "%016llx", (unsigned long long)env.run_id);
+        c.run_id = run;
+    }
     ddp__config_defaults(&c);
     DDP__TRY(ddp__config_check(&c, err));
     owned = ddp__config_own(&c.addr);

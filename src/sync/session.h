@@ -55,7 +55,7 @@ typedef struct ddp_config {
     size_t         bucket_bytes;    /* wfbp bucket; 25 MiB (the first holds 1 MiB) */
     double         connect_timeout_s; /* 30; DREAMDDP_CONNECT_TIMEOUT */
     double         peer_timeout_s;  /* silence after which a peer is lost; 10; DREAMDDP_PEER_TIMEOUT */
-    double         op_timeout_s;    /* longest operation; 300; DREAMDDP_OP_TIMEOUT */
+    double         op_timeout_s;    /* an operation that stands still for so long fails; 300; DREAMDDP_OP_TIMEOUT */
     int            insecure;        /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
     int            no_env;          /* 1: never read the environment (embedders) */
     int            check_writes;    /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
@@ -73,7 +73,7 @@ typedef struct ddp_step_info {
     float  lr;      /* > 0: learning rate of this step's updates that are still to come */
 } ddp_step_info;
 
-/* Numbers since the plan was adopted (or since the first step where none is needed).
+/* Numbers since the profile steps ended, whatever the strategy, or since ddp_plan_adopt.
  * Shares and times are of this rank. */
 typedef struct ddp_stats {
     long    steps;            /* finished steps in all */
