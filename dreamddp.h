@@ -9645,8 +9645,8 @@ DDP_LIB double ddp__link_send(ddp__link *l, double ready, size_t bytes);
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first
- * sums come back early, within 4..128 KiB. */
+/* Chunk for a rate: half a millisecond of it, so that an urgent frame waits no longer for
+ * any sender and the first sums come back early, within 2..128 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 #ifdef __cplusplus
@@ -9716,7 +9716,7 @@ typedef struct ddp__engine_config {
                                        SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
-    size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
+    size_t        chunk_bytes;      /* 0 = clamp(0.5 ms x rate, 2 KiB, 128 KiB), unshaped 128 KiB; at
                                        most 128 KiB: 8 staging slots in a peer's 1 MiB. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
@@ -10249,8 +10249,8 @@ double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 
 size_t ddp__link_chunk(double rate)
 {
-    double bytes = rate > 0 ? rate * 0.001 : 128.0 * 1024;
-    if (bytes < 4.0 * 1024) bytes = 4.0 * 1024;
+    double bytes = rate > 0 ? rate * 0.0005 : 128.0 * 1024;
+    if (bytes < 2.0 * 1024) bytes = 2.0 * 1024;
     if (bytes > 128.0 * 1024) bytes = 128.0 * 1024;
     return (size_t)bytes / 64 * 64;
 }

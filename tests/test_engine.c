@@ -643,7 +643,7 @@ static void a_lost_or_silent_peer_is_named_with_operation_and_layer(void **state
 }
 
 /* Two ranks; rank 0 submits and writes to its layer before rank 1 joins. */
-static void write_in_flight(net_rank *me, void *user)
+static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
 {
     static float data[2][4096];
     ddp__piece piece;

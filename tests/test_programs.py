@@ -178,11 +178,13 @@ mistake("data that is empty", 1, ["empty", "seq"], "--data empty", files={"empty
 mistake("data of one byte", 1, ["one", "1 byte"], "--data one", files={"one": "x"})
 mistake("data that is a directory", 1, ["directory"], "--data .")
 mistake("data shorter than a window", 2, ["short|windows", "seq"], "--data few", files={"few": "a few letters"})
-for spec in ["100", "abc", "-1mbit,5ms", "0mbit,1ms", "nan,1ms", "100mbit,5", "100mbit,-5ms", "100mbit,5ms,3", ",", ""]:
+for spec in ["100", "abc", "-1mbit,5ms", "0mbit,1ms", "nan,1ms", "100mbit,5", "100mbit,-5ms", "100mbit,5ms,3",
+             ",", ""]:
     mistake("net '%s'" % spec, 2, [re.escape(spec), "100mbit,20ms"], "--workers 2 --net " + spec)
 for flag in ["--profile", "--emulate-compute"]:
     for what, words, text in [
-            ("a missing column", ["bad.csv", "line 1", "backward_s"], csv("a,1,1,2", header="layer,params,forward_s,comm_s")),
+            ("a missing column", ["bad.csv", "line 1", "backward_s"],
+             csv("a,1,1,2", header="layer,params,forward_s,comm_s")),
             ("a missing value", ["bad.csv", "line 2", "backward_s"], csv("a,1,1,,2")),
             ("a time that is nan", ["bad.csv", "line 2", "nan"], csv("a,1,1,nan,2")),
             ("a negative time", ["bad.csv", "line 3", "-1"], csv("a,1,1,1,1", "b,1,1,-1,2")),
@@ -191,7 +193,8 @@ for flag in ["--profile", "--emulate-compute"]:
     mistake("%s that is not there" % flag, 1, ["no.csv", "No such file"], "--workers 2 %s no.csv" % flag)
 mistake("--profile for another model", 1, ["two.csv", "2 rows", "4 layers"], "--workers 2 --profile two.csv",
         files={"two.csv": csv("a,1,1,1,1", "b,1,1,1,1")})
-mistake("--plan for another period", 1, ["plan.json", "period 2", "period 4"], "--workers 2 --period 4 --plan plan.json",
+mistake("--plan for another period", 1, ["plan.json", "period 2", "period 4"],
+        "--workers 2 --period 4 --plan plan.json",
         files={"plan.json": '{"sets": [[0, 1], [2, 3]]}'})
 mistake("--plan for fewer layers", 1, ["plan.json", "layer 3"], "--workers 2 --period 2 --plan plan.json",
         files={"plan.json": '{"sets": [[0], [1, 2]]}'})
@@ -222,7 +225,8 @@ def check(folder):
 @case("stdout that is full, and stdout that is closed")
 def check(folder):
     for command in ["exec %s %s >/dev/full", "%s %s | :; exit ${PIPESTATUS[0]}"]:
-        out, err = run(folder, "-c", command % (TRAIN, " ".join(SMALL + ["--steps", "4"])), program="/bin/bash", code=1)
+        out, err = run(folder, "-c", command % (TRAIN, " ".join(SMALL + ["--steps", "4"])),
+                       program="/bin/bash", code=1)
         sentence(err, "space|pipe")
 
 
@@ -256,11 +260,13 @@ def check(folder):
 def check(folder):
     addr = "127.0.0.1:%d" % free_port()
     ranks = [start(folder, *SMALL, "--steps", 6, "--json", "r%d" % r,
-                   env={"DREAMDDP_RANK": str(r), "DREAMDDP_WORLD_SIZE": "3", "DREAMDDP_ADDR": addr}) for r in range(3)]
+                   env={"DREAMDDP_RANK": str(r), "DREAMDDP_WORLD_SIZE": "3",
+                        "DREAMDDP_ADDR": addr}) for r in range(3)]
     ended = [finish(p, folder) for p in ranks]
     expect([e[0] for e in ended] == [0, 0, 0], "exit codes: %s" % ended)
     expect(result(ended[0][1])["workers"] == 3, "not three workers: " + ended[0][1])
-    expect([os.path.exists(os.path.join(folder, "r%d" % r)) for r in range(3)] == [True, False, False], "who wrote results?")
+    expect([os.path.exists(os.path.join(folder, "r%d" % r)) for r in range(3)] == [True, False, False],
+           "who wrote results?")
 
 
 def disagree(name, first, second, *words):
@@ -282,7 +288,8 @@ def check(folder):
         s.bind(("127.0.0.1", 0))
         s.listen()
         port = s.getsockname()[1]
-        out, err = run(folder, *SMALL, "--steps", 4, "--workers", 2, "--rank", 0, "--addr", "127.0.0.1:%d" % port, code=1)
+        out, err = run(folder, *SMALL, "--steps", 4, "--workers", 2, "--rank", 0, "--addr",
+                       "127.0.0.1:%d" % port, code=1)
         sentence(err, str(port), "in use")
 
 
@@ -378,7 +385,8 @@ lost("the first worker is stopped", signal.SIGSTOP, 0, 30, {"DREAMDDP_PEER_TIMEO
 @case("a killed rank among ranks started by hand")
 def check(folder):
     addr = "127.0.0.1:%d" % free_port()
-    ranks = [start(folder, *LONG, "--workers", 3, "--rank", r, "--addr", addr, "--net", "100mbit,1ms") for r in range(3)]
+    ranks = [start(folder, *LONG, "--workers", 3, "--rank", r, "--addr", addr, "--net",
+                   "100mbit,1ms") for r in range(3)]
     time.sleep(2)
     expect(all(p.poll() is None for p in ranks), "ended early")
     ranks[1].kill()
@@ -437,7 +445,8 @@ def check(folder):
 def check(folder):
     more = [*HASHES, *PERIOD, "--strategy", "ssgd"]
     first = train(folder, *more)["param_hash"]
-    for args, same in [([], True), (["--threads", "2"], True), (["--net", "200mbit,1ms"], True), (["--seed", "8"], False)]:
+    for args, same in [([], True), (["--threads", "2"], True), (["--net", "200mbit,1ms"], True),
+                       (["--seed", "8"], False)]:
         h = train(folder, *more, *args)["param_hash"]
         expect((h == first) == same, "%s: %s against %s" % (args, h, first))
 
@@ -457,12 +466,14 @@ def check(folder):
         events = [json.loads(line) for line in f]
     kinds = [e["event"] for e in events]
     expect(kinds == ["run", "profile", "plan"] + ["step"] * 24 + ["result"], "events: %s" % kinds)
-    expect({"command", "version", "seed", "host"} <= {k for k, v in events[0].items() if v is not None}, str(events[0]))
+    expect({"command", "version", "seed", "host"} <= {k for k, v in events[0].items() if v is not None},
+           str(events[0]))
     steps = [e for e in events if e["event"] == "step"]
     expect(all({"step", "loss", "step_ms", "wait_ms", "bytes"} <= set(e) for e in steps), "keys of " + str(steps[0]))
     expect([e["step"] for e in steps] == list(range(24)), "step numbers")
     expect(sum(e["wait_ms"] is None for e in steps) <= 2, "wait_ms is unknown")
-    expect({"strategy", "workers", "step_ms", "hidden_pct", "bytes_sent", "final_loss", "time_to_loss_s", "param_hash"}
+    expect({"strategy", "workers", "step_ms", "hidden_pct", "bytes_sent", "final_loss", "time_to_loss_s",
+            "param_hash"}
            <= set(events[-1]), "keys of " + str(events[-1]))
     expect(sorted(sum(events[2]["sets"], [])) == list(range(LAYERS)), "the plan is " + str(events[2]["sets"]))
     with open(os.path.join(folder, "x.json")) as f:
@@ -501,7 +512,8 @@ def check(folder):
 @case("clipping is refused where gradients are not known in time")
 def check(folder):
     for s in STRATEGIES:
-        code, out, err = finish(start(folder, *SMALL, "--steps", 8, "--workers", 2, "--clip", 0.1, "--strategy", s), folder)
+        code, out, err = finish(start(folder, *SMALL, "--steps", 8, "--workers", 2, "--clip", 0.1,
+                                      "--strategy", s), folder)
         expect(code in (0, 2), "%s: exit %d: %s" % (s, code, err))
         if code:
             sentence(err, "clip")
@@ -572,7 +584,8 @@ def attempt(which):
 
 def main(words):
     chosen = [c for c in CASES if not words or any(w in c[0] for w in words)]
-    missing = [n for n in ("train_gpt", "own_loop", "quickstart", "plan") if not os.path.exists(os.path.join(BUILD, n))]
+    programs = ("train_gpt", "own_loop", "quickstart", "plan")
+    missing = [n for n in programs if not os.path.exists(os.path.join(BUILD, n))]
     if missing:
         print("not built: %s; run make all first" % " ".join(missing))
         print("0 passed, %d failed, 0 skipped" % len(chosen))
@@ -582,7 +595,8 @@ def main(words):
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         for name, why, seconds in pool.map(attempt, chosen):
             failed += bool(why)
-            print("%-6s %5.1f s  %s%s" % ("FAILED" if why else "ok", seconds, name, ": " + why if why else ""), flush=True)
+            print("%-6s %5.1f s  %s%s" % ("FAILED" if why else "ok", seconds, name, ": " + why if why else ""),
+                  flush=True)
     print("%d passed, %d failed, 0 skipped" % (len(chosen) - failed, failed))
     return 1 if failed else 0
 

