@@ -31,18 +31,15 @@ TSAN_SKIP :=
 
 all: $(EXAMPLES) $(BENCHES)
 
-build:
-	@mkdir -p build/include build/plain build/asan build/tsan
-
-deps: | build
+deps:
 	@tools/deps.sh build
-deps-test: | build
+deps-test:
 	@tools/deps.sh test
 
 # ---- programs: the generated header, nothing else ----
-build/%: examples/%.c dreamddp.h $(wildcard examples/*.h) | deps
+build/%: examples/%.c dreamddp.h $(wildcard examples/*.h) | deps build
 	$(COMPILE) $(WARN) -I. $< -o $@ $(LIBS)
-build/%: bench/%.c dreamddp.h $(wildcard bench/*.h examples/*.h) | deps
+build/%: bench/%.c dreamddp.h $(wildcard bench/*.h examples/*.h) | deps build
 	$(COMPILE) $(WARN) -I. -Iexamples $< -o $@ $(LIBS)
 
 quickstart: build/quickstart
@@ -66,12 +63,15 @@ check-compile: | deps-test
 
 # ---- tests: src/ itself, so that debuggers and sanitizers name its files ----
 TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) -Isrc -Itests
-build/plain/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build
+build/plain/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build/plain
 	$(TEST_COMPILE) $< -o $@ $(LIBS) -lcmocka
-build/asan/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build
+build/asan/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build/asan
 	$(TEST_COMPILE) -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ $(LIBS) -lcmocka
-build/tsan/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build
+build/tsan/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build/tsan
 	$(TEST_COMPILE) -fsanitize=thread $< -o $@ $(LIBS) -lcmocka
+
+build build/plain build/asan build/tsan:
+	@mkdir -p $@
 
 tests-plain: $(addprefix build/plain/,$(TESTS))
 tests-asan:  $(addprefix build/asan/,$(TESTS))

@@ -9685,7 +9685,7 @@ typedef struct ddp__message {
     float             scale;       /* all-reduce: multiplied into the sum once; 0 = 1 */
     int               peer;        /* root, destination or source */
     long              step;        /* tag: for errors, traces and the mismatch check */
-    int               layer;       /* tag: layer index, or -1; named by ddp__engine_config.layer_name */
+    int               layer;       /* tag: layer index, named by ddp__engine_config.layer_name; or one of those below */
     int               priority;    /* smaller first among the operations in flight */
     int               filler;      /* 1: bubble filling, left out of the hidden share */
     double           *divergence;  /* NULL, or receives sum((average - own)^2) over this rank's
@@ -9693,6 +9693,8 @@ typedef struct ddp__message {
 } ddp__message;
 
 typedef struct ddp__engine ddp__engine;
+
+enum { DDP__NO_LAYER = -1, DDP__ALL_LAYERS = -2 };
 
 /* One finished (or still running: end < 0) operation, for traces and the hidden share. */
 typedef struct ddp__op_span {
@@ -9717,7 +9719,7 @@ typedef struct ddp__engine_config {
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
     size_t        chunk_bytes;      /* 0 = clamp(0.5 ms x rate, 2 KiB, 128 KiB), unshaped 128 KiB; at
-                                       most 128 KiB: 8 staging slots in a peer's 1 MiB. Same on all ranks */
+                                       most 128 KiB: 7 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
@@ -9787,10 +9789,11 @@ enum {
     DDP__ROWS,                /* one per window position, one for sends, one for receives */
     DDP__SLOTS_MIN = 7,       /* one per window position, the ring's bubble, send/recv, results */
     DDP__SLOTS_MAX = 256,
-    DDP__SPANS = 4096,
+    DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES ((size_t)1 << 20) /* per peer: 4 chunks of 256 KiB, or more smaller ones */
+/* Slots of one peer; with bookkeeping and, between threads, the pair's buffer, below 1 MiB + 16 KiB. */
+#define DDP__STAGING_BYTES ((size_t)7 << 17)
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     float *data;
@@ -10043,7 +10046,7 @@ DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
 DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
 /* "all-reduce of layer h.0.mlp (step 12)" */
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-/* "layer h.0.mlp" or "no layer" */
+/* "layer h.0.mlp", "all layers" or "a plain buffer" */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 
 /* spans.c; under the lock */
@@ -11707,7 +11710,7 @@ const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t r
 
     if (name) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, "no layer");
+    else snprintf(buf, room, layer == DDP__ALL_LAYERS ? "all layers" : "a plain buffer");
     return buf;
 }
 
@@ -12132,7 +12135,7 @@ static void ddp__dimension(ddp__engine *e)
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
     if (most > 0 && bytes > most) bytes = most;
-    if (bytes > DDP__STAGING_BYTES / 8) bytes = DDP__STAGING_BYTES / 8;
+    if (bytes > DDP__STAGING_BYTES / DDP__SLOTS_MIN) bytes = DDP__STAGING_BYTES / DDP__SLOTS_MIN;
     bytes = bytes < 64 ? 64 : bytes / 64 * 64;
     slots = DDP__STAGING_BYTES / bytes;
     if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
@@ -14603,7 +14606,7 @@ static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin
     out->begin_s = begin;
     out->end_s = end;
     out->step = o->step;
-    out->layer = o->layer;
+    out->layer = o->layer >= 0 ? o->layer : -1;
     out->kind = kind;
     out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
 }
@@ -14875,7 +14878,7 @@ static ddp_status ddp__ssgd_step_end(ddp_ctx *d)
 {
     if (d->engine && d->all_gradient_pieces) {
         long ticket;
-        DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, -1, &ticket));
+        DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, DDP__ALL_LAYERS, &ticket));
         DDP__TRY(ddp__ticket_wait(d, ticket, -1, &d->host.error));
     }
     ddp__update_all(d);
@@ -15179,7 +15182,7 @@ ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, i
     m.scale = scale;
     m.peer = peer;
     m.step = d->step;
-    m.layer = -1;
+    m.layer = DDP__NO_LAYER;
     m.filler = 1;
     DDP__TRY(ddp__engine_submit(d->engine, &m, &ticket, err));
     return ddp__engine_wait(d->engine, ticket, err);
@@ -15299,7 +15302,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
     for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
-    d->op_room = d->cfg.trace_spans > 0 ? 4096 : 4 * d->layers + 64;
+    d->op_room = d->cfg.trace_spans > 0 ? 2048 : 4 * d->layers + 64;
     d->merge_room = per_step + d->op_room;
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);

@@ -191,8 +191,8 @@ static ddp_status write_lines(quickstart *q, const char *path, ddp_error *err)
         const training_result *r = q->result[s];
         ddp_jsonl_plan(j, &q->data_, &q->run[s]);
         for (i = 0; i < r->steps; i++)
-            ddp_jsonl_step(j, strategies[s], i, r->step[i].loss, 1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)), NAN,
-                           r->step[i].bytes, s >= 2 ? r->step[i].divergence : NAN);
+            ddp_jsonl_step(j, strategies[s], i, r->step[i].loss, 1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)),
+                           1e3 * r->wait_s[i], r->step[i].bytes, s >= 2 ? r->step[i].divergence : NAN);
         ddp_jsonl_result(j, &q->data_, &q->run[s]);
     }
     return ddp_jsonl_close(j, err);
@@ -221,23 +221,15 @@ static ddp_status report(quickstart *q, ddp_error *err)
 static ddp_status prepare(quickstart *q, ddp_error *err)
 {
     training *t = &q->t;
-    FILE *cpu = fopen("/proc/cpuinfo", "r");
-    char line[256];
 
-    snprintf(q->host, sizeof q->host, "%ld processors", sysconf(_SC_NPROCESSORS_ONLN));
-    while (cpu && fgets(line, sizeof line, cpu))
-        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
-            snprintf(q->host, sizeof q->host, "%ld x%.100s", sysconf(_SC_NPROCESSORS_ONLN), strchr(line, ':') + 1);
-            q->host[strcspn(q->host, "\n")] = 0;
-            break;
-        }
-    if (cpu) fclose(cpu);
+    training_host(q->host, sizeof q->host);
     q->tokens = ddp_tokens_open(q->data, err);
     if (!q->tokens) return err->code;
     if (ddp_tokens_split(q->tokens, 0.1, q->seq, &t->train, &t->val, err)) return err->code;
     t->model.vocabulary = ddp_tokens_vocabulary(q->tokens), t->model.context = q->seq, t->model.layers = q->layers;
     t->model.heads = q->heads, t->model.dim = q->dim, t->model.batch = q->batch;
     t->model.deviation = training_deviation(q->dim);
+    if (training_check(&t->model, err)) return err->code;
     t->optimizer = ddp_adamw((float)q->lr, 0.9f, 0.999f, 1e-8f, 0.01f);
     t->schedule.base = q->lr, t->schedule.warmup = 10, t->schedule.kind = DDP_LR_COSINE, t->schedule.total = q->steps;
     t->schedule.min_ratio = 0.1;
@@ -263,13 +255,11 @@ int main(int argc, char **argv)
 {
     static quickstart q;
     ddp_error err;
-    int code, s, i;
-    size_t at = 0;
+    int code, s;
 
     q.data = "dreamddp.h", q.net = "80mbit,1ms", q.out = "quickstart";
     q.steps = 100, q.workers = 4, q.period = 5, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4, q.dim = 64, q.seq = 64, q.lr = 3e-3;
-    for (i = 0; i < argc && at < sizeof q.command; i++)
-        at += (size_t)snprintf(q.command + at, sizeof q.command - at, "%s%s", i ? " " : "", argv[i]);
+    cli_command(argc, argv, q.command, sizeof q.command);
     code = parse(&q, argc, argv);
     if (code < 0) code = check(&q);
     if (code >= 0) return code;

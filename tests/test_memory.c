@@ -130,7 +130,7 @@ static void all_is_given_back(void)
 
 /* ---- training under the counters ---- */
 
-enum { RANKS = 4, LAYERS = 3, COUNT = 700 };
+enum { RANKS = 8, LAYERS = 3, COUNT = 700 };
 
 /* What the ranks report, in memory shared with worker processes. */
 typedef struct outcome {
@@ -321,7 +321,7 @@ static void a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone(voi
         print_message("%s, 1 worker, %zu parameters: %.1f MiB\n", ddp_strategy_name(strategies[s]), params, (double)alone / 1048576);
         assert_true(alone > 4 * params * sizeof(float)); /* parameters, gradients, two moments */
         for (tcp = 0; tcp < (strategies[s] == DDP_DREAMDDP ? 2 : 1); tcp++)
-            for (world = strategies[s] == DDP_DREAMDDP ? 2 : 4; world <= 4; world++) {
+            for (world = strategies[s] == DDP_DREAMDDP ? 2 : 4; world <= (strategies[s] == DDP_DREAMDDP ? 8 : 4); world += world == 4 ? 4 : 1) {
                 size_t allowed = ((size_t)1 << 20) + (size_t)(world - 1) * 4 * chunk;
                 size_t more = peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) - alone;
                 print_message("%s, %d workers, %s: %zu KiB more, %zu allowed; engine %zu\n", ddp_strategy_name(strategies[s]), world,

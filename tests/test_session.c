@@ -556,7 +556,7 @@ static int computes_for_a_while(ddp_ctx *d, trial *t)
         if (!(p->forward_s[l] >= 0.0019 * (l + 1)) || !(p->backward_s[l] >= 0.0039 * (l + 1))) return DDP_FAILED;
         if (strcmp(p->name[l], l == 0 ? "first" : l == 1 ? "second" : "third")) return DDP_FAILED;
     }
-    t->flag = ddp_plan_get(d) != NULL && ddp_plan_get(d)->cost == DDP_COST_WINDOW;
+    if (ddp_rank(d) == 0) t->flag = ddp_plan_get(d) != NULL && ddp_plan_get(d)->cost == DDP_COST_WINDOW;
     return 0;
 }
 
@@ -605,7 +605,7 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
         if (!bad) bad = ddp_step_end(d);
     }
     /* planned anew with the slower link: the plan's own figures, not only the estimate, moved */
-    t->flag = before > 0 && d->link.beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
+    if (ddp_rank(d) == 0) t->flag = before > 0 && d->link.beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
     return bad;
 }
 

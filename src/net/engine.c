@@ -196,7 +196,7 @@ static void ddp__dimension(ddp__engine *e)
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
     if (most > 0 && bytes > most) bytes = most;
-    if (bytes > DDP__STAGING_BYTES / 8) bytes = DDP__STAGING_BYTES / 8;
+    if (bytes > DDP__STAGING_BYTES / DDP__SLOTS_MIN) bytes = DDP__STAGING_BYTES / DDP__SLOTS_MIN;
     bytes = bytes < 64 ? 64 : bytes / 64 * 64;
     slots = DDP__STAGING_BYTES / bytes;
     if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;

@@ -31,7 +31,7 @@ typedef struct ddp__message {
     float             scale;       /* all-reduce: multiplied into the sum once; 0 = 1 */
     int               peer;        /* root, destination or source */
     long              step;        /* tag: for errors, traces and the mismatch check */
-    int               layer;       /* tag: layer index, or -1; named by ddp__engine_config.layer_name */
+    int               layer;       /* tag: layer index, named by ddp__engine_config.layer_name; or one of those below */
     int               priority;    /* smaller first among the operations in flight */
     int               filler;      /* 1: bubble filling, left out of the hidden share */
     double           *divergence;  /* NULL, or receives sum((average - own)^2) over this rank's
@@ -39,6 +39,8 @@ typedef struct ddp__message {
 } ddp__message;
 
 typedef struct ddp__engine ddp__engine;
+
+enum { DDP__NO_LAYER = -1, DDP__ALL_LAYERS = -2 };
 
 /* One finished (or still running: end < 0) operation, for traces and the hidden share. */
 typedef struct ddp__op_span {
@@ -63,7 +65,7 @@ typedef struct ddp__engine_config {
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
     size_t        chunk_bytes;      /* 0 = clamp(0.5 ms x rate, 2 KiB, 128 KiB), unshaped 128 KiB; at
-                                       most 128 KiB: 8 staging slots in a peer's 1 MiB. Same on all ranks */
+                                       most 128 KiB: 7 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */

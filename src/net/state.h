@@ -19,10 +19,11 @@ enum {
     DDP__ROWS,                /* one per window position, one for sends, one for receives */
     DDP__SLOTS_MIN = 7,       /* one per window position, the ring's bubble, send/recv, results */
     DDP__SLOTS_MAX = 256,
-    DDP__SPANS = 4096,
+    DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES ((size_t)1 << 20) /* per peer: 4 chunks of 256 KiB, or more smaller ones */
+/* Slots of one peer; with bookkeeping and, between threads, the pair's buffer, below 1 MiB + 16 KiB. */
+#define DDP__STAGING_BYTES ((size_t)7 << 17)
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     float *data;
@@ -275,7 +276,7 @@ DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
 DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
 /* "all-reduce of layer h.0.mlp (step 12)" */
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-/* "layer h.0.mlp" or "no layer" */
+/* "layer h.0.mlp", "all layers" or "a plain buffer" */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 
 /* spans.c; under the lock */

@@ -182,7 +182,7 @@ static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin
     out->begin_s = begin;
     out->end_s = end;
     out->step = o->step;
-    out->layer = o->layer;
+    out->layer = o->layer >= 0 ? o->layer : -1;
     out->kind = kind;
     out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
 }

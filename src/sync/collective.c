@@ -21,7 +21,7 @@ ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, i
     m.scale = scale;
     m.peer = peer;
     m.step = d->step;
-    m.layer = -1;
+    m.layer = DDP__NO_LAYER;
     m.filler = 1;
     DDP__TRY(ddp__engine_submit(d->engine, &m, &ticket, err));
     return ddp__engine_wait(d->engine, ticket, err);

@@ -63,7 +63,7 @@ static ddp_status ddp__ssgd_step_end(ddp_ctx *d)
 {
     if (d->engine && d->all_gradient_pieces) {
         long ticket;
-        DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, -1, &ticket));
+        DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, DDP__ALL_LAYERS, &ticket));
         DDP__TRY(ddp__ticket_wait(d, ticket, -1, &d->host.error));
     }
     ddp__update_all(d);
