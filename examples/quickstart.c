@@ -34,8 +34,8 @@ static int parse(quickstart *q, int argc, char **argv)
         {"--data", CLI_TEXT, &q->data, "FILE", "text to learn [dreamddp.h]"},
         {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [100]"},
         {"--workers", CLI_COUNT, &q->workers, "N", "worker processes [4]"},
-        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "every worker's link [80mbit,1ms]"},
-        {"--period", CLI_COUNT, &q->period, "H", "steps in which each layer is averaged once [5]"},
+        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "every worker's link [70mbit,1ms]"},
+        {"--period", CLI_COUNT, &q->period, "H", "steps in which each layer is averaged once [4]"},
         {"--layers", CLI_COUNT, &q->layers, "N", "transformer blocks [6]"},
         {"--heads", CLI_COUNT, &q->heads, "N", "attention heads [4]"},
         {"--dim", CLI_COUNT, &q->dim, "N", "width [64]"},
@@ -67,7 +67,7 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
     cfg.period = (int)q->period;
     cfg.net = q->net;
     cfg.seed = (uint64_t)q->seed;
-    cfg.profile_steps = 11; /* four workers share two cores: times scatter */
+    cfg.profile_steps = 21; /* four workers share two cores: times scatter */
     cfg.trace_spans = TRAINING_SPANS / 2;
     cfg.cancel = &cli_interrupted;
     q->result[s] = training_result_new((int)q->workers, q->steps, (int)q->period);
@@ -246,7 +246,7 @@ static int check(const quickstart *q)
 {
     if (q->workers < 1 || q->workers > 64) fprintf(stderr, "quickstart: --workers %ld: 1 to 64 are possible here\n", q->workers);
     else if (q->period < 1) fprintf(stderr, "quickstart: --period %ld: H is at least 1 step\n", q->period);
-    else if (q->steps < 20) fprintf(stderr, "quickstart: --steps %ld: at least 20, the first six are for measuring\n", q->steps);
+    else if (q->steps < 30) fprintf(stderr, "quickstart: --steps %ld: at least 30, the first 21 are for measuring\n", q->steps);
     else return -1;
     return 2;
 }
@@ -257,8 +257,8 @@ int main(int argc, char **argv)
     ddp_error err;
     int code, s;
 
-    q.data = "dreamddp.h", q.net = "80mbit,1ms", q.out = "quickstart";
-    q.steps = 100, q.workers = 4, q.period = 5, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4, q.dim = 64, q.seq = 64, q.lr = 3e-3;
+    q.data = "dreamddp.h", q.net = "70mbit,1ms", q.out = "quickstart";
+    q.steps = 100, q.workers = 4, q.period = 4, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4, q.dim = 64, q.seq = 64, q.lr = 3e-3;
     cli_command(argc, argv, q.command, sizeof q.command);
     code = parse(&q, argc, argv);
     if (code < 0) code = check(&q);

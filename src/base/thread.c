@@ -2,6 +2,29 @@
 #include "base/clock.h"
 #include "base/memory.h"
 
+/* syscall() is hidden where a libc header came first under strict C. */
+#if defined(__linux__) && (defined(__GLIBC__) ? defined(__USE_MISC) : defined(_GNU_SOURCE))
+#include <sys/syscall.h>
+#endif
+
+void ddp__thread_prompt(void)
+{
+#if defined(SYS_sched_getattr) && defined(SYS_sched_setattr)
+    struct { /* sched_setattr(2) */
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t  nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } a;
+
+    memset(&a, 0, sizeof a);
+    if (syscall(SYS_sched_getattr, 0, &a, (unsigned)sizeof a, 0u) || a.policy != 0) return; /* not SCHED_OTHER */
+    a.runtime = 100000; /* nanoseconds, the least that is allowed */
+    (void)syscall(SYS_sched_setattr, 0, &a, 0u);
+#endif
+}
+
 int ddp__cond_init(pthread_cond_t *c)
 {
 #ifdef __APPLE__

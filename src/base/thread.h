@@ -17,6 +17,11 @@ extern "C" {
 /* Sleeps until ddp_now() >= when (seconds), whatever signals arrive. */
 DDP_LIB void ddp__sleep_until(double when);
 
+/* Asks the scheduler to run the calling thread soon after it wakes, for the little it has to do,
+ * even where computing threads keep every core busy: short time slices, which need no privilege
+ * (Linux 6.12 and later; elsewhere nothing happens). */
+DDP_LIB void ddp__thread_prompt(void);
+
 /* A condition variable on the monotonic clock. */
 DDP_LIB int ddp__cond_init(pthread_cond_t *c);
 /* Waits for c until ddp_now() reaches when; when < 0 waits without limit. 0, or ETIMEDOUT. */

@@ -114,6 +114,7 @@ static void *ddp__engine_main(void *arg)
     ddp__engine *e = (ddp__engine *)arg;
     double now = ddp_now(), next_check = now;
 
+    ddp__thread_prompt();
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
         int moved;

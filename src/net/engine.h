@@ -64,7 +64,7 @@ typedef struct ddp__engine_config {
                                        SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
-    size_t        chunk_bytes;      /* 0 = clamp(0.5 ms x rate, 2 KiB, 128 KiB), unshaped 128 KiB; at
+    size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
                                        most 128 KiB: 7 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */

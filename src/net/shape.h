@@ -25,8 +25,8 @@ DDP_LIB double ddp__link_send(ddp__link *l, double ready, size_t bytes);
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: half a millisecond of it, so that an urgent frame waits no longer for
- * any sender and the first sums come back early, within 2..128 KiB. */
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums
+ * come back early, within 4..128 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 #ifdef __cplusplus
