@@ -41,7 +41,7 @@ static int parse(quickstart *q, int argc, char **argv)
         {"--dim", CLI_COUNT, &q->dim, "N", "width [64]"},
         {"--seq", CLI_COUNT, &q->seq, "N", "tokens per sequence [64]"},
         {"--batch", CLI_COUNT, &q->batch, "N", "sequences per worker and step [4]"},
-        {"--lr", CLI_REAL, &q->lr, "X", "learning rate of AdamW [0.003]"},
+        {"--lr", CLI_REAL, &q->lr, "X", "learning rate of AdamW [0.004]"},
         {"--seed", CLI_COUNT, &q->seed, "N", "of parameters and data order [1]"},
         {"--out", CLI_TEXT, &q->out, "PREFIX", "of the files that are written [quickstart]"},
     };
@@ -230,7 +230,7 @@ static ddp_status prepare(quickstart *q, ddp_error *err)
     t->model.heads = q->heads, t->model.dim = q->dim, t->model.batch = q->batch;
     t->model.deviation = training_deviation(q->dim);
     if (training_check(&t->model, err)) return err->code;
-    t->optimizer = ddp_adamw((float)q->lr, 0.9f, 0.999f, 1e-8f, 0.01f);
+    t->optimizer = ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* short memory: the run is short */
     t->schedule.base = q->lr, t->schedule.warmup = 10, t->schedule.kind = DDP_LR_COSINE, t->schedule.total = q->steps;
     t->schedule.min_ratio = 0.1;
     t->steps = q->steps, t->accumulate = 1, t->seed = (uint64_t)q->seed, t->workers = (int)q->workers, t->period = (int)q->period;
@@ -258,7 +258,7 @@ int main(int argc, char **argv)
     int code, s;
 
     q.data = "dreamddp.h", q.net = "70mbit,1ms", q.out = "quickstart";
-    q.steps = 100, q.workers = 4, q.period = 4, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4, q.dim = 64, q.seq = 64, q.lr = 3e-3;
+    q.steps = 100, q.workers = 4, q.period = 4, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4, q.dim = 64, q.seq = 64, q.lr = 4e-3;
     cli_command(argc, argv, q.command, sizeof q.command);
     code = parse(&q, argc, argv);
     if (code < 0) code = check(&q);

@@ -11,7 +11,7 @@
 
 typedef struct program {
     const char *strategy, *transport, *model, *optimizer, *schedule, *solver, *cost, *fill;
-    const char *net, *data, *addr, *profile, *plan, *emulate, *json, *trace;
+    const char *net, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
     long   period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
     long   layers, heads, dim, seq;
     double lr, clip, weight_decay, dropout, held_out, emulate_scale;
@@ -90,6 +90,8 @@ static int parse(program *p, int argc, char **argv)
         {"--check-writes", CLI_FLAG, &p->check_writes, "", "report writes to a layer that is in flight"},
         {"--json", CLI_TEXT, &p->json, "FILE", "JSON lines of the run"},
         {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run, opens in Perfetto"},
+        {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
+         "write the measured profile, for --profile and `plan`"},
         {"--quiet", CLI_FLAG, &p->quiet, "", "no progress line"},
     };
 
@@ -362,6 +364,28 @@ static ddp_status write_files(const program *p, ddp_error *err)
     return s;
 }
 
+static ddp_status write_profile(const program *p, ddp_error *err)
+{
+    const training_result *r = p->t.result;
+    double alpha = r->rank[0].stats.link.alpha_s, measured = 0;
+    ddp_profile out;
+    ddp_status s;
+    int l;
+
+    for (l = 0; l < r->layers; l++) measured += r->backward_s[l];
+    if (!(measured > 0)) return refuse(err, "--write-profile %s: there is no profile; --steps %ld end before it is measured", p->write_profile, p->steps);
+    s = ddp_profile_new(r->layers, &out, err);
+    if (s != DDP_OK) return s;
+    for (l = 0; l < r->layers; l++) {
+        out.name[l] = strdup(r->name[l]);
+        out.params[l] = r->params[l], out.forward_s[l] = r->forward_s[l];
+        out.backward_s[l] = r->backward_s[l], out.comm_s[l] = r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
+    }
+    s = ddp_profile_write(&out, p->write_profile, err);
+    ddp_profile_free(&out);
+    return s;
+}
+
 /* What the JSON lines say of a run that failed. */
 static void write_failure(const program *p, const ddp_error *why)
 {
@@ -384,6 +408,7 @@ static ddp_status finish(const program *p, ddp_error *err)
     ddp_jsonl_end(out);
     s = ddp_jsonl_close(out, err);
     if (s == DDP_OK && (p->json || p->trace)) s = write_files(p, err);
+    if (s == DDP_OK && p->write_profile) s = write_profile(p, err);
     return s;
 }
 
@@ -395,6 +420,7 @@ static ddp_status run(program *p, ddp_error *err)
     if (s == DDP_OK) s = prepare(p, err);
     if (s == DDP_OK) s = check_writable(p->json, err);
     if (s == DDP_OK) s = check_writable(p->trace, err);
+    if (s == DDP_OK) s = check_writable(p->write_profile, err);
     if (s != DDP_OK) return s;
     configure(p);
     s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
