@@ -8,6 +8,7 @@ runs in its own folder; beyond what it checks itself, no program may leave a pro
 group, a temporary file, or more than one line of complaint behind.
 """
 import concurrent.futures
+import csv as csv_module
 import json
 import os
 import re
@@ -507,6 +508,18 @@ def check(folder):
     write(folder, "text", "abcdefgh" * 100)  # 800 tokens, 720 of them to learn from: 44 windows
     r = train(folder, *SMALL, "--workers", 2, "--epochs", 2)
     expect(r["steps"] == 22, "%d steps, not 2 x 44 / (2 x 2)" % r["steps"])
+
+
+@case("the measured profile is written, read back and planned with")
+def check(folder):
+    run(folder, *SMALL, *PERIOD, "--steps", 12, "--workers", 2, "--net", "100mbit,1ms", "--write-profile", "p.csv")
+    with open(os.path.join(folder, "p.csv")) as f:
+        rows = list(csv_module.DictReader(f))
+    expect(len(rows) == LAYERS and all(float(r["backward_s"]) > 0 and float(r["comm_s"]) > 0.001 for r in rows), str(rows))
+    run(folder, *SMALL, *PERIOD, "--steps", 12, "--workers", 2, "--profile", "p.csv")
+    out, err = run(folder, *SMALL, "--steps", 2, "--workers", 2, "--write-profile", "q.csv", code=2)
+    sentence(err, "q.csv", "profile")
+    expect(not os.path.exists(os.path.join(folder, "q.csv")), "a profile of nothing was written")
 
 
 @case("clipping is refused where gradients are not known in time")
