@@ -7300,7 +7300,8 @@ typedef struct ddp__wire_table {
 
 struct ddp__wire {
     const ddp__wire_table *table;
-    int rank, world;
+    int    rank, world;
+    size_t pair_bytes; /* memory of its own that it takes per peer */
 };
 
 #endif /* DDP_NET_WIRE_H */
@@ -7866,6 +7867,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
     t->base.table = &ddp__threads_table;
     t->base.rank = rank;
     t->base.world = hub->world;
+    t->base.pair_bytes = DDP__RING_BYTES;
     t->hub = hub;
     ddp__atomic_add(&hub->refs, 1);
     *out = &t->base;
@@ -9747,7 +9749,7 @@ typedef struct ddp__engine_config {
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
     size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
-                                       most 128 KiB: 7 staging slots for a peer. Same on all ranks */
+                                       most 128 KiB: 7 or 8 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
@@ -9820,8 +9822,8 @@ enum {
     DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
-/* Slots of one peer; with bookkeeping and, between threads, the pair's buffer, below 1 MiB + 16 KiB. */
-#define DDP__STAGING_BYTES ((size_t)7 << 17)
+#define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
+#define DDP__CHUNK_MAX     ((size_t)128 << 10)
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     float *data;
@@ -12081,7 +12083,7 @@ static void *ddp__engine_main(void *arg)
     ddp__engine *e = (ddp__engine *)arg;
     double now = ddp_now(), next_check = now;
 
-    ddp__thread_prompt();
+    if (e->link.rate > 0) ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
         int moved;
@@ -12164,9 +12166,9 @@ static void ddp__dimension(ddp__engine *e)
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
     if (most > 0 && bytes > most) bytes = most;
-    if (bytes > DDP__STAGING_BYTES / DDP__SLOTS_MIN) bytes = DDP__STAGING_BYTES / DDP__SLOTS_MIN;
+    if (bytes > DDP__CHUNK_MAX) bytes = DDP__CHUNK_MAX;
     bytes = bytes < 64 ? 64 : bytes / 64 * 64;
-    slots = DDP__STAGING_BYTES / bytes;
+    slots = (DDP__STAGING_BYTES - (e->wire ? e->wire->pair_bytes : 0)) / bytes;
     if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
     if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
     if (slots < DDP__SLOTS_MIN) slots = DDP__SLOTS_MIN;

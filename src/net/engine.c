@@ -114,7 +114,7 @@ static void *ddp__engine_main(void *arg)
     ddp__engine *e = (ddp__engine *)arg;
     double now = ddp_now(), next_check = now;
 
-    ddp__thread_prompt();
+    if (e->link.rate > 0) ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
         int moved;
@@ -197,9 +197,9 @@ static void ddp__dimension(ddp__engine *e)
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
     if (most > 0 && bytes > most) bytes = most;
-    if (bytes > DDP__STAGING_BYTES / DDP__SLOTS_MIN) bytes = DDP__STAGING_BYTES / DDP__SLOTS_MIN;
+    if (bytes > DDP__CHUNK_MAX) bytes = DDP__CHUNK_MAX;
     bytes = bytes < 64 ? 64 : bytes / 64 * 64;
-    slots = DDP__STAGING_BYTES / bytes;
+    slots = (DDP__STAGING_BYTES - (e->wire ? e->wire->pair_bytes : 0)) / bytes;
     if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
     if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
     if (slots < DDP__SLOTS_MIN) slots = DDP__SLOTS_MIN;

@@ -65,7 +65,7 @@ typedef struct ddp__engine_config {
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
     size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
-                                       most 128 KiB: 7 staging slots for a peer. Same on all ranks */
+                                       most 128 KiB: 7 or 8 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */

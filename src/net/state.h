@@ -22,8 +22,8 @@ enum {
     DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
-/* Slots of one peer; with bookkeeping and, between threads, the pair's buffer, below 1 MiB + 16 KiB. */
-#define DDP__STAGING_BYTES ((size_t)7 << 17)
+#define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
+#define DDP__CHUNK_MAX     ((size_t)128 << 10)
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     float *data;

@@ -23,7 +23,8 @@ typedef struct ddp__wire_table {
 
 struct ddp__wire {
     const ddp__wire_table *table;
-    int rank, world;
+    int    rank, world;
+    size_t pair_bytes; /* memory of its own that it takes per peer */
 };
 
 #endif /* DDP_NET_WIRE_H */

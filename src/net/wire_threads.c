@@ -274,6 +274,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
     t->base.table = &ddp__threads_table;
     t->base.rank = rank;
     t->base.world = hub->world;
+    t->base.pair_bytes = DDP__RING_BYTES;
     t->hub = hub;
     ddp__atomic_add(&hub->refs, 1);
     *out = &t->base;
