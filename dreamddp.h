@@ -9724,7 +9724,11 @@ typedef struct ddp__message {
 
 typedef struct ddp__engine ddp__engine;
 
-enum { DDP__NO_LAYER = -1, DDP__ALL_LAYERS = -2 };
+enum {
+    DDP__WINDOW = 16, /* most collectives in flight */
+    DDP__NO_LAYER = -1,
+    DDP__ALL_LAYERS = -2
+};
 
 /* One finished (or still running: end < 0) operation, for traces and the hidden share. */
 typedef struct ddp__op_span {
@@ -9779,6 +9783,8 @@ DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, lon
 /* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
+/* How many collectives are in flight at a time: the oldest not yet complete. */
+DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
 /* The engine's first error, DDP_OK while it is healthy. */
@@ -9813,17 +9819,16 @@ DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
 #define DDP_NET_STATE_H
 
 enum {
-    DDP__WINDOW = 4,          /* collectives in flight: the oldest not yet complete */
     DDP__ROW_SEND = DDP__WINDOW,
     DDP__ROW_RECV,
     DDP__ROWS,                /* one per window position, one for sends, one for receives */
-    DDP__SLOTS_MIN = 7,       /* one per window position, the ring's bubble, send/recv, results */
     DDP__SLOTS_MAX = 256,
     DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
 #define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
+#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     float *data;
@@ -9936,6 +9941,7 @@ struct ddp__engine {
     int                credits;       /* slots per peer for frames that need one */
     int                extra;         /* slots per peer for results */
     int                slots;         /* both */
+    int                width;         /* collectives in flight, at most DDP__WINDOW */
     size_t             block_bytes, delay_bytes;
 
     ddp__op           *ops;           /* ring of cfg.queue, by ticket */
@@ -10503,7 +10509,7 @@ void ddp__activate(ddp__engine *e, double now)
                 place = &e->peers[op->m.peer].recv_op;
                 row = DDP__ROW_RECV;
             } else {
-                while (row < DDP__WINDOW - 1 && e->window[row]) row++;
+                while (row < e->width - 1 && e->window[row]) row++;
                 place = &e->window[row];
             }
             if (*place) continue;
@@ -10725,7 +10731,7 @@ static int ddp__ring_prev(const ddp__engine *e) { return (e->rank + e->world - 1
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float)), bytes;
-    double window = (double)(e->credits - DDP__WINDOW - 1) * chunk;
+    double window = (double)(e->credits - e->width - 1) * chunk;
 
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
@@ -11794,11 +11800,20 @@ static const ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     const ddp__op *op = ddp__oldest_op(e, peer);
-    char text[128];
+    const char *when = op ? " during " : "";
+    char text[128], layer[64];
 
+    text[0] = '\0';
+    if (op) {
+        ddp__op_text(e, op, text, sizeof text);
+    } else if (e->span_count > 0) { /* nothing in flight: what was last */
+        const ddp__op_span *last = &e->spans[(e->span_count - 1) % DDP__SPANS];
+        when = " after ";
+        snprintf(text, sizeof text, "%s of %s (step %ld)", ddp__verb_name((int)last->verb),
+                 ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
+    }
     ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s%s: %s; restart the job from its last checkpoint",
-               peer, e->wire->table->peer_name(e->wire, peer), op ? " during " : "",
-               op ? ddp__op_text(e, op, text, sizeof text) : "", why);
+               peer, e->wire->table->peer_name(e->wire, peer), when, text, why);
 }
 
 void ddp__check_left(ddp__engine *e, int peer)
@@ -12171,7 +12186,11 @@ static void ddp__dimension(ddp__engine *e)
     slots = (DDP__STAGING_BYTES - (e->wire ? e->wire->pair_bytes : 0)) / bytes;
     if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
     if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
-    if (slots < DDP__SLOTS_MIN) slots = DDP__SLOTS_MIN;
+    /* Where chunks are small an operation is short against its latency: more of them then. Decided
+     * by the chunk alone, so that it is the same over threads and TCP. */
+    e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
+    /* one per operation in flight, the ring's bubble, send/recv, results */
+    if (slots < (size_t)e->width + 3) slots = (size_t)e->width + 3;
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = 1;
@@ -12263,6 +12282,8 @@ static void ddp__notify(ddp__engine *e)
     pthread_cond_broadcast(&e->changed);
     if (sleeping) e->wire->table->wake(e->wire);
 }
+
+int ddp__engine_width(const ddp__engine *e) { return e->width; }
 
 void ddp__engine_close(ddp__engine *e)
 {
@@ -15536,10 +15557,15 @@ static ddp_link ddp__link_nominal(const ddp_ctx *d)
 
 static void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
+    /* only so many operations are in flight, and each takes alpha at least */
+    double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) : 0;
     int l;
 
     p->alpha_s = d->link.alpha_s;
-    for (l = 0; l < d->layers; l++) p->comm_s[l] = d->link.beta_s * (double)ddp__unit_wire_bytes(d, &d->unit[l]);
+    for (l = 0; l < d->layers; l++) {
+        double bytes = (double)ddp__unit_wire_bytes(d, &d->unit[l]), seconds = d->link.beta_s * bytes;
+        p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
+    }
 }
 
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
@@ -15752,6 +15778,35 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
+/* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
+ * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
+ * where it costs at most one per cent on the link as measured. */
+static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
+{
+    ddp_profile slower = *p;
+    ddp_plan other;
+    ddp_status s;
+    int l;
+
+    DDP__TRY(ddp_plan_partial(p, o, plan, err));
+    slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
+    for (l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
+    slower.alpha_s *= 1.1;
+    memset(&other, 0, sizeof other);
+    s = slower.comm_s ? ddp_plan_partial(&slower, o, &other, err)
+                      : ddp__fail(err, DDP_MEMORY, "out of memory planning %d layers", p->layers);
+    if (s == DDP_OK) s = ddp_plan_evaluate(p, other.cost, &other, err);
+    if (s == DDP_OK && other.objective_s <= 1.01 * plan->objective_s) {
+        ddp_plan swap = *plan;
+        *plan = other;
+        other = swap;
+    }
+    ddp_plan_free(&other);
+    DDP_FREE(slower.comm_s);
+    if (s != DDP_OK) ddp_plan_free(plan);
+    return s;
+}
+
 static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_plan_options o;
@@ -15760,7 +15815,7 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     ddp__plan_options(d, &o);
     memset(&plan, 0, sizeof plan);
-    if (d->rank == 0) s = ddp_plan_partial(p, &o, &plan, err);
+    if (d->rank == 0) s = d->cfg.paper ? ddp_plan_partial(p, &o, &plan, err) : ddp__plan_with_slack(p, &o, &plan, err);
     else s = ddp_plan_new(d->layers, o.period, &plan, err);
     DDP__TRY(s);
     if (!plan.solver) plan.solver = o.solver;

@@ -370,7 +370,7 @@ def lost(name, number, which, seconds, env=None):
         os.kill(ranks[which], number)
         code, out, err = finish(p, folder, seconds=seconds)
         expect(code == 3, "exit %d, expected 3: %s" % (code, err))
-        sentence(err, "rank %d" % (which % 4), "during .*(layer|step)")
+        sentence(err, "rank %d" % (which % 4), "(during|after) .*(layer|step)")
         with open(os.path.join(folder, "x.jsonl")) as f:
             events = [json.loads(line) for line in f]
         expect([e["event"] for e in events] == ["run", "error"], "the JSON lines say %s" % events)

@@ -202,7 +202,11 @@ static void ddp__dimension(ddp__engine *e)
     slots = (DDP__STAGING_BYTES - (e->wire ? e->wire->pair_bytes : 0)) / bytes;
     if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
     if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
-    if (slots < DDP__SLOTS_MIN) slots = DDP__SLOTS_MIN;
+    /* Where chunks are small an operation is short against its latency: more of them then. Decided
+     * by the chunk alone, so that it is the same over threads and TCP. */
+    e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
+    /* one per operation in flight, the ring's bubble, send/recv, results */
+    if (slots < (size_t)e->width + 3) slots = (size_t)e->width + 3;
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = 1;
@@ -294,6 +298,8 @@ static void ddp__notify(ddp__engine *e)
     pthread_cond_broadcast(&e->changed);
     if (sleeping) e->wire->table->wake(e->wire);
 }
+
+int ddp__engine_width(const ddp__engine *e) { return e->width; }
 
 void ddp__engine_close(ddp__engine *e)
 {

@@ -40,7 +40,11 @@ typedef struct ddp__message {
 
 typedef struct ddp__engine ddp__engine;
 
-enum { DDP__NO_LAYER = -1, DDP__ALL_LAYERS = -2 };
+enum {
+    DDP__WINDOW = 16, /* most collectives in flight */
+    DDP__NO_LAYER = -1,
+    DDP__ALL_LAYERS = -2
+};
 
 /* One finished (or still running: end < 0) operation, for traces and the hidden share. */
 typedef struct ddp__op_span {
@@ -95,6 +99,8 @@ DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, lon
 /* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
+/* How many collectives are in flight at a time: the oldest not yet complete. */
+DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
 /* The engine's first error, DDP_OK while it is healthy. */

@@ -62,11 +62,20 @@ static const ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     const ddp__op *op = ddp__oldest_op(e, peer);
-    char text[128];
+    const char *when = op ? " during " : "";
+    char text[128], layer[64];
 
+    text[0] = '\0';
+    if (op) {
+        ddp__op_text(e, op, text, sizeof text);
+    } else if (e->span_count > 0) { /* nothing in flight: what was last */
+        const ddp__op_span *last = &e->spans[(e->span_count - 1) % DDP__SPANS];
+        when = " after ";
+        snprintf(text, sizeof text, "%s of %s (step %ld)", ddp__verb_name((int)last->verb),
+                 ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
+    }
     ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s%s: %s; restart the job from its last checkpoint",
-               peer, e->wire->table->peer_name(e->wire, peer), op ? " during " : "",
-               op ? ddp__op_text(e, op, text, sizeof text) : "", why);
+               peer, e->wire->table->peer_name(e->wire, peer), when, text, why);
 }
 
 void ddp__check_left(ddp__engine *e, int peer)

@@ -212,7 +212,7 @@ void ddp__activate(ddp__engine *e, double now)
                 place = &e->peers[op->m.peer].recv_op;
                 row = DDP__ROW_RECV;
             } else {
-                while (row < DDP__WINDOW - 1 && e->window[row]) row++;
+                while (row < e->width - 1 && e->window[row]) row++;
                 place = &e->window[row];
             }
             if (*place) continue;

@@ -31,7 +31,7 @@ static int ddp__ring_prev(const ddp__engine *e) { return (e->rank + e->world - 1
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float)), bytes;
-    double window = (double)(e->credits - DDP__WINDOW - 1) * chunk;
+    double window = (double)(e->credits - e->width - 1) * chunk;
 
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;

@@ -13,17 +13,16 @@
 #include "net/shape.h"
 
 enum {
-    DDP__WINDOW = 4,          /* collectives in flight: the oldest not yet complete */
     DDP__ROW_SEND = DDP__WINDOW,
     DDP__ROW_RECV,
     DDP__ROWS,                /* one per window position, one for sends, one for receives */
-    DDP__SLOTS_MIN = 7,       /* one per window position, the ring's bubble, send/recv, results */
     DDP__SLOTS_MAX = 256,
     DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
 #define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
+#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     float *data;
@@ -136,6 +135,7 @@ struct ddp__engine {
     int                credits;       /* slots per peer for frames that need one */
     int                extra;         /* slots per peer for results */
     int                slots;         /* both */
+    int                width;         /* collectives in flight, at most DDP__WINDOW */
     size_t             block_bytes, delay_bytes;
 
     ddp__op           *ops;           /* ring of cfg.queue, by ticket */
