@@ -45,7 +45,7 @@ build/%: bench/%.c dreamddp.h $(wildcard bench/*.h examples/*.h) | deps build
 quickstart: build/quickstart
 	build/quickstart
 
-# docs/benchmarks.md; 15 minutes on a quiet machine, one with BENCH=--quick
+# docs/benchmarks.md; 12 minutes on a quiet machine, two with BENCH=--quick
 bench: all
 	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
 	@for b in bench/allreduce.py bench/overlap.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done

@@ -225,7 +225,7 @@ def check(folder):
 
 @case("stdout that is full, and stdout that is closed")
 def check(folder):
-    for command in ["exec %s %s >/dev/full", "%s %s | :; exit ${PIPESTATUS[0]}"]:
+    for command in ["exec %s %s >/dev/full", "(sleep 0.5; exec %s %s) | :; exit ${PIPESTATUS[0]}"]:
         out, err = run(folder, "-c", command % (TRAIN, " ".join(SMALL + ["--steps", "4"])),
                        program="/bin/bash", code=1)
         sentence(err, "space|pipe")
