@@ -9140,7 +9140,14 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
         const char *world = l->world;
         /* inside sbatch, without srun, every process would be rank 0 */
         if (i == DDP__LAUNCHED_SLURM) {
-            if (!ddp__env_get("SLURM_STEP_ID") || !ddp__env_get(l->rank)) continue;
+            if (!ddp__env_get("SLURM_STEP_ID") || !ddp__env_get(l->rank)) {
+                int tasks = 1;
+                DDP__TRY(ddp__env_int(world, 1, INT_MAX, &tasks, err));
+                if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
+                    env->note = "this Slurm job has several tasks, but this process was started by the batch script, "
+                                "not by srun: it trains alone; start it with srun";
+                continue;
+            }
             if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
         }
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
@@ -15174,9 +15181,13 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, &c, err));
-    if (env.launcher) {
+    if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
-        ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher, env.note ? "; " : "", env.note ? env.note : "");
+        if (env.launcher)
+            ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher,
+                     env.note ? "; " : "", env.note ? env.note : "");
+        else if (given->world < 1)
+            ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
     }
     if (!c.run_id && env.has_run_id) {
         snprintf(run, sizeof run, "%016llx", (unsigned long long)env.run_id);

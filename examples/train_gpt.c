@@ -234,7 +234,8 @@ static ddp_status prepare(program *p, ddp_error *err)
     if (load(p, err)) return err->code;
     if (p->epochs) {
         long per_step = p->workers * p->batch * p->accumulate;
-        p->steps = (p->epochs * ddp_tokens_windows(&t->train) + per_step - 1) / per_step;
+        t->windows = p->epochs * ddp_tokens_windows(&t->train);
+        p->steps = (t->windows + per_step - 1) / per_step;
     }
     t->schedule.base = p->lr, t->schedule.warmup = p->warmup, t->schedule.total = p->steps;
     t->schedule.min_ratio = 0.1, t->schedule.step_size = p->steps / 3 + 1, t->schedule.gamma = 0.1;

@@ -52,6 +52,7 @@ typedef struct training {
     ddp_optimizer     optimizer;
     ddp_lr_schedule   schedule;
     long              steps, accumulate;
+    long              windows;      /* 0, or what all workers together train on instead of steps */
     uint64_t          seed;
     int               workers, period;
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
@@ -179,7 +180,10 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     m->graph = ddp_graph_new(d);
     m->loss = ddp_gpt2(m->graph, &t->model, NULL);
     bad = ddp_graph_build(m->graph);
-    if (bad) return bad;
+    if (bad) {
+        if (m->graph) ddp_abort(d, ddp_graph_error(m->graph)->msg); /* the peers learn why this rank leaves */
+        return bad;
+    }
     m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
     m->labels = (int32_t *)ddp_data(m->graph, "labels");
     m->layers = ddp_layer_count(m->graph);
@@ -378,7 +382,7 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
 /* The loop of one rank: what ddp_launch calls. */
 static int training_run(ddp_ctx *d, void *user)
 {
-    training *t = (training *)user;
+    training own_copy = *(const training *)user, *t = &own_copy;
     training_result *r = t->result;
     training_rank *own = training_place(r, ddp_rank(d));
     training_model m;
@@ -388,6 +392,11 @@ static int training_run(ddp_ctx *d, void *user)
     long step;
     int bad = training_build(d, t, &m);
 
+    if (t->windows) { /* the launcher may have started more workers than the command line says */
+        long per_step = (long)(t->model.batch * t->accumulate * ddp_world(d));
+        t->steps = t->schedule.total = (t->windows + per_step - 1) / per_step;
+        t->schedule.step_size = t->steps / 3 + 1;
+    }
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     ddp_progress_start(&progress, ddp_rank(d) == 0 && t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();

@@ -76,7 +76,7 @@ static void launchers_are_recognised_in_order(void **state)
          "Slurm", 0, 2, 0, "10.1.1.1:29500"},
         {{"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_NODES=1"},
          "Slurm", 0, 2, 0, "127.0.0.1:29500"},
-        {{"SLURM_PROCID=0", "SLURM_NTASKS=2"}, NULL, 0, 1, 0, ""}, /* sbatch without srun */
+        {{"SLURM_PROCID=0", "SLURM_NTASKS=2"}, NULL, 0, 1, 0, ""},
         {{"RANK=", "WORLD_SIZE="}, NULL, 0, 1, 0, ""},
     };
     size_t i;
@@ -168,6 +168,24 @@ static void the_agent_of_torchrun_is_avoided_and_said_so(void **state)
     assert_null(env.note);
 }
 
+static void a_batch_script_without_srun_is_told_so(void **state)
+{
+    static const char *const script[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4", NULL};
+    static const char *const alone[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=1", NULL};
+    static const char *const step[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_STEP_ID=0", NULL};
+    ddp__env env;
+    ddp_error err;
+    (void)state;
+    assert_int_equal(read_with(script, &env, &err), DDP_OK);
+    assert_null(env.launcher);
+    assert_int_equal(env.world, 1);
+    assert_non_null(strstr(env.note, "start it with srun"));
+    assert_int_equal(read_with(alone, &env, &err), DDP_OK);
+    assert_null(env.note);
+    assert_int_equal(read_with(step, &env, &err), DDP_OK);
+    assert_null(env.note);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +193,7 @@ int main(void)
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(run_ids_and_settings_are_handed_on),
         cmocka_unit_test(the_agent_of_torchrun_is_avoided_and_said_so),
+        cmocka_unit_test(a_batch_script_without_srun_is_told_so),
     };
     return cmocka_run_group_tests(tests, forget, NULL);
 }

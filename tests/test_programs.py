@@ -508,6 +508,20 @@ def check(folder):
     write(folder, "text", "abcdefgh" * 100)  # 800 tokens, 720 of them to learn from: 44 windows
     r = train(folder, *SMALL, "--workers", 2, "--epochs", 2)
     expect(r["steps"] == 22, "%d steps, not 2 x 44 / (2 x 2)" % r["steps"])
+    addr = "127.0.0.1:%d" % free_port()
+    ranks = [start(folder, *SMALL, "--epochs", 3, env={"DREAMDDP_RANK": str(r), "DREAMDDP_WORLD_SIZE": "3",
+                                                       "DREAMDDP_ADDR": addr}) for r in range(3)]
+    ended = [finish(p, folder) for p in ranks]
+    expect([e[0] for e in ended] == [0, 0, 0], "exit codes: %s" % ended)
+    expect(result(ended[0][1])["steps"] == 22, "of a launcher's three workers: " + ended[0][1])
+
+
+@case("a batch script without srun trains alone and warns")
+def check(folder):
+    code, out, err = finish(start(folder, *SMALL, "--steps", 2, env={
+        "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "DREAMDDP_LOG": "warn"}), folder)
+    expect(code == 0 and result(out)["workers"] == 1, "exit %d: %s" % (code, err))
+    expect(err.count("start it with srun") == 1, "stderr: " + err)
 
 
 @case("the measured profile is written, read back and planned with")

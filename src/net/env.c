@@ -158,7 +158,14 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
         const char *world = l->world;
         /* inside sbatch, without srun, every process would be rank 0 */
         if (i == DDP__LAUNCHED_SLURM) {
-            if (!ddp__env_get("SLURM_STEP_ID") || !ddp__env_get(l->rank)) continue;
+            if (!ddp__env_get("SLURM_STEP_ID") || !ddp__env_get(l->rank)) {
+                int tasks = 1;
+                DDP__TRY(ddp__env_int(world, 1, INT_MAX, &tasks, err));
+                if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
+                    env->note = "this Slurm job has several tasks, but this process was started by the batch script, "
+                                "not by srun: it trains alone; start it with srun";
+                continue;
+            }
             if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
         }
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;

@@ -155,9 +155,13 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, &c, err));
-    if (env.launcher) {
+    if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
-        ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher, env.note ? "; " : "", env.note ? env.note : "");
+        if (env.launcher)
+            ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher,
+                     env.note ? "; " : "", env.note ? env.note : "");
+        else if (given->world < 1)
+            ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
     }
     if (!c.run_id && env.has_run_id) {
         snprintf(run, sizeof run, "%016llx", (unsigned long long)env.run_id);
