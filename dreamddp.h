@@ -9591,7 +9591,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_FAREWELL   /* answer to goodbye: everything before it was read */
 } ddp__frame_type;
 
-/* verb, count, layer and step describe the sender's operation, for the mismatch check. */
+/* verb, count and layer describe the sender's operation, for the mismatch check. */
 typedef struct ddp__frame {
     int      type;
     int      p2p;    /* seq counts send/recv of this pair instead of collectives */
@@ -9601,7 +9601,7 @@ typedef struct ddp__frame {
     uint32_t offset; /* first float of this chunk */
     uint32_t length; /* payload bytes */
     int32_t  layer;
-    uint32_t step;
+    uint32_t sent;   /* emulated links: when the last byte left, microseconds of the sender's clock */
 } ddp__frame;
 
 #ifdef __cplusplus
@@ -9609,7 +9609,7 @@ extern "C" {
 #endif
 
 /* Little-endian: magic u16, version u8, type:4 p2p:1 verb:3, seq, count, offset, length, layer,
- * step, CRC32C of the 28 bytes before it (a stream out of step is found at once). */
+ * sent, CRC32C of the 28 bytes before it (a stream out of step is found at once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
 /* 1, or 0 if magic, version or checksum are wrong. */
 DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);
@@ -9677,8 +9677,10 @@ extern "C" {
 /* A frame that could go at time ready occupies the uplink after the frames before it; returns
  * when its last byte has left. An idle link saves up nothing. */
 DDP_LIB double ddp__link_send(ddp__link *l, double ready, size_t bytes);
-/* A frame whose last byte reached this rank at arrival; returns when it counts as received.
- * Alone: arrival + delay; behind others: one serialisation after the one before. */
+/* A frame whose last byte reached this rank at arrival; returns when it would count as received if
+ * it were next. Alone: arrival + delay; behind others: one serialisation after the one before. */
+DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
+/* The same, and it is next. */
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
@@ -9886,7 +9888,8 @@ typedef struct ddp__exchange {
 
 typedef struct ddp__slot {
     ddp__frame f;
-    double     arrived, due; /* due: when the emulated link delivers it */
+    double     arrived;      /* read from the wire */
+    double     reached;      /* the emulated link's end, had nobody been late */
     int        next;         /* free list, pending list or delay queue */
     int        peer;
     float     *data;
@@ -9922,6 +9925,9 @@ typedef struct ddp__peer {
     int            in_slot;     /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
     double         last_got;
+    uint32_t       transit;      /* microseconds from sent to read, plus the difference of the clocks, */
+    double         transit_at;   /* of the quickest frame so far; 0: none yet */
+    double         reached;      /* by the last frame: those of one peer stay in order */
     int            free_slot, solicited, staged; /* slots in use, by kind of frame */
     int            first_pending, last_pending;
     int            goodbye_read, abort_read, left, farewell, closed;
@@ -9959,12 +9965,13 @@ struct ddp__engine {
     ddp__slot         *slot;          /* world x slots */
     ddp__control      *control;       /* ring of the delay queue */
     int                control_room, control_first, control_count;
-    int                first_due, last_due; /* delay queue of slots, in order of due */
+    int                first_due, last_due; /* delay queue of slots, in order of reached */
     unsigned char     *want_send, *want_recv;
     const float      **terms;
 
     ddp__op           *window[DDP__WINDOW];
     long               taken;         /* tickets below were seen by the comm thread */
+    long               begun;         /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
     uint32_t           next_seq;      /* of the next collective to become active */
     int                dirty;         /* a position or a queued operation may have become free */
@@ -10012,7 +10019,7 @@ DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, si
 DDP_LIB float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *here);
 /* Subtracts floats from what is left; completes the operation at zero. Its memory stays valid
  * until the end of the comm thread's round. */
-DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats, double now);
+DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
 /* Fills the window and the send/recv positions from the queue. */
@@ -10147,7 +10154,7 @@ void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
     ddp__put32(head + 12, f->offset);
     ddp__put32(head + 16, f->length);
     ddp__put32(head + 20, (uint32_t)f->layer);
-    ddp__put32(head + 24, f->step);
+    ddp__put32(head + 24, f->sent);
     ddp__put32(head + 28, ddp__crc32c(head, 28));
 }
 
@@ -10164,7 +10171,7 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
     f->offset = ddp__get32(head + 12);
     f->length = ddp__get32(head + 16);
     f->layer = (int32_t)ddp__get32(head + 20);
-    f->step = ddp__get32(head + 24);
+    f->sent = ddp__get32(head + 24);
     return f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_FAREWELL;
 }
 /* ==== end net/frame.c ==== */
@@ -10271,7 +10278,7 @@ double ddp__link_send(ddp__link *l, double ready, size_t bytes)
     return l->up_free;
 }
 
-double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
+double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
     double done = arrival + l->delay_s;
     if (l->rate > 0) {
@@ -10279,8 +10286,14 @@ double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
          * is here at arrival + delay, so its first one entered our downlink bytes/rate before. */
         double behind = l->down_free + (double)bytes / l->rate;
         if (behind > done) done = behind;
-        l->down_free = done;
     }
+    return done;
+}
+
+double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
+{
+    double done = ddp__link_due(l, arrival, bytes);
+    l->down_free = done;
     return done;
 }
 
@@ -10377,8 +10390,10 @@ float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *he
     return s->data + (offset - s->start);
 }
 
-static void ddp__complete(ddp__engine *e, ddp__op *op, double now)
+static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
+    double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+
     op->state = DDP__OP_DONE;
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] == op) e->window[i] = NULL;
@@ -10402,10 +10417,10 @@ static void ddp__complete(ddp__engine *e, ddp__op *op, double now)
     e->dirty = 1;
 }
 
-void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats, double now)
+void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats)
 {
     op->left -= floats;
-    if (op->left == 0) ddp__complete(e, op, now);
+    if (op->left == 0) ddp__complete(e, op);
 }
 
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
@@ -10467,7 +10482,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
             e->memory.reduce(own, e->terms, 0, 1, here, op->m.scale, divergence);
             done += here;
         }
-        ddp__complete(e, op, now);
+        ddp__complete(e, op);
         return;
     }
     for (int r = 0; r < e->world; r++) {
@@ -10486,7 +10501,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         }
     }
     if (op->ring) ddp__ring_begin(e, op);
-    if (op->left == 0) ddp__complete(e, op, now);
+    if (op->left == 0) ddp__complete(e, op);
     else ddp__collect_early(e, op, now);
     for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)
         if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);
@@ -10596,7 +10611,7 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
     f->offset = (uint32_t)offset;
     f->length = (uint32_t)(count * sizeof(float));
     f->layer = op->m.layer;
-    f->step = (uint32_t)op->m.step;
+    f->sent = 0;
 }
 
 int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
@@ -11077,7 +11092,7 @@ static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s
     }
     if (op->ring) ddp__guard_update(e, op, s->f.offset, count); /* it will be sent on */
     ddp__op_moves(e, op, now);
-    ddp__op_advance(e, op, count, now);
+    ddp__op_advance(e, op, count);
 }
 
 /* Sums every chunk of the own segment of which all contributions are here. */
@@ -11184,7 +11199,7 @@ void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *
     }
     if (op->ring) ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
     ddp__op_moves(e, op, now);
-    ddp__op_advance(e, op, f->length / sizeof(float), now);
+    ddp__op_advance(e, op, f->length / sizeof(float));
 }
 
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
@@ -11236,16 +11251,24 @@ enum { DDP__IOV = 17 };
 
 /* ---- sending ---- */
 
-static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op)
+/* Rounded up: a frame must not seem to arrive earlier than it may. */
+static uint32_t ddp__microseconds(double t)
+{
+    return (uint32_t)(uint64_t)ceil(t * 1e6);
+}
+
+/* leaves: when the frame's last byte has left the emulated uplink. */
+static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double leaves)
 {
     ddp__peer *p = &e->peers[peer];
 
     p->out = *f;
+    p->out.sent = ddp__microseconds(leaves);
     p->out_op = op;
     p->out_slot = -1;
     p->out_sent = 0;
     p->out_total = DDP__FRAME_BYTES + f->length;
-    ddp__frame_encode(f, p->out_head);
+    ddp__frame_encode(&p->out, p->out_head);
     if (op) {
         ddp__exchange *x = ddp__row(e, op, op->ring ? ddp__segment_of(e, op, f->offset) : peer);
         size_t count = f->length / sizeof(float);
@@ -11268,7 +11291,7 @@ int ddp__start_control(ddp__engine *e, int peer)
     ddp__op *op;
 
     if (!ddp__next_frame(e, peer, &f, &op)) return 0;
-    ddp__start_frame(e, peer, &f, op);
+    ddp__start_frame(e, peer, &f, op, ddp_now());
     e->peers[peer].out_state = DDP__OUT_WRITING;
     return 1;
 }
@@ -11285,7 +11308,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
         op->bytes += p->out.length;
         ddp__atomic_add(&e->stats.payload_sent, (int64_t)p->out.length);
         ddp__op_moves(e, op, now);
-        ddp__op_advance(e, op, p->out.length / sizeof(float), now);
+        ddp__op_advance(e, op, p->out.length / sizeof(float));
     }
 }
 
@@ -11370,10 +11393,10 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     }
     if (chosen < 0) return 0;
     if (best_op) e->next_peer = (chosen + 1) % e->world;
-    ddp__start_frame(e, chosen, &best, best_op);
-    if (best_op) ddp__op_moves(e, best_op, now);
     e->up_peer = chosen;
-    e->up_release = ddp__link_send(&e->link, now, e->peers[chosen].out_total);
+    e->up_release = ddp__link_send(&e->link, now, DDP__FRAME_BYTES + best.length);
+    ddp__start_frame(e, chosen, &best, best_op, e->up_release);
+    if (best_op) ddp__op_moves(e, best_op, now);
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
     return 1;
 }
@@ -11391,7 +11414,7 @@ int ddp__send_all(ddp__engine *e, double now)
         moved |= ddp__continue_frame(e, peer, now);
         if (e->link.rate > 0 || p->out_state != DDP__OUT_IDLE) continue;
         if (!ddp__next_frame(e, peer, &f, &op)) continue;
-        ddp__start_frame(e, peer, &f, op);
+        ddp__start_frame(e, peer, &f, op, now);
         if (op) ddp__op_moves(e, op, now);
         p->out_state = DDP__OUT_WRITING;
         moved |= ddp__continue_frame(e, peer, now);
@@ -11438,10 +11461,55 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     return 1;
 }
 
+/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
+ * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most.
+ * Without this the emulated downlink would stand still whenever a thread oversleeps. */
+static double ddp__arrival(ddp__peer *p, double now)
+{
+    uint32_t transit = ddp__microseconds(now) - p->in.sent;
+    double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
+
+    if (p->transit_at > 0 && late > 0) {
+        if (now - late > p->reached) p->reached = now - late;
+    } else {
+        p->transit = transit;
+        p->reached = p->transit_at = now;
+    }
+    return p->reached;
+}
+
+/* Into the delay queue, behind all that reached the link's end before it. */
+static void ddp__delay(ddp__engine *e, int slot)
+{
+    ddp__slot *s = &e->slot[slot];
+    int before = e->last_due;
+
+    if (before >= 0 && e->slot[before].reached > s->reached) {
+        int next = e->first_due;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
+    }
+    s->next = before >= 0 ? e->slot[before].next : e->first_due;
+    if (before >= 0) e->slot[before].next = slot;
+    else e->first_due = slot;
+    if (before == e->last_due) e->last_due = slot;
+}
+
+static void ddp__delay_control(ddp__engine *e, int peer, const ddp__frame *f, double reached)
+{
+    ddp__control *c = &e->control[(e->control_first + e->control_count++) % e->control_room];
+
+    c->f = *f;
+    c->peer = peer;
+    c->due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
+    if (e->control_count > 1) {
+        double before = e->control[(e->control_first + e->control_count - 2) % e->control_room].due;
+        if (before > c->due) c->due = before;
+    }
+}
+
 static void ddp__frame_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
-    size_t bytes = DDP__FRAME_BYTES + p->in.length;
 
     p->in_state = DDP__IN_HEAD;
     p->in_got = 0;
@@ -11451,21 +11519,8 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
             p->abort_read = 1;
             p->text[p->in.length] = '\0';
         }
-        if (!e->shaped) {
-            ddp__control_ready(e, peer, &p->in, now);
-        } else {
-            ddp__control *c = &e->control[(e->control_first + e->control_count++) % e->control_room];
-            c->f = p->in;
-            c->peer = peer;
-            c->due = ddp__link_receive_control(&e->link, now, bytes);
-            /* Goodbye closes the stream: it must not overtake data still under way. */
-            if (p->in.type == DDP__FRAME_GOODBYE && e->last_due >= 0 && e->slot[e->last_due].due > c->due)
-                c->due = e->slot[e->last_due].due;
-            if (e->control_count > 1) {
-                double before = e->control[(e->control_first + e->control_count - 2) % e->control_room].due;
-                if (before > c->due) c->due = before;
-            }
-        }
+        if (e->shaped) ddp__delay_control(e, peer, &p->in, ddp__arrival(p, now));
+        else ddp__control_ready(e, peer, &p->in, now);
     } else if (p->in_op) {
         ddp__direct_ready(e, peer, p->in_op, &p->in, now);
     } else {
@@ -11475,10 +11530,8 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
         if (!e->shaped) {
             ddp__slot_ready(e, p->in_slot, now);
         } else {
-            s->due = ddp__link_receive(&e->link, now, bytes);
-            if (e->last_due >= 0) e->slot[e->last_due].next = p->in_slot;
-            else e->first_due = p->in_slot;
-            e->last_due = p->in_slot;
+            s->reached = ddp__arrival(p, now);
+            ddp__delay(e, p->in_slot);
         }
     }
     p->in_op = NULL;
@@ -11574,25 +11627,29 @@ int ddp__receive_all(ddp__engine *e)
 
 /* ---- emulated link ---- */
 
-/* What happens next: 0 nothing, 1 the uplink has sent a frame, 2 a control frame, 3 a chunk. */
-static int ddp__next_event(const ddp__engine *e, double *when)
+typedef enum ddp__event { DDP__EVENT_NONE, DDP__EVENT_SENT, DDP__EVENT_CONTROL, DDP__EVENT_CHUNK, DDP__EVENT_SUBMITTED } ddp__event;
+
+static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double *when)
 {
-    int kind = 0;
+    if (*next != DDP__EVENT_NONE && *when <= time) return;
+    *next = kind;
+    *when = time;
+}
+
+static ddp__event ddp__next_event(const ddp__engine *e, double *when)
+{
+    ddp__event next = DDP__EVENT_NONE;
 
     *when = -1;
-    if (e->up_peer >= 0) {
-        kind = 1;
-        *when = e->up_release;
+    if (e->up_peer >= 0) ddp__earlier(DDP__EVENT_SENT, e->up_release, &next, when);
+    if (e->first_due >= 0) {
+        const ddp__slot *s = &e->slot[e->first_due];
+        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next, when);
     }
-    if (e->first_due >= 0 && (kind == 0 || e->slot[e->first_due].due < *when)) {
-        kind = 3;
-        *when = e->slot[e->first_due].due;
-    }
-    if (e->control_count > 0 && (kind == 0 || e->control[e->control_first].due < *when)) {
-        kind = 2;
-        *when = e->control[e->control_first].due;
-    }
-    return kind;
+    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
+    if (e->begun < e->taken)
+        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
+    return next;
 }
 
 double ddp__next_due(const ddp__engine *e)
@@ -11602,27 +11659,58 @@ double ddp__next_due(const ddp__engine *e)
     return when;
 }
 
+/* When the last chunk of a peer that is under way will be here; -1: none is. */
+static double ddp__last_due(const ddp__engine *e, int peer)
+{
+    ddp__link l = e->link;
+    double last = -1;
+    int s;
+
+    for (s = e->first_due; s >= 0; s = e->slot[s].next) {
+        double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+        if (e->slot[s].peer == peer) last = due;
+    }
+    return last;
+}
+
+static void ddp__control_due(ddp__engine *e, double when)
+{
+    ddp__control *c = &e->control[e->control_first];
+
+    if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
+        double last = ddp__last_due(e, c->peer);
+        if (last >= 0) {
+            c->due = last;
+            return;
+        }
+    }
+    e->control_first = (e->control_first + 1) % e->control_room;
+    e->control_count--;
+    ddp__control_ready(e, c->peer, &c->f, when);
+}
+
 int ddp__run_due(ddp__engine *e, double now)
 {
     int moved = 0;
     double when;
-    int kind;
+    ddp__event kind;
 
     /* Events run at the time they were due, and so do the frames that they make possible:
      * a thread that wakes up late loses nothing of the rate. */
-    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != 0 && when <= now) {
-        if (kind == 1) {
+    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE && when <= now) {
+        if (kind == DDP__EVENT_SENT) {
             int peer = e->up_peer;
             e->up_peer = -1;
             e->peers[peer].out_state = DDP__OUT_WRITING;
             (void)ddp__continue_frame(e, peer, when);
-        } else if (kind == 2) {
-            ddp__control c = e->control[e->control_first];
-            e->control_first = (e->control_first + 1) % e->control_room;
-            e->control_count--;
-            ddp__control_ready(e, c.peer, &c.f, when);
+        } else if (kind == DDP__EVENT_CONTROL) {
+            ddp__control_due(e, when);
+        } else if (kind == DDP__EVENT_SUBMITTED) {
+            e->begun++;
+            e->dirty = 1;
         } else {
             int s = e->first_due;
+            (void)ddp__link_receive(&e->link, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
             if (e->first_due < 0) e->last_due = -1;
             e->slot[s].next = -1;
@@ -11902,11 +11990,10 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)
-        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s (step %lu), which this rank (%d) has "
-                   "not submitted: all ranks must submit the same operations", peer,
+        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
+                   "submitted: all ranks must submit the same operations", peer,
                    now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
-                   ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer),
-                   (unsigned long)e->slot[s].f.step, e->rank);
+                   ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank);
     else if (e->slot[s].arrived + limit < *again)
         *again = e->slot[s].arrived + limit;
 }
@@ -15675,38 +15762,77 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 
 /* ---- link ---- */
 
+enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_SHORT = 1, DDP__PROBE_MEDIUM = 16, DDP__PROBE_MOST = 1024,
+       DDP__PROBE_LEAST = 3, DDP__PROBE_REPEATS = 8 };
+
+/* Transfers timed so far; those from `first` on are of `pieces` pieces each. */
+typedef struct ddp__probe {
+    double bytes[3 * DDP__PROBE_REPEATS], seconds[3 * DDP__PROBE_REPEATS];
+    int    n, first, pieces;
+} ddp__probe;
+
+/* How many pieces to average next; 0: enough. A size is done when its two fastest transfers agree
+ * within 3 per cent. The last size takes 0.12 s, where a thread that wakes up late matters little. */
+static int ddp__probe_next(ddp__probe *q)
+{
+    double fastest = INFINITY, second = INFINITY, in_time;
+    int i;
+
+    for (i = q->first; i < q->n; i++) {
+        double t = q->seconds[i];
+        if (t < fastest) {
+            second = fastest;
+            fastest = t;
+        } else if (t < second) {
+            second = t;
+        }
+    }
+    i = q->n - q->first;
+    if (i < DDP__PROBE_LEAST || (i < DDP__PROBE_REPEATS && second > 1.03 * fastest)) return q->pieces;
+    q->first = q->n;
+    if (q->pieces == DDP__PROBE_SHORT) return q->pieces = DDP__PROBE_MEDIUM;
+    if (q->pieces != DDP__PROBE_MEDIUM) return 0;
+    in_time = 0.12 / fastest * q->pieces;
+    q->pieces = in_time < (double)DDP__PROBE_MOST ? (int)in_time : DDP__PROBE_MOST;
+    if (q->pieces < 2 * DDP__PROBE_MEDIUM) q->pieces = 2 * DDP__PROBE_MEDIUM;
+    return q->pieces;
+}
+
 /* Times averaging a few sizes; every rank then takes rank 0's fit. The same few zeros are sent
  * over and over, so that the largest size needs no memory. */
 static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
 {
-    static const int pieces[] = {1, 16, 64};
-    enum { PIECE = 4096, REPEATS = 3, SIZES = 3, MOST = 64 };
-    double n[REPEATS * SIZES], t[REPEATS * SIZES];
-    float fit[2], *x = (float *)ddp__calloc(PIECE, 1);
-    ddp__piece one, list[MOST], p;
+    float fit[2], next, *x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
+    ddp__piece one, *list = (ddp__piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list), p;
+    ddp__probe q;
     ddp_status s = DDP_OK;
-    int i, k, m = 0;
+    int i;
 
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    one.data = x;
-    one.count = 1;
-    for (i = 0; i < MOST; i++) {
+    if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
+    for (i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
         list[i].data = x;
-        list[i].count = PIECE / sizeof *x;
+        list[i].count = DDP__PROBE_FLOATS;
     }
-    for (i = 0; i < SIZES && s == DDP_OK; i++)
-        for (k = 0; k < REPEATS && s == DDP_OK; k++) {
-            double begin;
-            /* all ranks leave the first together, as far as the link allows */
-            s = ddp__blocking(d, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
-            begin = ddp_now();
-            if (s == DDP_OK) s = ddp__blocking(d, DDP__ALL_REDUCE, list, pieces[i], 1, 0, err);
-            n[m] = (double)PIECE * pieces[i];
-            t[m++] = ddp_now() - begin;
-        }
+    one.data = &next;
+    one.count = 1;
+    memset(&q, 0, sizeof q);
+    q.pieces = DDP__PROBE_SHORT;
+    while (s == DDP_OK) {
+        double begin;
+        /* rank 0 decides; and all ranks leave this together, as far as the link allows */
+        next = d->rank == 0 ? (float)ddp__probe_next(&q) : 0;
+        s = ddp__blocking(d, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
+        if (s != DDP_OK || !(next > 0)) break;
+        begin = ddp_now();
+        s = ddp__blocking(d, DDP__ALL_REDUCE, list, (int)next, 1, 0, err);
+        if (d->rank) continue;
+        q.bytes[q.n] = sizeof(float) * DDP__PROBE_FLOATS * (double)next;
+        q.seconds[q.n++] = ddp_now() - begin;
+    }
+    DDP_FREE(list);
     DDP_FREE(x);
     DDP__TRY(s);
-    DDP__TRY(ddp_link_fit(n, t, m, &d->link, err));
+    if (d->rank == 0) DDP__TRY(ddp_link_fit(q.bytes, q.seconds, q.n, &d->link, err));
     fit[0] = (float)(d->link.alpha_s * 1e6);
     fit[1] = (float)(d->link.beta_s * 1e12);
     p.data = fit;

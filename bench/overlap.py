@@ -11,6 +11,10 @@ Parameters and rate are divided by one factor, printed with the cell, such that 
 together send at most 16 MB/s; times are those of the profile. Workers pinned one to a core
 (taskset) are marked *; the cell `real` trains a small GPT instead of sleeping.
 
+A core that goes to sleep when it is idle wakes up late, on virtual machines by tens of milliseconds.
+So the kernel is asked, where it lets us, to keep idle cores awake (/dev/cpu_dma_latency, as for any
+measurement of latency); --let-sleep leaves them alone.
+
 Measured step time: rank 0's clock over whole periods, the first after planning left out.
 Predicted: the library's own plan, from the profile and link that it measured in the run.
 """
@@ -19,6 +23,7 @@ import csv
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -88,6 +93,16 @@ class Model:
             layers = next(e for e in map(json.loads, f) if e["event"] == "profile")["layers"]
         self.params = sum(x["params"] for x in layers)
         self.backward = sum(x["backward_s"] for x in layers)
+
+
+def keep_cores_awake():
+    """Until this process ends; whether the kernel allowed it."""
+    try:
+        fd = os.open("/dev/cpu_dma_latency", os.O_WRONLY)
+        os.write(fd, struct.pack("i", 0))
+        return True
+    except OSError:
+        return False
 
 
 def free_port():
@@ -216,6 +231,7 @@ def main():
     parser.add_argument("--only", metavar="WORD", help="cells whose description contains WORD, e.g. 'gpt2 4 5'")
     parser.add_argument("--ratios", metavar="R,..", help="instead of 0.5,1,2")
     parser.add_argument("--periods", type=int, default=3, help="whole periods measured [3]")
+    parser.add_argument("--let-sleep", action="store_true", help="leave the sleep states of idle cores alone")
     parser.add_argument("--json", metavar="FILE", help="every row as a JSON line")
     args = parser.parse_args()
     ratios = [float(r) for r in args.ratios.split(",")] if args.ratios else ([1] if args.quick else None)
@@ -225,6 +241,8 @@ def main():
     if not os.path.isdir(os.path.join(DATA, "profiles")):
         print("overlap.py: no profiles under $DDP_DATA; tools/get_data.sh says where they come from")
         sys.exit(77)
+    awake = not args.let_sleep and keep_cores_awake()
+    print("idle cores " + ("stay awake" if awake else "may sleep, and wake up late"))
     with tempfile.TemporaryDirectory() as folder:
         for spec in cells[:1] if args.quick else cells:
             cell(spec, folder, ratios, args.periods, check, out)

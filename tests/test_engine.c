@@ -45,7 +45,7 @@ static void a_frame_survives_the_wire_and_any_flipped_bit_is_noticed(void **stat
     f.offset = 77;
     f.length = 4096;
     f.layer = -1;
-    f.step = 12;
+    f.sent = 12;
     ddp__frame_encode(&f, head);
     assert_int_equal(ddp__frame_decode(head, &g), 1);
     assert_memory_equal(&f, &g, sizeof f);
@@ -457,7 +457,7 @@ static void stay_away(net_rank *me, void *user)
         double until = ddp_now() + 10;
         while (ddp__engine_error(me->engine, &err) == DDP_OK && ddp_now() < until) ddp__sleep_until(ddp_now() + 0.01);
         me->err = err;
-        say_failure(me, err.code, DDP_TIMEOUT, "layer h.0.mlp", "step 12", "not submit");
+        say_failure(me, err.code, DDP_TIMEOUT, "layer h.0.mlp", "not submit", "rank");
     } else {
         say_failure(me, net_do(me, &m), DDP_TIMEOUT, "layer h.0.mlp", "step 12", "submit");
     }

@@ -68,6 +68,7 @@ typedef struct transfer {
     double    bound;     /* traffic over rate + one delay: nothing can be faster */
     double    begin[8], end[8];
     int       to_zero;   /* every rank but 0 sends to rank 0 */
+    int       drowsy;    /* comm threads wake up 3 ms late, whenever they sleep */
 } transfer;
 
 static void time_transfer(net_rank *me, void *user)
@@ -110,6 +111,23 @@ enum { TIMED = 0 }; /* instrumented code is slower than the links: only the lowe
 enum { TIMED = 1 };
 #endif
 
+static const ddp__wire_table *awake_table;
+
+static void wait_too_long(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
+{
+    awake_table->wait(w, want_send, want_recv, until);
+    ddp__sleep_until(ddp_now() + 0.003);
+}
+
+static void make_drowsy(ddp__engine_config *cfg, int rank)
+{
+    static ddp__wire_table tables[8];
+
+    tables[rank] = *cfg->wire->table;
+    tables[rank].wait = wait_too_long;
+    cfg->wire->table = &tables[rank];
+}
+
 static void check_transfer(transfer *t, int tcp)
 {
     double took = 0, best = 1e9;
@@ -120,6 +138,10 @@ static void check_transfer(transfer *t, int tcp)
         set.tcp = tcp;
         set.cfg.rate = t->rate;
         set.cfg.delay_s = t->delay_s;
+        if (t->drowsy) {
+            awake_table = tcp ? &ddp__tcp_table : &ddp__threads_table;
+            set.tune = make_drowsy;
+        }
         net_run(&set, time_transfer, t);
         begin = t->begin[0];
         end = t->end[0];
@@ -132,8 +154,7 @@ static void check_transfer(transfer *t, int tcp)
         if (took < best) best = took;
         if (!TIMED || took <= t->predicted * 1.05) break;
     }
-    /* 5 % in one of the attempts; a machine that is never quiet gets 15 %, no wrong model does */
-    if (TIMED && best > t->predicted * 1.15) fail_msg("took %.4f s, more than 1.15 x %.4f s", best, t->predicted);
+    if (TIMED && best > t->predicted * 1.05) fail_msg("took %.4f s, more than 1.05 x %.4f s", best, t->predicted);
     print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", t->world, t->rate * 8e-6,
                   t->delay_s * 1e3, best, t->predicted);
 }
@@ -217,6 +238,26 @@ static void senders_share_the_downlink_of_one_receiver(void **state)
     t.rate = 25e6;
     t.delay_s = 0.01;
     t.bound = t.predicted = 3 * (double)(t.n * 4) / t.rate + t.delay_s;
+    check_transfer(&t, 0);
+    check_transfer(&t, 1);
+}
+
+/* A machine with more to do than cores wakes threads up late. The link must not be slower for it:
+ * only the threads' own lateness is added, at each end of the way there and back. */
+static void threads_that_wake_up_late_cost_no_rate(void **state)
+{
+    transfer t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.verb = DDP__ALL_REDUCE;
+    t.world = 3;
+    t.n = (size_t)1 << 15;
+    t.messages = 16;
+    t.rate = 8e6;
+    t.delay_s = 0.001;
+    t.drowsy = 1;
+    t.predicted = 16 * 4.0 / 3.0 * (double)(t.n * 4) / t.rate + 2 * t.delay_s;
+    t.bound = t.predicted - t.delay_s;
     check_transfer(&t, 0);
     check_transfer(&t, 1);
 }
@@ -314,6 +355,7 @@ int main(void)
         cmocka_unit_test(several_messages_pay_the_delay_once),
         cmocka_unit_test(a_broadcast_shares_the_uplink_of_its_root),
         cmocka_unit_test(senders_share_the_downlink_of_one_receiver),
+        cmocka_unit_test(threads_that_wake_up_late_cost_no_rate),
         cmocka_unit_test(an_urgent_message_overtakes_between_chunks),
         cmocka_unit_test(waiting_for_a_late_rank_is_counted_apart),
     };

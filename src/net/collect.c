@@ -181,7 +181,7 @@ static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s
     }
     if (op->ring) ddp__guard_update(e, op, s->f.offset, count); /* it will be sent on */
     ddp__op_moves(e, op, now);
-    ddp__op_advance(e, op, count, now);
+    ddp__op_advance(e, op, count);
 }
 
 /* Sums every chunk of the own segment of which all contributions are here. */
@@ -288,7 +288,7 @@ void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *
     }
     if (op->ring) ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
     ddp__op_moves(e, op, now);
-    ddp__op_advance(e, op, f->length / sizeof(float), now);
+    ddp__op_advance(e, op, f->length / sizeof(float));
 }
 
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)

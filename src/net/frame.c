@@ -44,7 +44,7 @@ void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
     ddp__put32(head + 12, f->offset);
     ddp__put32(head + 16, f->length);
     ddp__put32(head + 20, (uint32_t)f->layer);
-    ddp__put32(head + 24, f->step);
+    ddp__put32(head + 24, f->sent);
     ddp__put32(head + 28, ddp__crc32c(head, 28));
 }
 
@@ -61,6 +61,6 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
     f->offset = ddp__get32(head + 12);
     f->length = ddp__get32(head + 16);
     f->layer = (int32_t)ddp__get32(head + 20);
-    f->step = ddp__get32(head + 24);
+    f->sent = ddp__get32(head + 24);
     return f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_FAREWELL;
 }

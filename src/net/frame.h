@@ -18,7 +18,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_FAREWELL   /* answer to goodbye: everything before it was read */
 } ddp__frame_type;
 
-/* verb, count, layer and step describe the sender's operation, for the mismatch check. */
+/* verb, count and layer describe the sender's operation, for the mismatch check. */
 typedef struct ddp__frame {
     int      type;
     int      p2p;    /* seq counts send/recv of this pair instead of collectives */
@@ -28,7 +28,7 @@ typedef struct ddp__frame {
     uint32_t offset; /* first float of this chunk */
     uint32_t length; /* payload bytes */
     int32_t  layer;
-    uint32_t step;
+    uint32_t sent;   /* emulated links: when the last byte left, microseconds of the sender's clock */
 } ddp__frame;
 
 #ifdef __cplusplus
@@ -36,7 +36,7 @@ extern "C" {
 #endif
 
 /* Little-endian: magic u16, version u8, type:4 p2p:1 verb:3, seq, count, offset, length, layer,
- * step, CRC32C of the 28 bytes before it (a stream out of step is found at once). */
+ * sent, CRC32C of the 28 bytes before it (a stream out of step is found at once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
 /* 1, or 0 if magic, version or checksum are wrong. */
 DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);

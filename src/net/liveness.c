@@ -157,11 +157,10 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)
-        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s (step %lu), which this rank (%d) has "
-                   "not submitted: all ranks must submit the same operations", peer,
+        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
+                   "submitted: all ranks must submit the same operations", peer,
                    now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
-                   ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer),
-                   (unsigned long)e->slot[s].f.step, e->rank);
+                   ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank);
     else if (e->slot[s].arrived + limit < *again)
         *again = e->slot[s].arrived + limit;
 }

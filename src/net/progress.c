@@ -73,8 +73,10 @@ float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *he
     return s->data + (offset - s->start);
 }
 
-static void ddp__complete(ddp__engine *e, ddp__op *op, double now)
+static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
+    double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+
     op->state = DDP__OP_DONE;
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] == op) e->window[i] = NULL;
@@ -98,10 +100,10 @@ static void ddp__complete(ddp__engine *e, ddp__op *op, double now)
     e->dirty = 1;
 }
 
-void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats, double now)
+void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats)
 {
     op->left -= floats;
-    if (op->left == 0) ddp__complete(e, op, now);
+    if (op->left == 0) ddp__complete(e, op);
 }
 
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
@@ -163,7 +165,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
             e->memory.reduce(own, e->terms, 0, 1, here, op->m.scale, divergence);
             done += here;
         }
-        ddp__complete(e, op, now);
+        ddp__complete(e, op);
         return;
     }
     for (int r = 0; r < e->world; r++) {
@@ -182,7 +184,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         }
     }
     if (op->ring) ddp__ring_begin(e, op);
-    if (op->left == 0) ddp__complete(e, op, now);
+    if (op->left == 0) ddp__complete(e, op);
     else ddp__collect_early(e, op, now);
     for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)
         if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);

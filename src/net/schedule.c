@@ -49,7 +49,7 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
     f->offset = (uint32_t)offset;
     f->length = (uint32_t)(count * sizeof(float));
     f->layer = op->m.layer;
-    f->step = (uint32_t)op->m.step;
+    f->sent = 0;
 }
 
 int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)

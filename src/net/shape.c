@@ -8,7 +8,7 @@ double ddp__link_send(ddp__link *l, double ready, size_t bytes)
     return l->up_free;
 }
 
-double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
+double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
     double done = arrival + l->delay_s;
     if (l->rate > 0) {
@@ -16,8 +16,14 @@ double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
          * is here at arrival + delay, so its first one entered our downlink bytes/rate before. */
         double behind = l->down_free + (double)bytes / l->rate;
         if (behind > done) done = behind;
-        l->down_free = done;
     }
+    return done;
+}
+
+double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
+{
+    double done = ddp__link_due(l, arrival, bytes);
+    l->down_free = done;
     return done;
 }
 

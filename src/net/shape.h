@@ -20,8 +20,10 @@ extern "C" {
 /* A frame that could go at time ready occupies the uplink after the frames before it; returns
  * when its last byte has left. An idle link saves up nothing. */
 DDP_LIB double ddp__link_send(ddp__link *l, double ready, size_t bytes);
-/* A frame whose last byte reached this rank at arrival; returns when it counts as received.
- * Alone: arrival + delay; behind others: one serialisation after the one before. */
+/* A frame whose last byte reached this rank at arrival; returns when it would count as received if
+ * it were next. Alone: arrival + delay; behind others: one serialisation after the one before. */
+DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
+/* The same, and it is next. */
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);

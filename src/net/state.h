@@ -73,7 +73,8 @@ typedef struct ddp__exchange {
 
 typedef struct ddp__slot {
     ddp__frame f;
-    double     arrived, due; /* due: when the emulated link delivers it */
+    double     arrived;      /* read from the wire */
+    double     reached;      /* the emulated link's end, had nobody been late */
     int        next;         /* free list, pending list or delay queue */
     int        peer;
     float     *data;
@@ -109,6 +110,9 @@ typedef struct ddp__peer {
     int            in_slot;     /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
     double         last_got;
+    uint32_t       transit;      /* microseconds from sent to read, plus the difference of the clocks, */
+    double         transit_at;   /* of the quickest frame so far; 0: none yet */
+    double         reached;      /* by the last frame: those of one peer stay in order */
     int            free_slot, solicited, staged; /* slots in use, by kind of frame */
     int            first_pending, last_pending;
     int            goodbye_read, abort_read, left, farewell, closed;
@@ -146,12 +150,13 @@ struct ddp__engine {
     ddp__slot         *slot;          /* world x slots */
     ddp__control      *control;       /* ring of the delay queue */
     int                control_room, control_first, control_count;
-    int                first_due, last_due; /* delay queue of slots, in order of due */
+    int                first_due, last_due; /* delay queue of slots, in order of reached */
     unsigned char     *want_send, *want_recv;
     const float      **terms;
 
     ddp__op           *window[DDP__WINDOW];
     long               taken;         /* tickets below were seen by the comm thread */
+    long               begun;         /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
     uint32_t           next_seq;      /* of the next collective to become active */
     int                dirty;         /* a position or a queued operation may have become free */
@@ -199,7 +204,7 @@ DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, si
 DDP_LIB float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *here);
 /* Subtracts floats from what is left; completes the operation at zero. Its memory stays valid
  * until the end of the comm thread's round. */
-DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats, double now);
+DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
 /* Fills the window and the send/recv positions from the queue. */

@@ -6,16 +6,24 @@ enum { DDP__IOV = 17 };
 
 /* ---- sending ---- */
 
-static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op)
+/* Rounded up: a frame must not seem to arrive earlier than it may. */
+static uint32_t ddp__microseconds(double t)
+{
+    return (uint32_t)(uint64_t)ceil(t * 1e6);
+}
+
+/* leaves: when the frame's last byte has left the emulated uplink. */
+static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double leaves)
 {
     ddp__peer *p = &e->peers[peer];
 
     p->out = *f;
+    p->out.sent = ddp__microseconds(leaves);
     p->out_op = op;
     p->out_slot = -1;
     p->out_sent = 0;
     p->out_total = DDP__FRAME_BYTES + f->length;
-    ddp__frame_encode(f, p->out_head);
+    ddp__frame_encode(&p->out, p->out_head);
     if (op) {
         ddp__exchange *x = ddp__row(e, op, op->ring ? ddp__segment_of(e, op, f->offset) : peer);
         size_t count = f->length / sizeof(float);
@@ -38,7 +46,7 @@ int ddp__start_control(ddp__engine *e, int peer)
     ddp__op *op;
 
     if (!ddp__next_frame(e, peer, &f, &op)) return 0;
-    ddp__start_frame(e, peer, &f, op);
+    ddp__start_frame(e, peer, &f, op, ddp_now());
     e->peers[peer].out_state = DDP__OUT_WRITING;
     return 1;
 }
@@ -55,7 +63,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
         op->bytes += p->out.length;
         ddp__atomic_add(&e->stats.payload_sent, (int64_t)p->out.length);
         ddp__op_moves(e, op, now);
-        ddp__op_advance(e, op, p->out.length / sizeof(float), now);
+        ddp__op_advance(e, op, p->out.length / sizeof(float));
     }
 }
 
@@ -140,10 +148,10 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     }
     if (chosen < 0) return 0;
     if (best_op) e->next_peer = (chosen + 1) % e->world;
-    ddp__start_frame(e, chosen, &best, best_op);
-    if (best_op) ddp__op_moves(e, best_op, now);
     e->up_peer = chosen;
-    e->up_release = ddp__link_send(&e->link, now, e->peers[chosen].out_total);
+    e->up_release = ddp__link_send(&e->link, now, DDP__FRAME_BYTES + best.length);
+    ddp__start_frame(e, chosen, &best, best_op, e->up_release);
+    if (best_op) ddp__op_moves(e, best_op, now);
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
     return 1;
 }
@@ -161,7 +169,7 @@ int ddp__send_all(ddp__engine *e, double now)
         moved |= ddp__continue_frame(e, peer, now);
         if (e->link.rate > 0 || p->out_state != DDP__OUT_IDLE) continue;
         if (!ddp__next_frame(e, peer, &f, &op)) continue;
-        ddp__start_frame(e, peer, &f, op);
+        ddp__start_frame(e, peer, &f, op, now);
         if (op) ddp__op_moves(e, op, now);
         p->out_state = DDP__OUT_WRITING;
         moved |= ddp__continue_frame(e, peer, now);
@@ -208,10 +216,55 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     return 1;
 }
 
+/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
+ * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most.
+ * Without this the emulated downlink would stand still whenever a thread oversleeps. */
+static double ddp__arrival(ddp__peer *p, double now)
+{
+    uint32_t transit = ddp__microseconds(now) - p->in.sent;
+    double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
+
+    if (p->transit_at > 0 && late > 0) {
+        if (now - late > p->reached) p->reached = now - late;
+    } else {
+        p->transit = transit;
+        p->reached = p->transit_at = now;
+    }
+    return p->reached;
+}
+
+/* Into the delay queue, behind all that reached the link's end before it. */
+static void ddp__delay(ddp__engine *e, int slot)
+{
+    ddp__slot *s = &e->slot[slot];
+    int before = e->last_due;
+
+    if (before >= 0 && e->slot[before].reached > s->reached) {
+        int next = e->first_due;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
+    }
+    s->next = before >= 0 ? e->slot[before].next : e->first_due;
+    if (before >= 0) e->slot[before].next = slot;
+    else e->first_due = slot;
+    if (before == e->last_due) e->last_due = slot;
+}
+
+static void ddp__delay_control(ddp__engine *e, int peer, const ddp__frame *f, double reached)
+{
+    ddp__control *c = &e->control[(e->control_first + e->control_count++) % e->control_room];
+
+    c->f = *f;
+    c->peer = peer;
+    c->due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
+    if (e->control_count > 1) {
+        double before = e->control[(e->control_first + e->control_count - 2) % e->control_room].due;
+        if (before > c->due) c->due = before;
+    }
+}
+
 static void ddp__frame_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
-    size_t bytes = DDP__FRAME_BYTES + p->in.length;
 
     p->in_state = DDP__IN_HEAD;
     p->in_got = 0;
@@ -221,21 +274,8 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
             p->abort_read = 1;
             p->text[p->in.length] = '\0';
         }
-        if (!e->shaped) {
-            ddp__control_ready(e, peer, &p->in, now);
-        } else {
-            ddp__control *c = &e->control[(e->control_first + e->control_count++) % e->control_room];
-            c->f = p->in;
-            c->peer = peer;
-            c->due = ddp__link_receive_control(&e->link, now, bytes);
-            /* Goodbye closes the stream: it must not overtake data still under way. */
-            if (p->in.type == DDP__FRAME_GOODBYE && e->last_due >= 0 && e->slot[e->last_due].due > c->due)
-                c->due = e->slot[e->last_due].due;
-            if (e->control_count > 1) {
-                double before = e->control[(e->control_first + e->control_count - 2) % e->control_room].due;
-                if (before > c->due) c->due = before;
-            }
-        }
+        if (e->shaped) ddp__delay_control(e, peer, &p->in, ddp__arrival(p, now));
+        else ddp__control_ready(e, peer, &p->in, now);
     } else if (p->in_op) {
         ddp__direct_ready(e, peer, p->in_op, &p->in, now);
     } else {
@@ -245,10 +285,8 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
         if (!e->shaped) {
             ddp__slot_ready(e, p->in_slot, now);
         } else {
-            s->due = ddp__link_receive(&e->link, now, bytes);
-            if (e->last_due >= 0) e->slot[e->last_due].next = p->in_slot;
-            else e->first_due = p->in_slot;
-            e->last_due = p->in_slot;
+            s->reached = ddp__arrival(p, now);
+            ddp__delay(e, p->in_slot);
         }
     }
     p->in_op = NULL;
@@ -344,25 +382,29 @@ int ddp__receive_all(ddp__engine *e)
 
 /* ---- emulated link ---- */
 
-/* What happens next: 0 nothing, 1 the uplink has sent a frame, 2 a control frame, 3 a chunk. */
-static int ddp__next_event(const ddp__engine *e, double *when)
+typedef enum ddp__event { DDP__EVENT_NONE, DDP__EVENT_SENT, DDP__EVENT_CONTROL, DDP__EVENT_CHUNK, DDP__EVENT_SUBMITTED } ddp__event;
+
+static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double *when)
 {
-    int kind = 0;
+    if (*next != DDP__EVENT_NONE && *when <= time) return;
+    *next = kind;
+    *when = time;
+}
+
+static ddp__event ddp__next_event(const ddp__engine *e, double *when)
+{
+    ddp__event next = DDP__EVENT_NONE;
 
     *when = -1;
-    if (e->up_peer >= 0) {
-        kind = 1;
-        *when = e->up_release;
+    if (e->up_peer >= 0) ddp__earlier(DDP__EVENT_SENT, e->up_release, &next, when);
+    if (e->first_due >= 0) {
+        const ddp__slot *s = &e->slot[e->first_due];
+        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next, when);
     }
-    if (e->first_due >= 0 && (kind == 0 || e->slot[e->first_due].due < *when)) {
-        kind = 3;
-        *when = e->slot[e->first_due].due;
-    }
-    if (e->control_count > 0 && (kind == 0 || e->control[e->control_first].due < *when)) {
-        kind = 2;
-        *when = e->control[e->control_first].due;
-    }
-    return kind;
+    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
+    if (e->begun < e->taken)
+        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
+    return next;
 }
 
 double ddp__next_due(const ddp__engine *e)
@@ -372,27 +414,58 @@ double ddp__next_due(const ddp__engine *e)
     return when;
 }
 
+/* When the last chunk of a peer that is under way will be here; -1: none is. */
+static double ddp__last_due(const ddp__engine *e, int peer)
+{
+    ddp__link l = e->link;
+    double last = -1;
+    int s;
+
+    for (s = e->first_due; s >= 0; s = e->slot[s].next) {
+        double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+        if (e->slot[s].peer == peer) last = due;
+    }
+    return last;
+}
+
+static void ddp__control_due(ddp__engine *e, double when)
+{
+    ddp__control *c = &e->control[e->control_first];
+
+    if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
+        double last = ddp__last_due(e, c->peer);
+        if (last >= 0) {
+            c->due = last;
+            return;
+        }
+    }
+    e->control_first = (e->control_first + 1) % e->control_room;
+    e->control_count--;
+    ddp__control_ready(e, c->peer, &c->f, when);
+}
+
 int ddp__run_due(ddp__engine *e, double now)
 {
     int moved = 0;
     double when;
-    int kind;
+    ddp__event kind;
 
     /* Events run at the time they were due, and so do the frames that they make possible:
      * a thread that wakes up late loses nothing of the rate. */
-    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != 0 && when <= now) {
-        if (kind == 1) {
+    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE && when <= now) {
+        if (kind == DDP__EVENT_SENT) {
             int peer = e->up_peer;
             e->up_peer = -1;
             e->peers[peer].out_state = DDP__OUT_WRITING;
             (void)ddp__continue_frame(e, peer, when);
-        } else if (kind == 2) {
-            ddp__control c = e->control[e->control_first];
-            e->control_first = (e->control_first + 1) % e->control_room;
-            e->control_count--;
-            ddp__control_ready(e, c.peer, &c.f, when);
+        } else if (kind == DDP__EVENT_CONTROL) {
+            ddp__control_due(e, when);
+        } else if (kind == DDP__EVENT_SUBMITTED) {
+            e->begun++;
+            e->dirty = 1;
         } else {
             int s = e->first_due;
+            (void)ddp__link_receive(&e->link, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
             if (e->first_due < 0) e->last_due = -1;
             e->slot[s].next = -1;

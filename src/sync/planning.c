@@ -148,38 +148,77 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 
 /* ---- link ---- */
 
+enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_SHORT = 1, DDP__PROBE_MEDIUM = 16, DDP__PROBE_MOST = 1024,
+       DDP__PROBE_LEAST = 3, DDP__PROBE_REPEATS = 8 };
+
+/* Transfers timed so far; those from `first` on are of `pieces` pieces each. */
+typedef struct ddp__probe {
+    double bytes[3 * DDP__PROBE_REPEATS], seconds[3 * DDP__PROBE_REPEATS];
+    int    n, first, pieces;
+} ddp__probe;
+
+/* How many pieces to average next; 0: enough. A size is done when its two fastest transfers agree
+ * within 3 per cent. The last size takes 0.12 s, where a thread that wakes up late matters little. */
+static int ddp__probe_next(ddp__probe *q)
+{
+    double fastest = INFINITY, second = INFINITY, in_time;
+    int i;
+
+    for (i = q->first; i < q->n; i++) {
+        double t = q->seconds[i];
+        if (t < fastest) {
+            second = fastest;
+            fastest = t;
+        } else if (t < second) {
+            second = t;
+        }
+    }
+    i = q->n - q->first;
+    if (i < DDP__PROBE_LEAST || (i < DDP__PROBE_REPEATS && second > 1.03 * fastest)) return q->pieces;
+    q->first = q->n;
+    if (q->pieces == DDP__PROBE_SHORT) return q->pieces = DDP__PROBE_MEDIUM;
+    if (q->pieces != DDP__PROBE_MEDIUM) return 0;
+    in_time = 0.12 / fastest * q->pieces;
+    q->pieces = in_time < (double)DDP__PROBE_MOST ? (int)in_time : DDP__PROBE_MOST;
+    if (q->pieces < 2 * DDP__PROBE_MEDIUM) q->pieces = 2 * DDP__PROBE_MEDIUM;
+    return q->pieces;
+}
+
 /* Times averaging a few sizes; every rank then takes rank 0's fit. The same few zeros are sent
  * over and over, so that the largest size needs no memory. */
 static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
 {
-    static const int pieces[] = {1, 16, 64};
-    enum { PIECE = 4096, REPEATS = 3, SIZES = 3, MOST = 64 };
-    double n[REPEATS * SIZES], t[REPEATS * SIZES];
-    float fit[2], *x = (float *)ddp__calloc(PIECE, 1);
-    ddp__piece one, list[MOST], p;
+    float fit[2], next, *x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
+    ddp__piece one, *list = (ddp__piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list), p;
+    ddp__probe q;
     ddp_status s = DDP_OK;
-    int i, k, m = 0;
+    int i;
 
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    one.data = x;
-    one.count = 1;
-    for (i = 0; i < MOST; i++) {
+    if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
+    for (i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
         list[i].data = x;
-        list[i].count = PIECE / sizeof *x;
+        list[i].count = DDP__PROBE_FLOATS;
     }
-    for (i = 0; i < SIZES && s == DDP_OK; i++)
-        for (k = 0; k < REPEATS && s == DDP_OK; k++) {
-            double begin;
-            /* all ranks leave the first together, as far as the link allows */
-            s = ddp__blocking(d, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
-            begin = ddp_now();
-            if (s == DDP_OK) s = ddp__blocking(d, DDP__ALL_REDUCE, list, pieces[i], 1, 0, err);
-            n[m] = (double)PIECE * pieces[i];
-            t[m++] = ddp_now() - begin;
-        }
+    one.data = &next;
+    one.count = 1;
+    memset(&q, 0, sizeof q);
+    q.pieces = DDP__PROBE_SHORT;
+    while (s == DDP_OK) {
+        double begin;
+        /* rank 0 decides; and all ranks leave this together, as far as the link allows */
+        next = d->rank == 0 ? (float)ddp__probe_next(&q) : 0;
+        s = ddp__blocking(d, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
+        if (s != DDP_OK || !(next > 0)) break;
+        begin = ddp_now();
+        s = ddp__blocking(d, DDP__ALL_REDUCE, list, (int)next, 1, 0, err);
+        if (d->rank) continue;
+        q.bytes[q.n] = sizeof(float) * DDP__PROBE_FLOATS * (double)next;
+        q.seconds[q.n++] = ddp_now() - begin;
+    }
+    DDP_FREE(list);
     DDP_FREE(x);
     DDP__TRY(s);
-    DDP__TRY(ddp_link_fit(n, t, m, &d->link, err));
+    if (d->rank == 0) DDP__TRY(ddp_link_fit(q.bytes, q.seconds, q.n, &d->link, err));
     fit[0] = (float)(d->link.alpha_s * 1e6);
     fit[1] = (float)(d->link.beta_s * 1e12);
     p.data = fit;
