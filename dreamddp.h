@@ -9978,7 +9978,6 @@ struct ddp__engine {
     ddp__op           *finished;      /* complete, to be published */
     int                running;       /* operations between first and last byte */
     double             running_since;
-    int                next_peer;     /* round robin */
     int                up_peer;       /* whose frame occupies the uplink, or -1 */
     double             up_release;
     ddp_error          fault;         /* what ended this engine */
@@ -10041,9 +10040,10 @@ DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, i
 
 /* ring.c */
 /* The size from which on all-reduces are rings. Direct pays 2 delays, the ring 2 (n - 1), but no
- * incast (0 to 12 % of the transfer 2 (n - 1) / n M / B measured with 4 senders): ring where its extra
- * delay is at most 10 %. A hop delays by the link's delay and one chunk. Never on unshaped wires,
- * nor where the round trip outgrows the staging of one peer. */
+ * incast where ranks are out of step (in step both take 1 to 2 % more than the transfer of
+ * 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay is at most 2 %. A
+ * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip
+ * outgrows the staging of one peer. */
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
 DDP_LIB void   ddp__ring_begin(ddp__engine *e, ddp__op *op);
 /* That peer has still to give or get something. */
@@ -10759,7 +10759,7 @@ size_t ddp__ring_bytes(const ddp__engine *e)
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
     if (!(e->link.rate > 0)) return SIZE_MAX;
     if (2 * e->link.delay_s * e->link.rate > window) return SIZE_MAX;
-    bytes = 10 * world * (world - 2) / (world - 1) * (e->link.delay_s * e->link.rate + chunk);
+    bytes = 50 * world * (world - 2) / (world - 1) * (e->link.delay_s * e->link.rate + chunk);
     return (size_t)bytes;
 }
 
@@ -11368,6 +11368,25 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
     return moved;
 }
 
+/* How much of its part of an operation a peer was given. */
+static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    return f->type == DDP__FRAME_RESULT ? x->results : x->sent;
+}
+
+/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results
+ * before contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...: so
+ * at any time each rank sends to another one, and no downlink has to serve two of them. */
+static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f, const ddp__op *best_op,
+                       int best_peer, const ddp__frame *best)
+{
+    if (op->m.priority != best_op->m.priority) return op->m.priority < best_op->m.priority;
+    if (op != best_op) return op->ticket < best_op->ticket;
+    if (f->type != best->type) return f->type == DDP__FRAME_RESULT;
+    return ddp__given(e, op, peer, f) < ddp__given(e, op, best_peer, best);
+}
+
 /* The uplink takes one frame at a time, the most urgent over all peers. */
 static int ddp__load_uplink(ddp__engine *e, double now)
 {
@@ -11376,23 +11395,17 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     ddp__op *op, *best_op = NULL;
 
     memset(&best, 0, sizeof best);
-    for (int k = 0; k < e->world; k++) {
-        int peer = (e->next_peer + k) % e->world;
-        if (peer == e->rank || e->peers[peer].out_state != DDP__OUT_IDLE) continue;
+    for (int k = 1; k < e->world; k++) {
+        int peer = (e->rank + k) % e->world;
+        if (e->peers[peer].out_state != DDP__OUT_IDLE) continue;
         if (!ddp__next_frame(e, peer, &f, &op)) continue;
-        if (op && chosen >= 0) {
-            int later = op->m.priority > best_op->m.priority ||
-                        (op->m.priority == best_op->m.priority && op->ticket > best_op->ticket);
-            int same = op == best_op;
-            if (later || (same && (f.type != DDP__FRAME_RESULT || best.type == DDP__FRAME_RESULT))) continue;
-        }
+        if (op && chosen >= 0 && !ddp__sooner(e, op, peer, &f, best_op, chosen, &best)) continue;
         best = f;
         best_op = op;
         chosen = peer;
         if (!op) break; /* ddp__next_frame took the control frame off its list */
     }
     if (chosen < 0) return 0;
-    if (best_op) e->next_peer = (chosen + 1) % e->world;
     e->up_peer = chosen;
     e->up_release = ddp__link_send(&e->link, now, DDP__FRAME_BYTES + best.length);
     ddp__start_frame(e, chosen, &best, best_op, e->up_release);
@@ -11405,12 +11418,11 @@ int ddp__send_all(ddp__engine *e, double now)
 {
     int moved = 0;
 
-    for (int k = 0; k < e->world; k++) {
-        int peer = (e->next_peer + k) % e->world;
+    for (int k = 1; k < e->world; k++) {
+        int peer = (e->rank + k) % e->world;
         ddp__peer *p = &e->peers[peer];
         ddp__frame f;
         ddp__op *op;
-        if (peer == e->rank) continue;
         moved |= ddp__continue_frame(e, peer, now);
         if (e->link.rate > 0 || p->out_state != DDP__OUT_IDLE) continue;
         if (!ddp__next_frame(e, peer, &f, &op)) continue;
@@ -12333,7 +12345,6 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.shaped = plan.link.rate > 0 || plan.link.delay_s > 0;
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
     plan.memory = ddp__host_memory();
-    plan.next_peer = (cfg->rank + 1) % cfg->world;
     plan.up_peer = plan.first_due = plan.last_due = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);

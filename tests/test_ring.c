@@ -360,11 +360,11 @@ static void choose(net_rank *me, void *user)
 
 static void the_link_and_the_size_choose(void **state)
 {
-    /* 3 ranks, 100 Mbyte/s, 0.1 ms: 10 x 3 x 1 / 2 x (10000 + 99968) bytes = 412380 floats */
+    /* 3 ranks, 100 Mbyte/s, 0.1 ms: 50 x 3 x 1 / 2 x (10000 + 99968) bytes = 2061900 floats */
     static const struct { double rate, delay_s; int world, deterministic; size_t ring_bytes, n; char want; } cases[] = {
-        {1e8, 1e-4, 3, 0, 0, 412379, 'd'}, {1e8, 1e-4, 3, 0, 0, 412380, 'r'}, {1e8, 1e-4, 3, 1, 0, 412380, 'd'},
-        {1e8, 1e-4, 2, 0, 0, 412380, 'd'}, {0, 0, 3, 0, 0, 412380, 'd'}, {0, 1e-4, 3, 0, 0, 412380, 'd'},
-        {1e8, 0.01, 3, 0, 0, 412380, 'd'}, {1e8, 1e-4, 3, 0, SIZE_MAX, 412380, 'd'}, {0, 0, 3, 1, 1, 9, 'd'},
+        {1e8, 1e-4, 3, 0, 0, 2061899, 'd'}, {1e8, 1e-4, 3, 0, 0, 2061900, 'r'}, {1e8, 1e-4, 3, 1, 0, 2061900, 'd'},
+        {1e8, 1e-4, 2, 0, 0, 2061900, 'd'}, {0, 0, 3, 0, 0, 2061900, 'd'}, {0, 1e-4, 3, 0, 0, 2061900, 'd'},
+        {1e8, 0.01, 3, 0, 0, 2061900, 'd'}, {1e8, 1e-4, 3, 0, SIZE_MAX, 2061900, 'd'}, {0, 0, 3, 1, 1, 9, 'd'},
         {0, 0, 3, 0, 36, 9, 'r'}, {0, 0, 3, 0, 36, 8, 'd'},
     };
     (void)state;

@@ -68,6 +68,7 @@ typedef struct transfer {
     double    bound;     /* traffic over rate + one delay: nothing can be faster */
     double    begin[8], end[8];
     int       to_zero;   /* every rank but 0 sends to rank 0 */
+    int       to_one;    /* before, all send to the same rank, which must not bring them out of step */
     int       drowsy;    /* comm threads wake up 3 ms late, whenever they sleep */
 } transfer;
 
@@ -83,7 +84,7 @@ static void time_transfer(net_rank *me, void *user)
 
     memset(token, 0, sizeof token);
     piece.data = token;
-    piece.count = 8;
+    piece.count = t->to_one ? 1 : 8;
     net_message(&m, DDP__ALL_REDUCE, &piece, 1);
     net_ok(me, net_do(me, &m)); /* a barrier, then all start together */
     net_ok(me, net_do(me, &m));
@@ -191,6 +192,25 @@ static void two_ranks_over_a_slow_link_agree_with_the_arithmetic(void **state)
     t.delay_s = 0.02;
     t.predicted = (double)(t.n * 4) / t.rate + 2 * t.delay_s;
     t.bound = t.predicted - t.delay_s;
+    check_transfer(&t, 1);
+}
+
+/* At any time each rank sends to another one; if all began with the same one, this would take 1.1 times as long. */
+static void ranks_in_step_do_not_queue_at_one_receiver(void **state)
+{
+    transfer t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.verb = DDP__ALL_REDUCE;
+    t.world = 8;
+    t.n = (size_t)1 << 14;
+    t.messages = 1;
+    t.to_one = 1;
+    t.rate = 2e6;
+    t.delay_s = 0.0005;
+    t.predicted = 2 * 7.0 / 8 * (double)(t.n * 4) / t.rate + 2 * t.delay_s;
+    t.bound = t.predicted - t.delay_s;
+    check_transfer(&t, 0);
     check_transfer(&t, 1);
 }
 
@@ -352,6 +372,7 @@ int main(void)
         cmocka_unit_test(a_chunk_is_one_millisecond_within_limits),
         cmocka_unit_test(all_reduce_takes_two_thirds_of_the_traffic_over_the_rate),
         cmocka_unit_test(two_ranks_over_a_slow_link_agree_with_the_arithmetic),
+        cmocka_unit_test(ranks_in_step_do_not_queue_at_one_receiver),
         cmocka_unit_test(several_messages_pay_the_delay_once),
         cmocka_unit_test(a_broadcast_shares_the_uplink_of_its_root),
         cmocka_unit_test(senders_share_the_downlink_of_one_receiver),

@@ -255,7 +255,6 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.shaped = plan.link.rate > 0 || plan.link.delay_s > 0;
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
     plan.memory = ddp__host_memory();
-    plan.next_peer = (cfg->rank + 1) % cfg->world;
     plan.up_peer = plan.first_due = plan.last_due = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);

@@ -37,7 +37,7 @@ size_t ddp__ring_bytes(const ddp__engine *e)
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
     if (!(e->link.rate > 0)) return SIZE_MAX;
     if (2 * e->link.delay_s * e->link.rate > window) return SIZE_MAX;
-    bytes = 10 * world * (world - 2) / (world - 1) * (e->link.delay_s * e->link.rate + chunk);
+    bytes = 50 * world * (world - 2) / (world - 1) * (e->link.delay_s * e->link.rate + chunk);
     return (size_t)bytes;
 }
 

@@ -163,7 +163,6 @@ struct ddp__engine {
     ddp__op           *finished;      /* complete, to be published */
     int                running;       /* operations between first and last byte */
     double             running_since;
-    int                next_peer;     /* round robin */
     int                up_peer;       /* whose frame occupies the uplink, or -1 */
     double             up_release;
     ddp_error          fault;         /* what ended this engine */
@@ -226,9 +225,10 @@ DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, i
 
 /* ring.c */
 /* The size from which on all-reduces are rings. Direct pays 2 delays, the ring 2 (n - 1), but no
- * incast (0 to 12 % of the transfer 2 (n - 1) / n M / B measured with 4 senders): ring where its extra
- * delay is at most 10 %. A hop delays by the link's delay and one chunk. Never on unshaped wires,
- * nor where the round trip outgrows the staging of one peer. */
+ * incast where ranks are out of step (in step both take 1 to 2 % more than the transfer of
+ * 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay is at most 2 %. A
+ * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip
+ * outgrows the staging of one peer. */
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
 DDP_LIB void   ddp__ring_begin(ddp__engine *e, ddp__op *op);
 /* That peer has still to give or get something. */

@@ -123,6 +123,25 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
     return moved;
 }
 
+/* How much of its part of an operation a peer was given. */
+static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    return f->type == DDP__FRAME_RESULT ? x->results : x->sent;
+}
+
+/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results
+ * before contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...: so
+ * at any time each rank sends to another one, and no downlink has to serve two of them. */
+static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f, const ddp__op *best_op,
+                       int best_peer, const ddp__frame *best)
+{
+    if (op->m.priority != best_op->m.priority) return op->m.priority < best_op->m.priority;
+    if (op != best_op) return op->ticket < best_op->ticket;
+    if (f->type != best->type) return f->type == DDP__FRAME_RESULT;
+    return ddp__given(e, op, peer, f) < ddp__given(e, op, best_peer, best);
+}
+
 /* The uplink takes one frame at a time, the most urgent over all peers. */
 static int ddp__load_uplink(ddp__engine *e, double now)
 {
@@ -131,23 +150,17 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     ddp__op *op, *best_op = NULL;
 
     memset(&best, 0, sizeof best);
-    for (int k = 0; k < e->world; k++) {
-        int peer = (e->next_peer + k) % e->world;
-        if (peer == e->rank || e->peers[peer].out_state != DDP__OUT_IDLE) continue;
+    for (int k = 1; k < e->world; k++) {
+        int peer = (e->rank + k) % e->world;
+        if (e->peers[peer].out_state != DDP__OUT_IDLE) continue;
         if (!ddp__next_frame(e, peer, &f, &op)) continue;
-        if (op && chosen >= 0) {
-            int later = op->m.priority > best_op->m.priority ||
-                        (op->m.priority == best_op->m.priority && op->ticket > best_op->ticket);
-            int same = op == best_op;
-            if (later || (same && (f.type != DDP__FRAME_RESULT || best.type == DDP__FRAME_RESULT))) continue;
-        }
+        if (op && chosen >= 0 && !ddp__sooner(e, op, peer, &f, best_op, chosen, &best)) continue;
         best = f;
         best_op = op;
         chosen = peer;
         if (!op) break; /* ddp__next_frame took the control frame off its list */
     }
     if (chosen < 0) return 0;
-    if (best_op) e->next_peer = (chosen + 1) % e->world;
     e->up_peer = chosen;
     e->up_release = ddp__link_send(&e->link, now, DDP__FRAME_BYTES + best.length);
     ddp__start_frame(e, chosen, &best, best_op, e->up_release);
@@ -160,12 +173,11 @@ int ddp__send_all(ddp__engine *e, double now)
 {
     int moved = 0;
 
-    for (int k = 0; k < e->world; k++) {
-        int peer = (e->next_peer + k) % e->world;
+    for (int k = 1; k < e->world; k++) {
+        int peer = (e->rank + k) % e->world;
         ddp__peer *p = &e->peers[peer];
         ddp__frame f;
         ddp__op *op;
-        if (peer == e->rank) continue;
         moved |= ddp__continue_frame(e, peer, now);
         if (e->link.rate > 0 || p->out_state != DDP__OUT_IDLE) continue;
         if (!ddp__next_frame(e, peer, &f, &op)) continue;
