@@ -10061,12 +10061,19 @@ DDP_LIB void   ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, double now)
 /* transfer.c: bytes to and from the wire; 1 if anything moved */
 DDP_LIB int    ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int    ddp__receive_all(ddp__engine *e);
-/* Runs the emulated link up to now. */
-DDP_LIB int    ddp__run_due(ddp__engine *e, double now);
-DDP_LIB double ddp__next_due(const ddp__engine *e);
 DDP_LIB int    ddp__continue_frame(ddp__engine *e, int peer, double now);
 /* Begins to write the next control frame at once, shaped or not; 0 if there is none. */
 DDP_LIB int    ddp__start_control(ddp__engine *e, int peer);
+
+/* emulate.c */
+/* Microseconds, rounded up: a frame must not seem to arrive earlier than it may. */
+DDP_LIB uint32_t ddp__microseconds(double t);
+/* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
+DDP_LIB void   ddp__delay_chunk(ddp__engine *e, int slot, double now);
+DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
+/* Runs the emulated link up to now. */
+DDP_LIB int    ddp__run_due(ddp__engine *e, double now);
+DDP_LIB double ddp__next_due(const ddp__engine *e);
 
 /* collect.c */
 /* 1 if the frame may be taken, 0 after a failure. */
@@ -11244,18 +11251,11 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 /* ==== end net/collect.c ==== */
 
 /* ==== begin net/transfer.c ==== [net] */
-/* Frames to and from the wire, straight from and into the memory of messages where possible,
- * and the emulated link between the wire and the rest of the engine. */
+/* Frames to and from the wire, straight from and into the memory of messages where possible. */
 
 enum { DDP__IOV = 17 };
 
 /* ---- sending ---- */
-
-/* Rounded up: a frame must not seem to arrive earlier than it may. */
-static uint32_t ddp__microseconds(double t)
-{
-    return (uint32_t)(uint64_t)ceil(t * 1e6);
-}
 
 /* leaves: when the frame's last byte has left the emulated uplink. */
 static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double leaves)
@@ -11473,52 +11473,6 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     return 1;
 }
 
-/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
- * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most.
- * Without this the emulated downlink would stand still whenever a thread oversleeps. */
-static double ddp__arrival(ddp__peer *p, double now)
-{
-    uint32_t transit = ddp__microseconds(now) - p->in.sent;
-    double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
-
-    if (p->transit_at > 0 && late > 0) {
-        if (now - late > p->reached) p->reached = now - late;
-    } else {
-        p->transit = transit;
-        p->reached = p->transit_at = now;
-    }
-    return p->reached;
-}
-
-/* Into the delay queue, behind all that reached the link's end before it. */
-static void ddp__delay(ddp__engine *e, int slot)
-{
-    ddp__slot *s = &e->slot[slot];
-    int before = e->last_due;
-
-    if (before >= 0 && e->slot[before].reached > s->reached) {
-        int next = e->first_due;
-        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
-    }
-    s->next = before >= 0 ? e->slot[before].next : e->first_due;
-    if (before >= 0) e->slot[before].next = slot;
-    else e->first_due = slot;
-    if (before == e->last_due) e->last_due = slot;
-}
-
-static void ddp__delay_control(ddp__engine *e, int peer, const ddp__frame *f, double reached)
-{
-    ddp__control *c = &e->control[(e->control_first + e->control_count++) % e->control_room];
-
-    c->f = *f;
-    c->peer = peer;
-    c->due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
-    if (e->control_count > 1) {
-        double before = e->control[(e->control_first + e->control_count - 2) % e->control_room].due;
-        if (before > c->due) c->due = before;
-    }
-}
-
 static void ddp__frame_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
@@ -11531,7 +11485,7 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
             p->abort_read = 1;
             p->text[p->in.length] = '\0';
         }
-        if (e->shaped) ddp__delay_control(e, peer, &p->in, ddp__arrival(p, now));
+        if (e->shaped) ddp__delay_control(e, peer, now);
         else ddp__control_ready(e, peer, &p->in, now);
     } else if (p->in_op) {
         ddp__direct_ready(e, peer, p->in_op, &p->in, now);
@@ -11542,8 +11496,7 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
         if (!e->shaped) {
             ddp__slot_ready(e, p->in_slot, now);
         } else {
-            s->reached = ddp__arrival(p, now);
-            ddp__delay(e, p->in_slot);
+            ddp__delay_chunk(e, p->in_slot, now);
         }
     }
     p->in_op = NULL;
@@ -11636,10 +11589,77 @@ int ddp__receive_all(ddp__engine *e)
     }
     return moved;
 }
+/* ==== end net/transfer.c ==== */
 
-/* ---- emulated link ---- */
+/* ==== begin net/emulate.c ==== [net] */
+/* The emulated link between the wire and the rest of the engine: a queue of what is under way, and
+ * events that run at the time they were due, however late the thread wakes up. */
 
-typedef enum ddp__event { DDP__EVENT_NONE, DDP__EVENT_SENT, DDP__EVENT_CONTROL, DDP__EVENT_CHUNK, DDP__EVENT_SUBMITTED } ddp__event;
+uint32_t ddp__microseconds(double t)
+{
+    return (uint32_t)(uint64_t)ceil(t * 1e6);
+}
+
+/* ---- what is under way ---- */
+
+/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
+ * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most.
+ * Without this the emulated downlink would stand still whenever a thread oversleeps. */
+static double ddp__arrival(ddp__peer *p, double now)
+{
+    uint32_t transit = ddp__microseconds(now) - p->in.sent;
+    double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
+
+    if (p->transit_at > 0 && late > 0) {
+        if (now - late > p->reached) p->reached = now - late;
+    } else {
+        p->transit = transit;
+        p->reached = p->transit_at = now;
+    }
+    return p->reached;
+}
+
+/* Behind all that reached the link's end before it. */
+void ddp__delay_chunk(ddp__engine *e, int slot, double now)
+{
+    ddp__slot *s = &e->slot[slot];
+    int before = e->last_due;
+
+    s->reached = ddp__arrival(&e->peers[s->peer], now);
+    if (before >= 0 && e->slot[before].reached > s->reached) {
+        int next = e->first_due;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
+    }
+    s->next = before >= 0 ? e->slot[before].next : e->first_due;
+    if (before >= 0) e->slot[before].next = slot;
+    else e->first_due = slot;
+    if (before == e->last_due) e->last_due = slot;
+}
+
+void ddp__delay_control(ddp__engine *e, int peer, double now)
+{
+    const ddp__frame *f = &e->peers[peer].in;
+    double reached = ddp__arrival(&e->peers[peer], now);
+    ddp__control *c = &e->control[(e->control_first + e->control_count++) % e->control_room];
+
+    c->f = *f;
+    c->peer = peer;
+    c->due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
+    if (e->control_count > 1) {
+        double before = e->control[(e->control_first + e->control_count - 2) % e->control_room].due;
+        if (before > c->due) c->due = before;
+    }
+}
+
+/* ---- events ---- */
+
+typedef enum ddp__event {
+    DDP__EVENT_NONE,
+    DDP__EVENT_SENT,     /* the uplink has taken a frame */
+    DDP__EVENT_CONTROL,
+    DDP__EVENT_CHUNK,
+    DDP__EVENT_SUBMITTED
+} ddp__event;
 
 static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double *when)
 {
@@ -11734,7 +11754,7 @@ int ddp__run_due(ddp__engine *e, double now)
     }
     return moved;
 }
-/* ==== end net/transfer.c ==== */
+/* ==== end net/emulate.c ==== */
 
 /* ==== begin net/guard.c ==== [net] */
 /* Detection of writes to memory in flight: every chunk is hashed when the message is submitted

@@ -169,6 +169,7 @@
 #include "net/ring.c"
 #include "net/collect.c"
 #include "net/transfer.c"
+#include "net/emulate.c"
 #include "net/guard.c"
 #include "net/liveness.c"
 #include "net/spans.c"

@@ -459,7 +459,7 @@ static void stay_away(net_rank *me, void *user)
         me->err = err;
         say_failure(me, err.code, DDP_TIMEOUT, "layer h.0.mlp", "not submit", "rank");
     } else {
-        say_failure(me, net_do(me, &m), DDP_TIMEOUT, "layer h.0.mlp", "step 12", "submit");
+        say_failure(me, net_do(me, &m), DDP_TIMEOUT, "layer h.0.mlp", "submit", "rank");
     }
 }
 

@@ -246,12 +246,19 @@ DDP_LIB void   ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, double now)
 /* transfer.c: bytes to and from the wire; 1 if anything moved */
 DDP_LIB int    ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int    ddp__receive_all(ddp__engine *e);
-/* Runs the emulated link up to now. */
-DDP_LIB int    ddp__run_due(ddp__engine *e, double now);
-DDP_LIB double ddp__next_due(const ddp__engine *e);
 DDP_LIB int    ddp__continue_frame(ddp__engine *e, int peer, double now);
 /* Begins to write the next control frame at once, shaped or not; 0 if there is none. */
 DDP_LIB int    ddp__start_control(ddp__engine *e, int peer);
+
+/* emulate.c */
+/* Microseconds, rounded up: a frame must not seem to arrive earlier than it may. */
+DDP_LIB uint32_t ddp__microseconds(double t);
+/* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
+DDP_LIB void   ddp__delay_chunk(ddp__engine *e, int slot, double now);
+DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
+/* Runs the emulated link up to now. */
+DDP_LIB int    ddp__run_due(ddp__engine *e, double now);
+DDP_LIB double ddp__next_due(const ddp__engine *e);
 
 /* collect.c */
 /* 1 if the frame may be taken, 0 after a failure. */
