@@ -5,333 +5,47 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "cli.h"
+#include "plan_common.h"
+#include "plan_partial.h"
 
-typedef struct arguments {
-    const char *profile, *solver, *cost, *fill, *net, *svg, *json;
-    long        period, workers;
-} arguments;
+typedef struct subcommand {
+    const char *name, *about;
+    int (*run)(int argc, char **argv);
+} subcommand;
 
-/* 0.000123 -> "123 us" */
-static const char *nice_time(double s, char *out, size_t room)
+static const subcommand subcommands[] = {
+    {"partial", "in which step of the period each layer is averaged (DreamDDP)", plan_partial},
+};
+enum { SUBCOMMANDS = sizeof subcommands / sizeof subcommands[0] };
+
+static void list(FILE *f, const char *before)
 {
-    if (s >= 1) snprintf(out, room, "%.3g s", s);
-    else if (s >= 1e-3) snprintf(out, room, "%.3g ms", s * 1e3);
-    else snprintf(out, room, "%.3g us", s * 1e6);
-    return out;
-}
+    int i;
 
-static void xml(FILE *f, const char *s)
-{
-    for (; s && *s; s++) {
-        if (*s == '<') fputs("&lt;", f);
-        else if (*s == '&') fputs("&amp;", f);
-        else if (*s == '"') fputs("&quot;", f);
-        else if ((unsigned char)*s >= 32) fputc(*s, f);
-    }
-}
-
-static const char *layer_name(const ddp_profile *p, int l, char *out, size_t room)
-{
-    if (p->name && p->name[l] && p->name[l][0]) return p->name[l];
-    snprintf(out, room, "layer %d", l);
-    return out;
-}
-
-/* One hue per layer, the same in both lanes and in every step. */
-static int hue(int l, int layers) { return layers > 1 ? 300 * l / (layers - 1) : 210; }
-
-typedef struct picture {
-    FILE              *f;
-    const ddp_profile *p;
-    const ddp_plan    *plan;
-    double             scale;
-} picture;
-
-enum { LANE = 16, PITCH = 54, TOP = 64 };
-static const double left = 96, width = 1000;
-
-static void svg_box(const picture *v, int l, const char *what, double from, double to, int y,
-                    int pale)
-{
-    char own[32], t[2][32];
-    double w = (to - from) * v->scale;
-
-    if (!(to > from)) return;
-    fprintf(v->f,
-            "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" "
-            "fill=\"hsl(%d,%d%%,%d%%)\"%s><title>%s ",
-            left + from * v->scale, y, w < 0.3 ? 0.3 : w, LANE, hue(l, v->p->layers),
-            pale ? 45 : 62, pale ? 84 : 58, w > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\"" : "",
-            what);
-    xml(v->f, layer_name(v->p, l, own, sizeof own));
-    fprintf(v->f, ", %s, from %s</title></rect>\n", nice_time(to - from, t[0], sizeof t[0]),
-            nice_time(from, t[1], sizeof t[1]));
-}
-
-/* One step: a lane of backward, below it the link in order of backward end. */
-static void svg_step(const picture *v, int h, int y)
-{
-    const ddp_profile *p = v->p;
-    double now = 0, link = 0, end = 0;
-    char t[32];
-    int l;
-
-    fprintf(v->f, "<text x=\"%.0f\" y=\"%d\" text-anchor=\"end\">step %d</text>\n", left - 12,
-            y + LANE + 4, h);
-    for (l = p->layers - 1; l >= 0; l--) {
-        int filled = v->plan->fill[(size_t)h * (size_t)p->layers + (size_t)l];
-        svg_box(v, l, "backward of", now, now + p->backward_s[l], y, 0);
-        now += p->backward_s[l];
-        if ((v->plan->step_of[l] != h && !filled) || p->comm_s[l] <= 0) continue;
-        if (link < now) link = now;
-        svg_box(v, l, filled ? "filled:" : "averaging", link, link + p->comm_s[l], y + LANE + 3,
-                filled);
-        link += p->comm_s[l];
-        end = link + p->alpha_s;
-    }
-    if (end > now)
-        fprintf(v->f, "<text x=\"%.1f\" y=\"%d\" class=\"late\">+%s</text>\n",
-                left + end * v->scale + 5, y + 2 * LANE, nice_time(end - now, t, sizeof t));
-}
-
-static void svg_write(FILE *f, const ddp_profile *p, const ddp_plan *plan)
-{
-    picture v;
-    char t[2][32];
-    double back = 0, longest = 0, end = 0;
-    int h, l, height = TOP + plan->period * PITCH + 40;
-
-    for (l = 0; l < p->layers; l++) back += p->backward_s[l];
-    for (h = 0; h < plan->period; h++)
-        if (ddp_plan_step_time(p, plan->step_of, h, DDP_COST_TIMELINE, &end, NULL) == DDP_OK &&
-            end > longest)
-            longest = end;
-    v.f = f;
-    v.p = p;
-    v.plan = plan;
-    v.scale = (width - left - 90) / (longest > 0 ? longest : 1);
-    fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%d\" viewBox=\"0 0 "
-            "%.0f %d\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
-            "<style>.late{fill:#b3261e;font-size:11px}.small{fill:#555;font-size:11px}</style>\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
-            width, height, width, height);
-    fprintf(f,
-            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">%s plan, %d layers over "
-            "%d steps: %s of backward, %s exposed (%s)</text>\n",
-            ddp_solver_name(plan->solver), plan->layers, plan->period,
-            nice_time(back * plan->period, t[0], sizeof t[0]),
-            nice_time(plan->exposed_s, t[1], sizeof t[1]), ddp_cost_name(plan->cost));
-    fprintf(f, "<text x=\"12\" y=\"44\" class=\"small\">upper lane: backward, output side first; "
-               "lower lane: the link; a colour is a layer, pale = averaged once more; "
-               "dashed: the end of backward; red: beyond it</text>\n");
-    for (h = 0; h < plan->period; h++) svg_step(&v, h, TOP + h * PITCH);
-    fprintf(f,
-            "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#222\" "
-            "stroke-dasharray=\"4 3\"/>\n",
-            left + back * v.scale, left + back * v.scale, TOP - 8, height - 34);
-    fprintf(f,
-            "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"small\">%s</text>\n</svg>\n",
-            left + back * v.scale, height - 18, nice_time(back, t[0], sizeof t[0]));
-}
-
-static void json_sets(FILE *f, const char *key, const ddp_plan *plan, int fill)
-{
-    int h, l, n;
-
-    fprintf(f, "\"%s\": [", key);
-    for (h = 0; h < plan->period; h++) {
-        fprintf(f, "%s[", h ? ", " : "");
-        for (l = n = 0; l < plan->layers; l++)
-            if (fill ? plan->fill[(size_t)h * (size_t)plan->layers + (size_t)l]
-                     : plan->step_of[l] == h)
-                fprintf(f, "%s%d", n++ ? ", " : "", l);
-        fputc(']', f);
-    }
-    fprintf(f, "], ");
-}
-
-/* The shortest decimal number that reads back as v. */
-static const char *exact(double v, char *out, size_t room)
-{
-    int digits = 15;
-
-    do snprintf(out, room, "%.*g", digits, v);
-    while (digits++ < 17 && strtod(out, NULL) != v);
-    return out;
-}
-
-/* Lines of a file say what they are; those on standard output are the answer and nothing else. */
-static void json_plan(FILE *f, const ddp_plan *plan, double seconds, int event)
-{
-    char t[3][32];
-
-    fprintf(f,
-            "{%s\"solver\": \"%s\", \"cost\": \"%s\", \"layers\": %d, \"period\": %d, "
-            "\"objective_s\": %s, \"exposed_s\": %s, "
-            "\"lower_bound_s\": %s, ",
-            event ? "\"event\": \"plan\", " : "", ddp_solver_name(plan->solver),
-            ddp_cost_name(plan->cost), plan->layers, plan->period,
-            exact(plan->objective_s, t[0], sizeof t[0]), exact(plan->exposed_s, t[1], sizeof t[1]),
-            exact(plan->lower_bound_s, t[2], sizeof t[2]));
-    json_sets(f, "sets", plan, 0);
-    json_sets(f, "fill", plan, 1);
-    fprintf(f, "\"solve_ms\": %.6f}\n", seconds * 1e3);
-}
-
-/* A whole file or none: written beside its name, then renamed. Returns the exit code. */
-static int save(const char *path, const char *text, size_t n)
-{
-    ddp_error err;
-
-    if (ddp__file_write(path, text, n, &err) == DDP_OK) return 0;
-    fprintf(stderr, "plan: %s\n", err.msg);
-    return 1;
-}
-
-/* Solves with one solver and prints it; in a series a solver that cannot is a remark. */
-static ddp_status solve(const ddp_profile *p, const ddp_plan_options *o, int series, FILE *line,
-                        FILE *json, ddp_plan *best)
-{
-    ddp_plan plan;
-    ddp_error err;
-    double start = ddp_now(), seconds;
-    ddp_status status = ddp_plan_partial(p, o, &plan, &err);
-
-    seconds = ddp_now() - start;
-    if (status != DDP_OK) {
-        fprintf(stderr, "plan: %s%s\n", err.msg, series ? " (left out)" : "");
-        return series && status == DDP_UNSUPPORTED ? DDP_OK : status;
-    }
-    json_plan(line, &plan, seconds, 0);
-    json_plan(json, &plan, seconds, 1);
-    if (best->layers == 0 || plan.objective_s < best->objective_s) {
-        ddp_plan swap = *best;
-        *best = plan;
-        plan = swap;
-    }
-    ddp_plan_free(&plan);
-    return DDP_OK;
-}
-
-static int run(const arguments *a, const ddp_profile *p, ddp_plan_options *o)
-{
-    static const ddp_solver all[] = {DDP_SOLVER_OPTIMAL, DDP_SOLVER_DFS, DDP_SOLVER_ENP,
-                                     DDP_SOLVER_BRUTE, DDP_SOLVER_SCATTER};
-    char *text[3] = {NULL, NULL, NULL}; /* of standard output, --json and --svg */
-    size_t n[3] = {0, 0, 0}, i;
-    FILE *f[3];
-    int series = !strcmp(a->solver, "all"), code = 0, bad = 0;
-    ddp_status status = DDP_OK;
-    ddp_plan best;
-
-    memset(&best, 0, sizeof best);
-    for (i = 0; i < 3; i++) {
-        f[i] = open_memstream(&text[i], &n[i]);
-        if (!f[i]) return 1;
-    }
-    for (i = 0; i < (series ? sizeof all / sizeof all[0] : 1) && status == DDP_OK; i++) {
-        if (series) o->solver = all[i];
-        status = solve(p, o, series, f[0], f[1], &best);
-    }
-    if (status == DDP_OK && a->svg) svg_write(f[2], p, &best);
-    for (i = 0; i < 3; i++) bad |= fclose(f[i]);
-    if (status != DDP_OK) {
-        code = ddp_status_exit_code(status);
-    } else if (bad || fwrite(text[0], 1, n[0], stdout) != n[0] || fflush(stdout)) {
-        fprintf(stderr, "plan: cannot write the result: %s\n", strerror(errno));
-        code = 1;
-    }
-    if (code == 0 && a->json) code = save(a->json, text[1], n[1]);
-    if (code == 0 && a->svg) code = save(a->svg, text[2], n[2]);
-    for (i = 0; i < 3; i++) free(text[i]);
-    ddp_plan_free(&best);
-    return code;
-}
-
-static int usage(const char *fmt, const char *what)
-{
-    fprintf(stderr, "plan partial: ");
-    fprintf(stderr, fmt, what);
-    fprintf(stderr, "; --help lists the options\n");
-    return 2;
-}
-
-static int partial(int argc, char **argv)
-{
-    static const char about[] =
-        "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
-        "per\n"
-        "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0};
-    const cli_option table[] = {
-        {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
-        {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
-        {"--solver", CLI_TEXT, &a.solver, "NAME",
-         "optimal, dfs, enp, brute, scatter (default) or all"},
-        {"--cost", CLI_TEXT, &a.cost, "NAME",
-         "timeline, sum or window (default: may end in the next forward)"},
-        {"--fill", CLI_TEXT, &a.fill, "NAME",
-         "none (default), exact or eq12: average further layers where it is free"},
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
-         "the link, such as 100mbit,20ms, for rows without comm_s"},
-        {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best plan's period"},
-        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
-    };
-    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
-    double rate = 0;
-    ddp_plan_options o;
-    ddp_profile p;
-    ddp_error err;
-    ddp_link link;
-    ddp_status status;
-
-    if (code >= 0) return code;
-    memset(&o, 0, sizeof o);
-    memset(&link, 0, sizeof link);
-    if (!a.profile) return usage("--profile %s is needed", "FILE");
-    if (a.period < 1 || a.period > 1000000)
-        return usage("--period %s is needed, from 1 to 1000000", "H");
-    if (a.net && a.workers < 2) return usage("%s needs --workers N, at least 2", "--net");
-    o.period = (int)a.period;
-    status = ddp_cost_named(a.cost, &o.cost, &err);
-    if (status == DDP_OK) status = ddp_fill_named(a.fill, &o.fill, &err);
-    if (status == DDP_OK && strcmp(a.solver, "all"))
-        status = ddp_solver_named(a.solver, &o.solver, &err);
-    if (status == DDP_OK && a.net) status = ddp_net_parse(a.net, &rate, &link.alpha_s, &err);
-    if (status != DDP_OK) return usage("%s", err.msg);
-    /* reduce-scatter and all-gather: 2 (N-1)/N of the bytes over each uplink, two one-way delays */
-    if (a.net && rate > 0) link.beta_s = 2.0 * (double)(a.workers - 1) / (double)a.workers / rate;
-    link.alpha_s *= 2;
-    status = ddp_profile_read(a.profile, a.net ? &link : NULL, &p, &err);
-    if (status != DDP_OK) {
-        fprintf(stderr, "plan partial: %s\n", err.msg);
-        return ddp_status_exit_code(status);
-    }
-    code = run(&a, &p, &o);
-    ddp_profile_free(&p);
-    return code;
+    for (i = 0; i < SUBCOMMANDS; i++) fprintf(f, "%s%s", i ? ", " : before, subcommands[i].name);
+    fputc('\n', f);
 }
 
 int main(int argc, char **argv)
 {
-    static const char known[] =
-        "usage: plan SUBCOMMAND [options]\n"
-        "  partial   in which step of the period each layer is averaged (DreamDDP)\n"
-        "plan SUBCOMMAND --help explains one\n";
+    char name[40];
+    int i;
 
     (void)cli_catch_interrupt; /* Ctrl-C just ends the planner: it leaves nothing half written */
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        fputs(known, stdout);
+        printf("usage: plan SUBCOMMAND [options]\n");
+        for (i = 0; i < SUBCOMMANDS; i++) printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
+        printf("plan SUBCOMMAND --help explains one\n");
         return 0;
     }
-    if (argc > 1 && !strcmp(argv[1], "partial")) {
-        char name[] = "plan partial";
+    for (i = 0; argc > 1 && i < SUBCOMMANDS; i++) {
+        if (strcmp(argv[1], subcommands[i].name)) continue;
+        snprintf(name, sizeof name, "plan %s", subcommands[i].name);
         argv[1] = name;
-        return partial(argc - 1, argv + 1);
+        return subcommands[i].run(argc - 1, argv + 1);
     }
-    if (argc > 1) fprintf(stderr, "plan: unknown subcommand %s; known is: partial\n", argv[1]);
-    else fprintf(stderr, "plan: a subcommand is needed; known is: partial\n");
+    if (argc > 1) fprintf(stderr, "plan: unknown subcommand %s; known are: ", argv[1]);
+    else fprintf(stderr, "plan: a subcommand is needed; known are: ");
+    list(stderr, "");
     return 2;
 }

@@ -63,7 +63,7 @@ base="partial --profile p.csv --period 3"
     fi
 
     says 2 'a subcommand is needed'
-    says 2 'unknown subcommand nonsense; known is: partial' nonsense
+    says 2 'unknown subcommand nonsense; known are: partial' nonsense
     says 2 '--profile FILE is needed' partial --period 3
     says 2 '--period H is needed' partial --profile p.csv
     says 2 '--period H is needed' partial --profile p.csv --period 0
