@@ -62,13 +62,26 @@ check-compile: | deps-test
 	@tests/header/compile.sh
 
 # ---- tests: src/ itself, so that debuggers and sanitizers name its files ----
-TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) -Isrc -Itests
-build/plain/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build/plain
-	$(TEST_COMPILE) $< -o $@ $(LIBS) -lcmocka
-build/asan/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build/asan
-	$(TEST_COMPILE) -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ $(LIBS) -lcmocka
-build/tsan/%: tests/%.c $(SOURCES) $(wildcard tests/*.h) | build/tsan
-	$(TEST_COMPILE) -fsanitize=thread $< -o $@ $(LIBS) -lcmocka
+# Compiling all of it into every test would take most of the time. So it is compiled once, with its
+# private functions visible, and tests see its headers only; but those in WHOLE, which use what is
+# static in one file or replace its allocator, are one translation unit with it, as a user's program is.
+WHOLE := test_data test_env test_graph test_memory test_session test_shape test_spawn test_wire
+TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
+TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)
+build/asan/%: SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all
+build/tsan/%: SANITIZE = -fsanitize=thread
+build/headers/dreamddp.h: src/dreamddp.h
+	@mkdir -p $(@D)
+	sed '/^#include ".*\.c"$$/d' $< > $@
+build/%/dreamddp.o: $(SOURCES) | build/%
+	$(TEST_COMPILE) -DDDP_LIB=extern -DDREAMDDP_IMPLEMENTATION -Isrc -x c -c src/dreamddp.h -o $@
+define TEST_RULES
+$(addprefix build/$(1)/,$(WHOLE)): build/$(1)/%: tests/%.c $$(TEST_DEPS) | build/$(1)
+	$$(TEST_COMPILE) -Isrc -Itests $$< -o $$@ $$(LIBS) -lcmocka
+$(addprefix build/$(1)/,$(filter-out $(WHOLE),$(TESTS))): build/$(1)/%: tests/%.c build/$(1)/dreamddp.o build/headers/dreamddp.h $$(TEST_DEPS)
+	$$(TEST_COMPILE) -DDDP_LIB=extern -Ibuild/headers -Isrc -Itests $$< build/$(1)/dreamddp.o -o $$@ $$(LIBS) -lcmocka
+endef
+$(foreach flavour,plain asan tsan,$(eval $(call TEST_RULES,$(flavour))))
 
 build build/plain build/asan build/tsan:
 	@mkdir -p $@
