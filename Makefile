@@ -48,7 +48,7 @@ quickstart: build/quickstart
 # docs/benchmarks.md; 12 minutes on a quiet machine, two with BENCH=--quick
 bench: all
 	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
-	@for b in bench/allreduce.py bench/overlap.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
+	@for b in bench/allreduce.py bench/topk.py bench/overlap.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
 
 # ---- the header ----
 header:
@@ -65,7 +65,8 @@ check-compile: | deps-test
 # Compiling all of it into every test would take most of the time. So it is compiled once, with its
 # private functions visible, and tests see its headers only; but those in WHOLE, which use what is
 # static in one file or replace its allocator, are one translation unit with it, as a user's program is.
-WHOLE := test_data test_env test_graph test_memory test_session test_shape test_spawn test_wire
+WHOLE := test_data test_env test_graph test_image_ops test_memory test_place test_planned_models test_session test_shape \
+         test_spawn test_topk test_wire
 TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
 TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)
 build/asan/%: SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all

@@ -26,8 +26,9 @@
  *     [ops]     the operators' kernels            [nn]      optimizers, schedules, models
  *     [data]    token streams                     [io]      JSON
  *     [net]     transports, shaped links, the comm worker
- *     [profile] layer costs, the link model       [plan]    when each layer is averaged
- *     [sync]    the context and its hooks         [report]  tables, JSON lines, traces, HTML
+ *     [profile] layer costs, the link model       [plan]    what to send when, what to run where
+ *     [compress] Top-K, messages, AdaTopK         [sync]    the context and its hooks
+ *     [report]  tables, JSON lines, traces, HTML
  *
  * OPTIONS. Macros, defined before the #include; none changes a public struct or signature.
  *     DREAMDDP_IMPLEMENTATION            in exactly one file (or in each, with DDP_STATIC)
@@ -333,6 +334,7 @@ typedef struct ddp_ctx ddp_ctx;
 
 #define DDP_OP_INPUTS 4 /* most inputs of an operator */
 #define DDP_OP_PARAMS 4 /* most parameter arrays of an operator */
+#define DDP_OP_BUFFERS 2 /* most buffers of an operator */
 #define DDP_OP_ARGS   8
 
 /* Row-major: dim[dims - 1] is contiguous. dims 0 = a scalar of one element. */
@@ -343,7 +345,8 @@ typedef struct ddp_shape {
 
 typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } ddp_init;
 
-/* One parameter array of an operator and how it starts: normal deviation or uniform bound = scale. */
+/* One parameter array (or buffer) of an operator and how it starts: normal deviation or uniform
+ * bound = scale. */
 typedef struct ddp_param {
     const char *name; /* "weight", "bias": static text */
     ddp_shape   shape;
@@ -361,6 +364,8 @@ typedef struct ddp_op_spec {
     ddp_shape   out;                    /* always float32 */
     int         params;
     ddp_param   param[DDP_OP_PARAMS];
+    int         buffers;                /* running statistics: part of the layer, no parameters */
+    ddp_param   buffer[DDP_OP_BUFFERS];
     size_t      saved;                  /* elements that forward leaves for backward, besides in and out */
     double      flops;                  /* of forward */
     double      backward_flops;         /* 0 = 2 x flops */
@@ -390,7 +395,8 @@ typedef struct ddp_op_call {
 
 /* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for
  * the life of the graph. backward may be NULL (no gradient flows through). The reference
- * kernels are the plain loops that tests instantiate in double; NULL = not offered. */
+ * kernels are the plain loops that tests instantiate in double; NULL = not offered. Built-in
+ * entries without forward, and operators with buffers, can be planned but not built. */
 typedef struct ddp_op {
     const char *name;
     ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);
@@ -440,7 +446,8 @@ typedef struct ddp_node_info {
     int         input[DDP_OP_INPUTS]; /* indexes of the producing nodes */
     ddp_shape   out;
     double      flops, backward_flops;
-    double      output_bytes, param_bytes;
+    double      output_bytes, param_bytes; /* a tied parameter counts where it is owned */
+    double      buffer_bytes;              /* running statistics, not part of param_bytes */
 } ddp_node_info;
 
 #ifdef __cplusplus
@@ -477,7 +484,22 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
  *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 = ignored
- *                       Its backward consumes the logits: do not read them after ddp_backward. */
+ *                       Its backward consumes the logits: do not read them after ddp_backward.
+ *
+ * Operators on images, x (B, C, H, W). They have shapes and costs but no kernels: the graph can be
+ * read and planned, ddp_graph_build refuses it (DDP_UNSUPPORTED) and names the first of them.
+ * A window moves by stride over H and W with padding on all four sides:
+ * H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
+ *                       (channels) unless bias is 0; groups divides C and channels
+ *   ddp_batch_norm2d    same                   scale and shift (C); buffers: running mean and
+ *                       variance (C), which belong to the layer but are no parameters
+ *   ddp_max_pool2d, ddp_avg_pool2d   (B, C, H', W')   padding at most kernel / 2; padding is never
+ *                       a maximum, and counts as zeros in a mean
+ *   ddp_global_avg_pool2d  (B, C)              mean of each channel
+ *   ddp_flatten         (B, C H W)             any x: all dimensions but the first become one
+ *
+ * flops counts a multiply-add as two operations; a bias as none. */
 DDP_API ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width);
 DDP_API ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width);
 DDP_API ddp_node *ddp_linear_tied(ddp_graph *g, ddp_node *x, ddp_node *embedding);
@@ -490,6 +512,13 @@ DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
 DDP_API ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability);
 DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels);
+DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
+                             long padding, long groups, int bias);
+DDP_API ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x);
+DDP_API ddp_node *ddp_max_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding);
+DDP_API ddp_node *ddp_avg_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding);
+DDP_API ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x);
+DDP_API ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x);
 
 /* ddp_register_op - adds a user's operator to this graph (op is borrowed); ddp_apply uses it, or
  * any built-in, by name: inputs[count] nodes, args[arg_count] numbers. tied (may be NULL) is a
@@ -508,7 +537,8 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each
  * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
  * on the seed and the parameter's position) and registers the layers with the context.
- * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
+ * Returns 0 or a ddp_status; ddp_graph_error has the sentence. DDP_UNSUPPORTED: an operator
+ * has no kernels; such a graph is read without building it. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
@@ -599,6 +629,27 @@ typedef struct ddp_mlp_config {
     long classes;
 } ddp_mlp_config;
 
+/* ResNet (He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385). */
+typedef struct ddp_resnet_config {
+    int  depth;    /* 18, 34, 50, 101 or 152 */
+    long classes;  /* at least 2 */
+    long size;     /* height and width of an image; 224 in the paper */
+    long channels; /* of an image, 0 = 3 */
+    long batch;    /* images per micro-batch */
+    int  cifar;    /* 1: for small images, begins with a 3x3 convolution of stride 1 and no pooling
+                      instead of a 7x7 one of stride 2 and a 3x3 pooling */
+} ddp_resnet_config;
+
+/* VGG (Simonyan and Zisserman, Very Deep Convolutional Networks, 2014, arXiv:1409.1556). */
+typedef struct ddp_vgg_config {
+    int   depth;    /* 11, 13, 16 or 19 */
+    long  classes;  /* at least 2 */
+    long  size;     /* height and width of an image, at least 32; 224 in the paper */
+    long  channels; /* of an image, 0 = 3 */
+    long  batch;    /* images per micro-batch */
+    float dropout;  /* after both hidden linear layers, 0 <= p < 1; 0.5 in the paper */
+} ddp_vgg_config;
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -619,6 +670,21 @@ DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **lo
  * operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node (batch,
  * classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
+
+/* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss. Their operators have
+ * shapes and costs but no kernels: the graph can be planned, ddp_graph_build refuses it.
+ * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1).
+ * *logits, if asked for, is the node (batch, classes). NULL and errors as above.
+ *
+ * ResNet: one layer per convolution, with its batch norm: "conv1", "layer1.0.conv1", ...,
+ * "layer1.0.downsample" where the shortcut changes its shape, ..., and "head"; the addition
+ * belongs to a block's last convolution. A bottleneck's stride is that of its 3x3 convolution, as
+ * in today's published weights; the paper's own text puts it into the first 1x1.
+ * VGG: one layer per convolution, "conv1_1" to "conv5_4", the pooling in the last of a stage,
+ * then "fc6", "fc7", "head". The first linear layer reads all 512 (size / 32)^2 features, 25,088
+ * at the paper's size. */
+DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
+DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 
 #ifdef __cplusplus
 }
@@ -3153,6 +3219,11 @@ static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
     for (i = 0; i < s->params; i++)
         if (!ddp__shape_ok(&s->param[i].shape))
             return "its shape rule gave an impossible parameter shape";
+    if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS)
+        return "its shape rule gave an impossible number of buffers";
+    for (i = 0; i < s->buffers; i++)
+        if (!ddp__shape_ok(&s->buffer[i].shape))
+            return "its shape rule gave an impossible buffer shape";
     if (owner && (s->params < 1 ||
                   !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
         return "the tied node's parameter 0 has another shape than it needs";
@@ -3199,6 +3270,9 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
     return 1;
 }
 
+/* Gradients flow through an operator that has no kernels at all: it is planned as if it had. */
+static int ddp__op_has_backward(const ddp_op *op) { return op->backward || !op->forward; }
+
 /* Fills the layer's totals and what follows from the inputs. */
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
@@ -3206,9 +3280,9 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     int i;
 
     n->layer = g->open_layer;
-    n->has_gradient = n->op->backward && n->spec.params > 0;
+    n->has_gradient = ddp__op_has_backward(n->op) && n->spec.params > 0;
     for (i = 0; i < n->spec.inputs; i++)
-        if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
+        if (ddp__op_has_backward(n->op) && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
     if (!l) return;
     if (l->first < 0) l->first = n->index;
     l->last = n->index;
@@ -3316,12 +3390,14 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     for (i = 0; i < n->spec.inputs; i++) out->input[i] = n->input[i];
     out->out = n->spec.out;
     out->flops = n->spec.flops;
-    if (n->op && n->op->backward)
+    if (n->op && ddp__op_has_backward(n->op))
         out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops
                                                          : 2 * n->spec.flops;
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
     for (i = n->tied >= 0; i < n->spec.params; i++)
         out->param_bytes += 4.0 * (double)ddp_shape_count(&n->spec.param[i].shape);
+    for (i = 0; i < n->spec.buffers; i++)
+        out->buffer_bytes += 4.0 * (double)ddp_shape_count(&n->spec.buffer[i].shape);
     return DDP_OK;
 }
 
@@ -3438,6 +3514,56 @@ ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels)
 {
     return ddp__build2(g, "cross_entropy", logits, labels);
 }
+
+ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
+                     long padding, long groups, int bias)
+{
+    double arg[6];
+
+    arg[0] = (double)channels;
+    arg[1] = (double)kernel;
+    arg[2] = (double)stride;
+    arg[3] = (double)padding;
+    arg[4] = (double)groups;
+    arg[5] = bias != 0;
+    return ddp_apply(g, "conv2d", 1, &x, 6, arg, NULL);
+}
+
+ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "batch_norm2d", x, 0, 0, 0, NULL);
+}
+
+static ddp_node *ddp__build_pool(ddp_graph *g, const char *op, ddp_node *x, long kernel,
+                                 long stride, long padding)
+{
+    double arg[3];
+
+    arg[0] = (double)kernel;
+    arg[1] = (double)stride;
+    arg[2] = (double)padding;
+    return ddp_apply(g, op, 1, &x, 3, arg, NULL);
+}
+
+ddp_node *ddp_max_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding)
+{
+    return ddp__build_pool(g, "max_pool2d", x, kernel, stride, padding);
+}
+
+ddp_node *ddp_avg_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding)
+{
+    return ddp__build_pool(g, "avg_pool2d", x, kernel, stride, padding);
+}
+
+ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "global_avg_pool2d", x, 0, 0, 0, NULL);
+}
+
+ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "flatten", x, 0, 0, 0, NULL);
+}
 /* ==== end graph/builders.c ==== */
 
 /* ==== begin graph/state.c ==== [graph] */
@@ -3550,6 +3676,12 @@ static ddp_status ddp__build_check(ddp_graph *g)
 
         if (!n->op) continue;
         operators++;
+        if (!n->op->forward || n->spec.buffers)
+            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d%s%.100s) has no "
+                             "%s: this graph can be planned but not run", n->op->name, i,
+                             n->layer >= 0 ? ", layer " : "",
+                             n->layer >= 0 ? g->layer[n->layer].name : "",
+                             n->op->forward ? "place for its buffers" : "kernels");
         if (n->layer < 0 && n->spec.params > (n->tied >= 0))
             return ddp__fail(&g->error, DDP_USAGE, "operator %.60s (node %d) has parameters but "
                              "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
@@ -5930,25 +6062,6 @@ int ddp__loss_ops(const ddp_op **list)
 
 /* ==== begin ops/table.c ==== [ops] */
 
-const ddp_op *ddp__builtin_op(const char *name)
-{
-    typedef int (*family)(const ddp_op **list);
-    static const family families[] = {
-        ddp__linear_ops,     ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
-        ddp__activation_ops, ddp__dropout_ops,   ddp__loss_ops,
-    };
-    size_t f;
-    int i;
-
-    for (f = 0; f < sizeof families / sizeof families[0]; f++) {
-        const ddp_op *list;
-        const int n = families[f](&list);
-        for (i = 0; i < n; i++)
-            if (!strcmp(list[i].name, name)) return &list[i];
-    }
-    return NULL;
-}
-
 ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last,
                           ddp_error *err)
 {
@@ -5979,17 +6092,203 @@ ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char
     return DDP_OK;
 }
 
-void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
-                   double scale)
+static void ddp__param_set(ddp_param *p, const char *name, long d0, long d1, ddp_init init,
+                           double scale)
 {
-    ddp_param *p = &s->param[s->params++];
-
     p->name = name;
     p->shape.dims = d1 ? 2 : 1;
     p->shape.dim[0] = d0;
     p->shape.dim[1] = d1;
     p->init = init;
     p->scale = (float)scale;
+}
+
+void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
+                   double scale)
+{
+    ddp__param_set(&s->param[s->params++], name, d0, d1, init, scale);
+}
+
+/* ---- operators on images (batch, channels, height, width) ----
+ *
+ * Shape rules and costs without kernels: a graph that uses them can be planned, not built. A
+ * multiply-add counts as two operations, the bias of a convolution as none, as in linear. */
+
+static double ddp__image_count(const ddp_shape *s)
+{
+    return (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[2] * (double)s->dim[3];
+}
+
+static ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
+    if (s->in[0].dims != 4)
+        return ddp__fail(err, DDP_ARG, "%s: the input must be (batch, channels, height, width), "
+                         "not of %d dimensions; ddp_input_shape makes one", op, s->in[0].dims);
+    return DDP_OK;
+}
+
+/* A square window that slides over the image: sets out, with channels channels, from the
+ * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
+static ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels,
+                                    ddp_error *err)
+{
+    const double p = s->arg[first + 2];
+    long kernel, stride;
+    int i;
+
+    DDP__TRY(ddp__op_count(s, op, first, "the kernel", &kernel, err));
+    DDP__TRY(ddp__op_count(s, op, first + 1, "the stride", &stride, err));
+    if (!(p >= 0 && p <= 2147483647.0) || p != floor(p))
+        return ddp__fail(err, DDP_ARG, "%s: the padding must be a whole number of at least 0, "
+                         "got %g", op, p);
+    s->out = s->in[0];
+    s->out.dim[1] = channels;
+    for (i = 2; i < 4; i++) {
+        const long room = s->in[0].dim[i] + 2 * (long)p;
+
+        if (room < kernel)
+            return ddp__fail(err, DDP_ARG, "%s: a kernel of %ld does not fit into %ld x %ld padded "
+                             "by %ld: use a smaller kernel or more padding", op, kernel,
+                             s->in[0].dim[2], s->in[0].dim[3], (long)p);
+        s->out.dim[i] = (room - kernel) / stride + 1;
+    }
+    return DDP_OK;
+}
+
+/* Arguments: channels, kernel, stride, padding, groups, bias (1 or 0). Weight and bias start
+ * uniform within 1 / sqrt(values read per output), PyTorch's default. */
+static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    long channels, groups, depth, kernel;
+    double reads, bound;
+
+    DDP__TRY(ddp__image_input(s, "conv2d", err));
+    DDP__TRY(ddp__op_count(s, "conv2d", 0, "the number of channels", &channels, err));
+    DDP__TRY(ddp__op_count(s, "conv2d", 4, "the number of groups", &groups, err));
+    if (s->in[0].dim[1] % groups || channels % groups)
+        return ddp__fail(err, DDP_ARG, "conv2d: groups must divide the channels: %ld groups for "
+                         "%ld channels in and %ld out", groups, s->in[0].dim[1], channels);
+    if (s->arg[5] != 0 && s->arg[5] != 1)
+        return ddp__fail(err, DDP_ARG, "conv2d: the bias must be 1 (with) or 0 (without), got %g",
+                         s->arg[5]);
+    DDP__TRY(ddp__image_window(s, "conv2d", 1, channels, err));
+    kernel = (long)s->arg[1];
+    depth = s->in[0].dim[1] / groups;
+    reads = (double)depth * (double)kernel * (double)kernel;
+    bound = 1 / sqrt(reads);
+    ddp__op_param(s, "weight", channels, depth, DDP_INIT_UNIFORM, bound);
+    s->param[0].shape.dims = 4;
+    s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
+    if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
+    s->flops = 2 * ddp__image_count(&s->out) * reads;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* Ioffe and Szegedy 2015, arXiv:1502.03167, Algorithm 1. Saved: mean and rstd per channel. */
+static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    long channels;
+
+    DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
+    channels = s->in[0].dim[1];
+    s->out = s->in[0];
+    ddp__op_param(s, "scale", channels, 0, DDP_INIT_ONE, 0);
+    ddp__op_param(s, "shift", channels, 0, DDP_INIT_ZERO, 0);
+    ddp__param_set(&s->buffer[s->buffers++], "running_mean", channels, 0, DDP_INIT_ZERO, 0);
+    ddp__param_set(&s->buffer[s->buffers++], "running_var", channels, 0, DDP_INIT_ONE, 0);
+    s->saved = 2 * (size_t)channels;
+    s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
+static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *err)
+{
+    DDP__TRY(ddp__image_input(s, op, err));
+    DDP__TRY(ddp__image_window(s, op, 0, s->in[0].dim[1], err));
+    if (2 * s->arg[2] > s->arg[0])
+        return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
+                         "of %g", op, s->arg[2], s->arg[0]);
+    s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
+    s->backward_flops = s->flops;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* Saved: where in its window each maximum was, so that backward touches no other element. */
+static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
+    s->saved = (size_t)ddp_shape_count(&s->out);
+    s->backward_flops = ddp__image_count(&s->out);
+    return DDP_OK;
+}
+
+static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    return ddp__pool2d_shape(s, "avg_pool2d", err);
+}
+
+static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__image_input(s, "global_avg_pool2d", err));
+    s->out.dims = 2;
+    s->out.dim[0] = s->in[0].dim[0];
+    s->out.dim[1] = s->in[0].dim[1];
+    s->flops = ddp__image_count(&s->in[0]);
+    s->backward_flops = s->flops;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, "flatten", 0, 0, err));
+    s->out.dims = 2;
+    s->out.dim[0] = s->in[0].dim[0];
+    s->out.dim[1] = ddp_shape_count(&s->in[0]) / s->in[0].dim[0];
+    s->in_place_ok = 1;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+static int ddp__image_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"conv2d", ddp__conv2d_shape, NULL, NULL, NULL, NULL},
+        {"batch_norm2d", ddp__batch_norm2d_shape, NULL, NULL, NULL, NULL},
+        {"max_pool2d", ddp__max_pool2d_shape, NULL, NULL, NULL, NULL},
+        {"avg_pool2d", ddp__avg_pool2d_shape, NULL, NULL, NULL, NULL},
+        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, NULL, NULL, NULL, NULL},
+        {"flatten", ddp__flatten_shape, NULL, NULL, NULL, NULL},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+
+/* ---- the table ---- */
+
+const ddp_op *ddp__builtin_op(const char *name)
+{
+    typedef int (*family)(const ddp_op **list);
+    static const family families[] = {
+        ddp__linear_ops,     ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
+        ddp__activation_ops, ddp__dropout_ops,   ddp__loss_ops, ddp__image_ops,
+    };
+    size_t f;
+    int i;
+
+    for (f = 0; f < sizeof families / sizeof families[0]; f++) {
+        const ddp_op *list;
+        const int n = families[f](&list);
+        for (i = 0; i < n; i++)
+            if (!strcmp(list[i].name, name)) return &list[i];
+    }
+    return NULL;
 }
 /* ==== end ops/table.c ==== */
 
@@ -6466,6 +6765,219 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
     return x;
 }
 /* ==== end nn/mlp.c ==== */
+
+/* ==== begin nn/resnet.c ==== [nn] */
+
+/* Blocks of the four stages (He et al. 2015, Table 1); bottlenecks from 50 layers on. */
+static const int ddp__resnet_blocks[][5] = {
+    {18, 2, 2, 2, 2}, {34, 3, 4, 6, 3}, {50, 3, 4, 6, 3}, {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}};
+
+/* The four counts of that depth, NULL if it is none of the published ones. */
+static const int *ddp__resnet_stages(int depth)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof ddp__resnet_blocks / sizeof *ddp__resnet_blocks; i++)
+        if (ddp__resnet_blocks[i][0] == depth) return ddp__resnet_blocks[i] + 1;
+    return NULL;
+}
+
+static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
+{
+    if (!ddp__resnet_stages(c->depth))
+        ddp__fail(err, DDP_ARG, "resnet: there is none of depth %d: take 18, 34, 50, 101 or 152",
+                  c->depth);
+    else if (c->batch < 1 || c->size < 1 || c->channels < 0 || c->classes < 2)
+        ddp__fail(err, DDP_ARG, "resnet: batch %ld and size %ld must be at least 1, channels %ld "
+                  "at least 0, classes %ld at least 2", c->batch, c->size, c->channels, c->classes);
+    return err->code == DDP_OK;
+}
+
+/* Convolution and batch norm, in a layer of their own that the caller ends. Weights start normal
+ * with variance 2 / (values that an input reaches): He et al. 2015, arXiv:1502.01852, Eq. 14. */
+static ddp_node *ddp__resnet_conv(ddp_graph *g, ddp_node *x, const char *block, const char *part,
+                                  long channels, long kernel, long stride)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "%s%s", block, part);
+    ddp_layer_begin(g, name);
+    x = ddp_conv2d(g, x, channels, kernel, stride, kernel / 2, 1, 0);
+    ddp_init_normal(g, x, 0, (float)sqrt(2 / ((double)kernel * (double)kernel * (double)channels)));
+    return ddp_batch_norm2d(g, x);
+}
+
+/* The sum of a shortcut and of two 3x3 convolutions, or of a 1x1, a 3x3 with the stride, and a
+ * 1x1 that widens four times. A shortcut that changes its shape is a 1x1 convolution. */
+static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, int bottleneck,
+                                   long width, long stride, int project)
+{
+    const long out = bottleneck ? 4 * width : width;
+    ddp_node *y;
+
+    if (bottleneck) {
+        y = ddp_relu(g, ddp__resnet_conv(g, x, name, ".conv1", width, 1, 1));
+        ddp_layer_end(g);
+        y = ddp_relu(g, ddp__resnet_conv(g, y, name, ".conv2", width, 3, stride));
+    } else {
+        y = ddp_relu(g, ddp__resnet_conv(g, x, name, ".conv1", width, 3, stride));
+    }
+    ddp_layer_end(g);
+    if (project) {
+        x = ddp__resnet_conv(g, x, name, ".downsample", out, 1, stride);
+        ddp_layer_end(g);
+    }
+    y = bottleneck ? ddp__resnet_conv(g, y, name, ".conv3", out, 1, 1)
+                   : ddp__resnet_conv(g, y, name, ".conv2", out, 3, 1);
+    y = ddp_relu(g, ddp_add(g, y, x));
+    ddp_layer_end(g);
+    return y;
+}
+
+static ddp_node *ddp__resnet_stem(ddp_graph *g, ddp_node *x, int cifar)
+{
+    x = ddp_relu(g, ddp__resnet_conv(g, x, "conv1", "", 64, cifar ? 3 : 7, cifar ? 1 : 2));
+    if (!cifar) x = ddp_max_pool2d(g, x, 3, 2, 1);
+    ddp_layer_end(g);
+    return x;
+}
+
+ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits)
+{
+    const int bottleneck = c->depth >= 50;
+    ddp_node *x, *labels;
+    ddp_shape image;
+    char name[48];
+    int stage, k;
+
+    if (logits) *logits = NULL;
+    if (!g || g->error.code || !ddp__resnet_check(c, &g->error)) return NULL;
+    memset(&image, 0, sizeof image);
+    image.dims = 4;
+    image.dim[0] = c->batch;
+    image.dim[1] = c->channels ? c->channels : 3;
+    image.dim[2] = image.dim[3] = c->size;
+    x = ddp_input_shape(g, "inputs", DDP_F32, &image);
+    labels = ddp_input(g, "labels", DDP_I32, c->batch, 1);
+
+    x = ddp__resnet_stem(g, x, c->cifar);
+    for (stage = 0; stage < 4; stage++) {
+        for (k = 0; k < ddp__resnet_stages(c->depth)[stage]; k++) {
+            snprintf(name, sizeof name, "layer%d.%d", stage + 1, k);
+            x = ddp__resnet_block(g, x, name, bottleneck, 64L << stage, stage > 0 && k == 0 ? 2 : 1,
+                                  k == 0 && (stage > 0 || bottleneck));
+        }
+    }
+
+    ddp_layer_begin(g, "head");
+    x = ddp_linear(g, ddp_global_avg_pool2d(g, x), c->classes);
+    if (logits) *logits = x;
+    x = ddp_cross_entropy(g, x, labels);
+    ddp_layer_end(g);
+    return x;
+}
+/* ==== end nn/resnet.c ==== */
+
+/* ==== begin nn/vgg.c ==== [nn] */
+
+/* Convolutions of the five stages (Simonyan and Zisserman 2014, Table 1: A, B, D, E). */
+static const int ddp__vgg_convs[][6] = {
+    {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3}, {19, 2, 2, 4, 4, 4}};
+
+/* The five counts of that depth, NULL if it is none of the published ones. */
+static const int *ddp__vgg_stages(int depth)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof ddp__vgg_convs / sizeof *ddp__vgg_convs; i++)
+        if (ddp__vgg_convs[i][0] == depth) return ddp__vgg_convs[i] + 1;
+    return NULL;
+}
+
+static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
+{
+    if (!ddp__vgg_stages(c->depth))
+        ddp__fail(err, DDP_ARG, "vgg: there is none of depth %d: take 11, 13, 16 or 19", c->depth);
+    else if (c->size < 32)
+        ddp__fail(err, DDP_ARG, "vgg: images of %ld x %ld are too small: it halves them five "
+                  "times, so the size must be at least 32", c->size, c->size);
+    else if (c->batch < 1 || c->channels < 0 || c->classes < 2)
+        ddp__fail(err, DDP_ARG, "vgg: batch %ld must be at least 1, channels %ld at least 0, "
+                  "classes %ld at least 2", c->batch, c->channels, c->classes);
+    else if (!(c->dropout >= 0 && c->dropout < 1))
+        ddp__fail(err, DDP_ARG, "vgg: dropout is %g, it must be at least 0 and below 1",
+                  (double)c->dropout);
+    return err->code == DDP_OK;
+}
+
+/* Weights start normal with variance 2 / (values that an input reaches), biases 0. The paper's
+ * own start, deviation 0.01 everywhere, needed layers trained in a shallower net before. */
+static ddp_node *ddp__vgg_conv(ddp_graph *g, ddp_node *x, long channels)
+{
+    x = ddp_conv2d(g, x, channels, 3, 1, 1, 1, 1);
+    ddp_init_normal(g, x, 0, (float)sqrt(2 / (9.0 * (double)channels)));
+    ddp_init_normal(g, x, 1, 0);
+    return ddp_relu(g, x);
+}
+
+static ddp_node *ddp__vgg_linear(ddp_graph *g, ddp_node *x, long width)
+{
+    x = ddp_linear(g, x, width);
+    ddp_init_normal(g, x, 0, 0.01f);
+    ddp_init_normal(g, x, 1, 0);
+    return x;
+}
+
+/* A hidden linear layer; no dropout operator where there is nothing to drop. */
+static ddp_node *ddp__vgg_hidden(ddp_graph *g, ddp_node *x, float dropout)
+{
+    x = ddp_relu(g, ddp__vgg_linear(g, x, 4096));
+    return dropout > 0 ? ddp_dropout(g, x, dropout) : x;
+}
+
+ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
+{
+    ddp_node *x, *labels;
+    ddp_shape image;
+    char name[48];
+    int stage, k;
+
+    if (logits) *logits = NULL;
+    if (!g || g->error.code || !ddp__vgg_check(c, &g->error)) return NULL;
+    memset(&image, 0, sizeof image);
+    image.dims = 4;
+    image.dim[0] = c->batch;
+    image.dim[1] = c->channels ? c->channels : 3;
+    image.dim[2] = image.dim[3] = c->size;
+    x = ddp_input_shape(g, "inputs", DDP_F32, &image);
+    labels = ddp_input(g, "labels", DDP_I32, c->batch, 1);
+
+    for (stage = 0; stage < 5; stage++) {
+        const int convs = ddp__vgg_stages(c->depth)[stage];
+
+        for (k = 0; k < convs; k++) {
+            snprintf(name, sizeof name, "conv%d_%d", stage + 1, k + 1);
+            ddp_layer_begin(g, name);
+            x = ddp__vgg_conv(g, x, stage < 3 ? 64L << stage : 512);
+            if (k == convs - 1) x = ddp_max_pool2d(g, x, 2, 2, 0);
+            ddp_layer_end(g);
+        }
+    }
+
+    ddp_layer_begin(g, "fc6");
+    x = ddp__vgg_hidden(g, ddp_flatten(g, x), c->dropout);
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "fc7");
+    x = ddp__vgg_hidden(g, x, c->dropout);
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "head");
+    x = ddp__vgg_linear(g, x, c->classes);
+    if (logits) *logits = x;
+    x = ddp_cross_entropy(g, x, labels);
+    ddp_layer_end(g);
+    return x;
+}
+/* ==== end nn/vgg.c ==== */
 
 /* ==== begin data/hash.c ==== [data] */
 

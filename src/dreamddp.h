@@ -26,8 +26,9 @@
  *     [ops]     the operators' kernels            [nn]      optimizers, schedules, models
  *     [data]    token streams                     [io]      JSON
  *     [net]     transports, shaped links, the comm worker
- *     [profile] layer costs, the link model       [plan]    when each layer is averaged
- *     [sync]    the context and its hooks         [report]  tables, JSON lines, traces, HTML
+ *     [profile] layer costs, the link model       [plan]    what to send when, what to run where
+ *     [compress] Top-K, messages, AdaTopK         [sync]    the context and its hooks
+ *     [report]  tables, JSON lines, traces, HTML
  *
  * OPTIONS. Macros, defined before the #include; none changes a public struct or signature.
  *     DREAMDDP_IMPLEMENTATION            in exactly one file (or in each, with DDP_STATIC)
@@ -136,6 +137,8 @@
 #include "nn/schedule.c"
 #include "nn/gpt2.c"
 #include "nn/mlp.c"
+#include "nn/resnet.c"
+#include "nn/vgg.c"
 #include "data/hash.c"
 #include "data/tokens.c"
 #include "io/json.h"

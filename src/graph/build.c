@@ -16,6 +16,12 @@ static ddp_status ddp__build_check(ddp_graph *g)
 
         if (!n->op) continue;
         operators++;
+        if (!n->op->forward || n->spec.buffers)
+            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d%s%.100s) has no "
+                             "%s: this graph can be planned but not run", n->op->name, i,
+                             n->layer >= 0 ? ", layer " : "",
+                             n->layer >= 0 ? g->layer[n->layer].name : "",
+                             n->op->forward ? "place for its buffers" : "kernels");
         if (n->layer < 0 && n->spec.params > (n->tied >= 0))
             return ddp__fail(&g->error, DDP_USAGE, "operator %.60s (node %d) has parameters but "
                              "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",

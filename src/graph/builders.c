@@ -71,3 +71,53 @@ ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels)
 {
     return ddp__build2(g, "cross_entropy", logits, labels);
 }
+
+ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
+                     long padding, long groups, int bias)
+{
+    double arg[6];
+
+    arg[0] = (double)channels;
+    arg[1] = (double)kernel;
+    arg[2] = (double)stride;
+    arg[3] = (double)padding;
+    arg[4] = (double)groups;
+    arg[5] = bias != 0;
+    return ddp_apply(g, "conv2d", 1, &x, 6, arg, NULL);
+}
+
+ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "batch_norm2d", x, 0, 0, 0, NULL);
+}
+
+static ddp_node *ddp__build_pool(ddp_graph *g, const char *op, ddp_node *x, long kernel,
+                                 long stride, long padding)
+{
+    double arg[3];
+
+    arg[0] = (double)kernel;
+    arg[1] = (double)stride;
+    arg[2] = (double)padding;
+    return ddp_apply(g, op, 1, &x, 3, arg, NULL);
+}
+
+ddp_node *ddp_max_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding)
+{
+    return ddp__build_pool(g, "max_pool2d", x, kernel, stride, padding);
+}
+
+ddp_node *ddp_avg_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding)
+{
+    return ddp__build_pool(g, "avg_pool2d", x, kernel, stride, padding);
+}
+
+ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "global_avg_pool2d", x, 0, 0, 0, NULL);
+}
+
+ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "flatten", x, 0, 0, 0, NULL);
+}

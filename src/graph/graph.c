@@ -320,6 +320,11 @@ static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
     for (i = 0; i < s->params; i++)
         if (!ddp__shape_ok(&s->param[i].shape))
             return "its shape rule gave an impossible parameter shape";
+    if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS)
+        return "its shape rule gave an impossible number of buffers";
+    for (i = 0; i < s->buffers; i++)
+        if (!ddp__shape_ok(&s->buffer[i].shape))
+            return "its shape rule gave an impossible buffer shape";
     if (owner && (s->params < 1 ||
                   !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
         return "the tied node's parameter 0 has another shape than it needs";
@@ -366,6 +371,9 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
     return 1;
 }
 
+/* Gradients flow through an operator that has no kernels at all: it is planned as if it had. */
+static int ddp__op_has_backward(const ddp_op *op) { return op->backward || !op->forward; }
+
 /* Fills the layer's totals and what follows from the inputs. */
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
@@ -373,9 +381,9 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     int i;
 
     n->layer = g->open_layer;
-    n->has_gradient = n->op->backward && n->spec.params > 0;
+    n->has_gradient = ddp__op_has_backward(n->op) && n->spec.params > 0;
     for (i = 0; i < n->spec.inputs; i++)
-        if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
+        if (ddp__op_has_backward(n->op) && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
     if (!l) return;
     if (l->first < 0) l->first = n->index;
     l->last = n->index;
@@ -483,12 +491,14 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     for (i = 0; i < n->spec.inputs; i++) out->input[i] = n->input[i];
     out->out = n->spec.out;
     out->flops = n->spec.flops;
-    if (n->op && n->op->backward)
+    if (n->op && ddp__op_has_backward(n->op))
         out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops
                                                          : 2 * n->spec.flops;
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
     for (i = n->tied >= 0; i < n->spec.params; i++)
         out->param_bytes += 4.0 * (double)ddp_shape_count(&n->spec.param[i].shape);
+    for (i = 0; i < n->spec.buffers; i++)
+        out->buffer_bytes += 4.0 * (double)ddp_shape_count(&n->spec.buffer[i].shape);
     return DDP_OK;
 }
 

@@ -17,7 +17,8 @@ typedef struct ddp_node_info {
     int         input[DDP_OP_INPUTS]; /* indexes of the producing nodes */
     ddp_shape   out;
     double      flops, backward_flops;
-    double      output_bytes, param_bytes;
+    double      output_bytes, param_bytes; /* a tied parameter counts where it is owned */
+    double      buffer_bytes;              /* running statistics, not part of param_bytes */
 } ddp_node_info;
 
 #ifdef __cplusplus
@@ -54,7 +55,22 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
  *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 = ignored
- *                       Its backward consumes the logits: do not read them after ddp_backward. */
+ *                       Its backward consumes the logits: do not read them after ddp_backward.
+ *
+ * Operators on images, x (B, C, H, W). They have shapes and costs but no kernels: the graph can be
+ * read and planned, ddp_graph_build refuses it (DDP_UNSUPPORTED) and names the first of them.
+ * A window moves by stride over H and W with padding on all four sides:
+ * H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
+ *                       (channels) unless bias is 0; groups divides C and channels
+ *   ddp_batch_norm2d    same                   scale and shift (C); buffers: running mean and
+ *                       variance (C), which belong to the layer but are no parameters
+ *   ddp_max_pool2d, ddp_avg_pool2d   (B, C, H', W')   padding at most kernel / 2; padding is never
+ *                       a maximum, and counts as zeros in a mean
+ *   ddp_global_avg_pool2d  (B, C)              mean of each channel
+ *   ddp_flatten         (B, C H W)             any x: all dimensions but the first become one
+ *
+ * flops counts a multiply-add as two operations; a bias as none. */
 DDP_API ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width);
 DDP_API ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width);
 DDP_API ddp_node *ddp_linear_tied(ddp_graph *g, ddp_node *x, ddp_node *embedding);
@@ -67,6 +83,13 @@ DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
 DDP_API ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability);
 DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels);
+DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
+                             long padding, long groups, int bias);
+DDP_API ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x);
+DDP_API ddp_node *ddp_max_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding);
+DDP_API ddp_node *ddp_avg_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding);
+DDP_API ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x);
+DDP_API ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x);
 
 /* ddp_register_op - adds a user's operator to this graph (op is borrowed); ddp_apply uses it, or
  * any built-in, by name: inputs[count] nodes, args[arg_count] numbers. tied (may be NULL) is a
@@ -85,7 +108,8 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each
  * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
  * on the seed and the parameter's position) and registers the layers with the context.
- * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
+ * Returns 0 or a ddp_status; ddp_graph_error has the sentence. DDP_UNSUPPORTED: an operator
+ * has no kernels; such a graph is read without building it. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 

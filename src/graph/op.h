@@ -7,6 +7,7 @@
 
 #define DDP_OP_INPUTS 4 /* most inputs of an operator */
 #define DDP_OP_PARAMS 4 /* most parameter arrays of an operator */
+#define DDP_OP_BUFFERS 2 /* most buffers of an operator */
 #define DDP_OP_ARGS   8
 
 /* Row-major: dim[dims - 1] is contiguous. dims 0 = a scalar of one element. */
@@ -17,7 +18,8 @@ typedef struct ddp_shape {
 
 typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } ddp_init;
 
-/* One parameter array of an operator and how it starts: normal deviation or uniform bound = scale. */
+/* One parameter array (or buffer) of an operator and how it starts: normal deviation or uniform
+ * bound = scale. */
 typedef struct ddp_param {
     const char *name; /* "weight", "bias": static text */
     ddp_shape   shape;
@@ -35,6 +37,8 @@ typedef struct ddp_op_spec {
     ddp_shape   out;                    /* always float32 */
     int         params;
     ddp_param   param[DDP_OP_PARAMS];
+    int         buffers;                /* running statistics: part of the layer, no parameters */
+    ddp_param   buffer[DDP_OP_BUFFERS];
     size_t      saved;                  /* elements that forward leaves for backward, besides in and out */
     double      flops;                  /* of forward */
     double      backward_flops;         /* 0 = 2 x flops */
@@ -64,7 +68,8 @@ typedef struct ddp_op_call {
 
 /* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for
  * the life of the graph. backward may be NULL (no gradient flows through). The reference
- * kernels are the plain loops that tests instantiate in double; NULL = not offered. */
+ * kernels are the plain loops that tests instantiate in double; NULL = not offered. Built-in
+ * entries without forward, and operators with buffers, can be planned but not built. */
 typedef struct ddp_op {
     const char *name;
     ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);

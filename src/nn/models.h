@@ -27,6 +27,27 @@ typedef struct ddp_mlp_config {
     long classes;
 } ddp_mlp_config;
 
+/* ResNet (He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385). */
+typedef struct ddp_resnet_config {
+    int  depth;    /* 18, 34, 50, 101 or 152 */
+    long classes;  /* at least 2 */
+    long size;     /* height and width of an image; 224 in the paper */
+    long channels; /* of an image, 0 = 3 */
+    long batch;    /* images per micro-batch */
+    int  cifar;    /* 1: for small images, begins with a 3x3 convolution of stride 1 and no pooling
+                      instead of a 7x7 one of stride 2 and a 3x3 pooling */
+} ddp_resnet_config;
+
+/* VGG (Simonyan and Zisserman, Very Deep Convolutional Networks, 2014, arXiv:1409.1556). */
+typedef struct ddp_vgg_config {
+    int   depth;    /* 11, 13, 16 or 19 */
+    long  classes;  /* at least 2 */
+    long  size;     /* height and width of an image, at least 32; 224 in the paper */
+    long  channels; /* of an image, 0 = 3 */
+    long  batch;    /* images per micro-batch */
+    float dropout;  /* after both hidden linear layers, 0 <= p < 1; 0.5 in the paper */
+} ddp_vgg_config;
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -47,6 +68,21 @@ DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **lo
  * operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node (batch,
  * classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
+
+/* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss. Their operators have
+ * shapes and costs but no kernels: the graph can be planned, ddp_graph_build refuses it.
+ * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1).
+ * *logits, if asked for, is the node (batch, classes). NULL and errors as above.
+ *
+ * ResNet: one layer per convolution, with its batch norm: "conv1", "layer1.0.conv1", ...,
+ * "layer1.0.downsample" where the shortcut changes its shape, ..., and "head"; the addition
+ * belongs to a block's last convolution. A bottleneck's stride is that of its 3x3 convolution, as
+ * in today's published weights; the paper's own text puts it into the first 1x1.
+ * VGG: one layer per convolution, "conv1_1" to "conv5_4", the pooling in the last of a stage,
+ * then "fc6", "fc7", "head". The first linear layer reads all 512 (size / 32)^2 features, 25,088
+ * at the paper's size. */
+DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
+DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 
 #ifdef __cplusplus
 }
