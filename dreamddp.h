@@ -952,6 +952,111 @@ DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 #endif /* DDP_PROFILE_PROFILE_H */
 /* ==== end profile/profile.h ==== */
 
+/* ==== begin profile/network.h ==== [profile] */
+/* Devices and the links between them: what the placement planners read. */
+#ifndef DDP_PROFILE_NETWORK_H
+#define DDP_PROFILE_NETWORK_H
+
+/* Matrices are row-major, row = sender; the diagonal is 0 and never read. Owned by
+ * ddp_network_free when they came from ddp_network_read or ddp_network_new; borrowed by planners. */
+typedef struct ddp_network {
+    int     devices;      /* N */
+    int     pipelines;    /* D_dp replicas, or 0 where the file says nothing */
+    int     stages;       /* D_pp, or 0; pipelines x stages = devices */
+    double  dp_bytes;     /* c_dp: what a stage's replicas average in an iteration */
+    double  pp_bytes;     /* c_pp: what one pipeline sends over one hop in an iteration, one way */
+    double *delay_s;      /* [N x N] one-way delay */
+    double *rate;         /* [N x N] bytes per second */
+    double *speed;        /* [N] FLOP/s that a device reaches, or NULL */
+    double *memory_bytes; /* [N] or NULL */
+    int    *group;        /* [N] region or machine of a device, 0..groups-1, or NULL */
+    int     groups;
+    char  **group_name;   /* [groups] or NULL */
+} ddp_network;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_network_read - a network from JSON: `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and
+ * either groups x groups matrices with `groups` and `devices_per_group`, or N x N matrices, of
+ * `delay_ms` and `bandwidth_gbps` (10^9 bit/s); optional per device or per group: `tflops`,
+ * `memory_gb`. A variant ("as_in_code") names an object whose members replace those above.
+ * *out is untouched on error, else freed by ddp_network_free.
+ * Errors: DDP_IO, DDP_FORMAT (names file, place, key and value), DDP_ARG (N is not D_dp x D_pp,
+ * unknown variant), DDP_MEMORY. */
+DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err);
+
+/* ddp_network_new - N devices, all matrices allocated and 0, speed, memory and groups NULL.
+ * ddp_network_free - frees what ddp_network_new and ddp_network_read made; all-zero is fine.
+ * ddp_network_check - DDP_OK if N >= 1, delays are finite and >= 0, rates finite and > 0 off the
+ * diagonal, D_dp x D_pp = N where both are given; the error names the pair and the value. */
+DDP_API ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err);
+DDP_API void       ddp_network_free(ddp_network *n);
+DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PROFILE_NETWORK_H */
+/* ==== end profile/network.h ==== */
+
+/* ==== begin profile/oplist.h ==== [profile] */
+/* A model as a list of operators: what the planners that cut a model over devices read. */
+#ifndef DDP_PROFILE_OPLIST_H
+#define DDP_PROFILE_OPLIST_H
+
+/* One operator, for one micro-batch. A leaf (no args) without parameters and without FLOPs is a
+ * placeholder: input data, which gets no gradient. */
+typedef struct ddp_oplist_entry {
+    char  *name;         /* or NULL */
+    int   *args;         /* [arg_count] indexes of the producers, each below the operator's own */
+    int    arg_count;
+    double flops;        /* forward */
+    double output_bytes; /* of its result */
+    double param_bytes;  /* of its parameters */
+} ddp_oplist_entry;
+
+/* Operators in topological order. Owned by ddp_oplist_free when it came from ddp_oplist_new or
+ * ddp_oplist_read; borrowed by planners. */
+typedef struct ddp_oplist {
+    int               count;
+    ddp_oplist_entry *op; /* [count] */
+} ddp_oplist;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_oplist_new - count operators, all-zero: no name, no args, no cost.
+ * ddp_oplist_set - fills operator i; name (NULL = none) and args [arg_count] are copied, what was
+ * there is freed. Nothing changes on error. Errors: DDP_ARG (no such operator; an argument that
+ * does not precede it), DDP_MEMORY.
+ * ddp_oplist_free - all-zero is fine. */
+DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
+DDP_API ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args,
+                                  int arg_count, double flops, double output_bytes,
+                                  double param_bytes, ddp_error *err);
+DDP_API void       ddp_oplist_free(ddp_oplist *list);
+
+/* ddp_oplist_check - DDP_OK if there is an operator, every argument precedes its user, and every
+ * cost is finite and >= 0; the error names operator and value. */
+DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
+
+/* ddp_oplist_read - from JSON: a list of {"name", "args", "flops", "output_bytes", "param_bytes"}
+ * in topological order; args are names. param_bytes may be missing (0); further members are
+ * ignored. *out is untouched on error, else freed by ddp_oplist_free.
+ * Errors: DDP_IO, DDP_FORMAT (names file, place and value), DDP_MEMORY. */
+DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PROFILE_OPLIST_H */
+/* ==== end profile/oplist.h ==== */
+
 /* ==== begin profile/linkfit.h ==== [profile] */
 /* The link model alpha + beta x bytes from measured transfers. */
 #ifndef DDP_PROFILE_LINKFIT_H
@@ -13736,6 +13841,632 @@ double ddp_hidden_share(const ddp_span *spans, int n)
     return common < whole ? common / whole : 1;
 }
 /* ==== end profile/trace.c ==== */
+
+/* ==== begin profile/network.c ==== [profile] */
+
+#define DDP__NETWORK_MOST 16384 /* devices: two matrices of 2 GiB */
+
+ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err)
+{
+    ddp_network n;
+    size_t cells;
+
+    if (devices < 1 || devices > DDP__NETWORK_MOST)
+        return ddp__fail(err, DDP_ARG, "a network of %d devices is impossible; it has 1 to %d",
+                         devices, DDP__NETWORK_MOST);
+    memset(&n, 0, sizeof n);
+    n.devices = devices;
+    cells = (size_t)devices * (size_t)devices;
+    n.delay_s = (double *)ddp__calloc(cells, sizeof(double));
+    n.rate = (double *)ddp__calloc(cells, sizeof(double));
+    if (!n.delay_s || !n.rate) {
+        ddp_network_free(&n);
+        return ddp__fail(err, DDP_MEMORY, "no memory for a network of %d devices", devices);
+    }
+    *out = n;
+    return DDP_OK;
+}
+
+void ddp_network_free(ddp_network *n)
+{
+    int g;
+
+    if (!n) return;
+    for (g = 0; n->group_name && g < n->groups; g++) DDP_FREE(n->group_name[g]);
+    DDP_FREE(n->group_name);
+    DDP_FREE(n->group);
+    DDP_FREE(n->memory_bytes);
+    DDP_FREE(n->speed);
+    DDP_FREE(n->rate);
+    DDP_FREE(n->delay_s);
+    memset(n, 0, sizeof *n);
+}
+
+/* ---- checking ---- */
+
+static int ddp__network_finite(double v, double least) { return v >= least && v <= DBL_MAX; }
+
+static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, ddp_error *err)
+{
+    size_t at = (size_t)i * (size_t)n->devices + (size_t)j;
+
+    if (!ddp__network_finite(n->delay_s[at], 0))
+        return ddp__fail(err, DDP_ARG,
+                         "the delay from device %d to device %d is %g s; it must be finite and at "
+                         "least 0",
+                         i, j, n->delay_s[at]);
+    if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG,
+                         "the link from device %d to device %d carries %g bytes/s; every pair must "
+                         "be connected by a finite rate above 0",
+                         i, j, n->rate[at]);
+    return DDP_OK;
+}
+
+static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_error *err)
+{
+    if (n->speed && !(n->speed[i] > 0 && n->speed[i] <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG,
+                         "the speed of device %d is %g FLOP/s; it must be finite and "
+                         "above 0",
+                         i, n->speed[i]);
+    if (n->memory_bytes && !ddp__network_finite(n->memory_bytes[i], 0))
+        return ddp__fail(err, DDP_ARG,
+                         "the memory of device %d is %g bytes; it must be finite and "
+                         "at least 0",
+                         i, n->memory_bytes[i]);
+    if (n->group && (n->group[i] < 0 || n->group[i] >= n->groups))
+        return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i,
+                         n->group[i], n->groups - 1);
+    return DDP_OK;
+}
+
+ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
+{
+    int i, j;
+
+    if (!n || n->devices < 1)
+        return ddp__fail(err, DDP_ARG, "the network has %d devices; it needs at least 1",
+                         n ? n->devices : 0);
+    if (!n->delay_s || !n->rate)
+        return ddp__fail(err, DDP_ARG, "the network has no %s; it is needed for every pair",
+                         n->rate ? "delay_s" : "rate");
+    if (n->pipelines < 0 || n->stages < 0)
+        return ddp__fail(err, DDP_ARG,
+                         "%d pipelines of %d stages are impossible; both are at "
+                         "least 1, or 0 where unknown",
+                         n->pipelines, n->stages);
+    if (n->pipelines && n->stages && (double)n->pipelines * n->stages != (double)n->devices)
+        return ddp__fail(err, DDP_ARG,
+                         "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one "
+                         "of them",
+                         n->devices, n->pipelines, n->stages, (double)n->pipelines * n->stages);
+    if (!ddp__network_finite(n->dp_bytes, 0) || !ddp__network_finite(n->pp_bytes, 0))
+        return ddp__fail(err, DDP_ARG,
+                         "the messages are %g (data) and %g bytes (pipeline); both "
+                         "must be finite and at least 0",
+                         n->dp_bytes, n->pp_bytes);
+    for (i = 0; i < n->devices; i++) {
+        DDP__TRY(ddp__network_check_device(n, i, err));
+        for (j = 0; j < n->devices; j++)
+            if (j != i) DDP__TRY(ddp__network_check_pair(n, i, j, err));
+    }
+    return DDP_OK;
+}
+
+/* ---- reading ---- */
+
+typedef struct ddp__network_file {
+    const char *path;
+    const ddp__json *root, *variant; /* members of variant replace those of root */
+    ddp_error *err;
+} ddp__network_file;
+
+static const ddp__json *ddp__network_get(const ddp__network_file *f, const char *key)
+{
+    const ddp__json *v = ddp__json_get(f->variant, key);
+
+    return v ? v : ddp__json_get(f->root, key);
+}
+
+static ddp_status ddp__network_need(const ddp__network_file *f, const char *key,
+                                    ddp__json_kind kind, const ddp__json **out)
+{
+    const ddp__json *from = ddp__json_get(f->variant, key) ? f->variant : f->root;
+
+    return ddp__json_need(f->path, from, key, kind, out, f->err);
+}
+
+static ddp_status ddp__network_bad(const ddp__network_file *f, const ddp__json *at, const char *key,
+                                   const char *what)
+{
+    return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" %s", f->path, at->line,
+                     at->column, key, what);
+}
+
+/* A whole number of at least 1; a missing one leaves *out. */
+static ddp_status ddp__network_count(const ddp__network_file *f, const char *key, int *out)
+{
+    const ddp__json *v = ddp__network_get(f, key);
+
+    if (!v) return DDP_OK;
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1 && v->number <= 1e9) ||
+        v->number != floor(v->number))
+        return ddp__network_bad(f, v, key, "must be a whole number of at least 1");
+    *out = (int)v->number;
+    return DDP_OK;
+}
+
+static ddp_status ddp__network_bytes(const ddp__network_file *f, const char *key, int needed,
+                                     double *out)
+{
+    const ddp__json *v = ddp__network_get(f, key);
+
+    if (!v && !needed) return DDP_OK;
+    DDP__TRY(ddp__network_need(f, key, DDP__JSON_NUMBER, &v));
+    if (!(v->number >= 0)) return ddp__network_bad(f, v, key, "must not be negative");
+    *out = v->number;
+    return DDP_OK;
+}
+
+/* groups and devices_per_group; a file with N x N matrices may go without. */
+static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n)
+{
+    const ddp__json *sizes = ddp__network_get(f, "devices_per_group"), *names, *v;
+    double total = 0;
+    int g = 0, i = 0, k;
+
+    if (!sizes) return DDP_OK;
+    DDP__TRY(ddp__network_need(f, "devices_per_group", DDP__JSON_ARRAY, &sizes));
+    for (v = sizes->first; v; v = v->next) {
+        if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1) || v->number != floor(v->number))
+            return ddp__network_bad(f, v, "devices_per_group",
+                                    "must hold whole numbers of at least 1");
+        total += v->number;
+    }
+    if (!sizes->count || total > DDP__NETWORK_MOST)
+        return ddp__fail(f->err, DDP_FORMAT,
+                         "%s, line %d: \"devices_per_group\" adds up to %.0f "
+                         "devices; a network has 1 to %d",
+                         f->path, sizes->line, total, DDP__NETWORK_MOST);
+    n->groups = (int)sizes->count;
+    n->devices = (int)total;
+    n->group = (int *)ddp__calloc((size_t)n->devices, sizeof(int));
+    if (!n->group) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+    for (v = sizes->first; v; v = v->next, g++)
+        for (k = 0; k < (int)v->number; k++) n->group[i++] = g;
+
+    names = ddp__network_get(f, "groups");
+    if (!names) return DDP_OK;
+    if (names->kind != DDP__JSON_ARRAY || names->count != sizes->count)
+        return ddp__network_bad(f, names, "groups",
+                                "must name each group of \"devices_per_group\"");
+    n->group_name = (char **)ddp__calloc((size_t)n->groups, sizeof(char *));
+    for (v = names->first, g = 0; v && n->group_name; v = v->next, g++) {
+        if (v->kind != DDP__JSON_STRING)
+            return ddp__network_bad(f, v, "groups", "must hold names in quotes");
+        n->group_name[g] = ddp__strdup(v->string);
+        if (!n->group_name[g]) break;
+    }
+    if (!n->group_name || g < n->groups)
+        return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+    return DDP_OK;
+}
+
+/* The number of devices: the file's N, or else what groups or the matrices say. */
+static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
+{
+    const ddp__json *rates;
+    int given = 0;
+
+    DDP__TRY(ddp__network_need(f, "bandwidth_gbps", DDP__JSON_ARRAY, &rates));
+    DDP__TRY(ddp__network_count(f, "N", &given));
+    if (!n->devices) {
+        if (!rates->count || rates->count > DDP__NETWORK_MOST)
+            return ddp__network_bad(f, rates, "bandwidth_gbps", "must have 1 to 16384 rows");
+        n->devices = (int)rates->count;
+    }
+    if (given && given != n->devices)
+        return ddp__fail(f->err, DDP_ARG, "%s: N is %d, but the %s %d devices; make them agree",
+                         f->path, given, n->group ? "groups have" : "matrices are of", n->devices);
+    return DDP_OK;
+}
+
+/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any
+ * number or null, since no device has a link to itself. */
+static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line,
+                                   const char *key, int i, int size, int skip_diagonal, double *row)
+{
+    const ddp__json *v;
+    int j = 0;
+
+    if (line->kind != DDP__JSON_ARRAY || line->count != size)
+        return ddp__fail(f->err, DDP_FORMAT,
+                         "%s, line %d, column %d: \"%s\" is not square: row %d "
+                         "has %ld numbers, not %d",
+                         f->path, line->line, line->column, key, i,
+                         line->kind == DDP__JSON_ARRAY ? line->count : 0, size);
+    for (v = line->first; v; v = v->next, j++) {
+        row[j] = 0;
+        if (i == j && skip_diagonal) continue;
+        if (v->kind != DDP__JSON_NUMBER) return ddp__network_bad(f, v, key, "must hold numbers");
+        row[j] = v->number;
+    }
+    return DDP_OK;
+}
+
+/* A matrix of groups or of devices, times scale, into out [N x N]. */
+static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_network *n,
+                                      const char *key, double scale, double *out)
+{
+    const ddp__json *m, *line;
+    double *row;
+    size_t N = (size_t)n->devices, i, j;
+    int size, per_group, r = 0;
+    ddp_status status = DDP_OK;
+
+    DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &m));
+    per_group = n->group && m->count == n->groups;
+    size = per_group ? n->groups : n->devices;
+    if (m->count != size)
+        return ddp__fail(f->err, DDP_FORMAT,
+                         "%s, line %d, column %d: \"%s\" has %ld rows; it needs "
+                         "%d, one per %s",
+                         f->path, m->line, m->column, key, m->count, n->group ? n->groups : size,
+                         n->group ? "group" : "device");
+    row = (double *)ddp__calloc((size_t)size, sizeof *row);
+    if (!row) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+    for (line = m->first; line && status == DDP_OK; line = line->next, r++) {
+        status =
+            ddp__network_row(f, line, key, r, size, !per_group || n->groups == n->devices, row);
+        for (i = 0; status == DDP_OK && i < N; i++) {
+            if ((per_group ? n->group[i] : (int)i) != r) continue;
+            for (j = 0; j < N; j++)
+                out[i * N + j] = i == j ? 0 : row[per_group ? (size_t)n->group[j] : j] * scale;
+        }
+    }
+    DDP_FREE(row);
+    return status;
+}
+
+/* One number per device or per group, times scale; *out stays NULL where the key is missing. */
+static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_network *n,
+                                      const char *key, double scale, double **out)
+{
+    const ddp__json *list = ddp__network_get(f, key), *v;
+    int per_group, k = 0, i;
+
+    if (!list) return DDP_OK;
+    DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &list));
+    per_group = n->group && list->count == n->groups;
+    if (!per_group && list->count != n->devices)
+        return ddp__fail(f->err, DDP_FORMAT,
+                         "%s, line %d, column %d: \"%s\" has %ld numbers; it "
+                         "needs one per device%s",
+                         f->path, list->line, list->column, key, list->count,
+                         n->group ? " or per group" : "");
+    *out = (double *)ddp__calloc((size_t)n->devices, sizeof(double));
+    if (!*out) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+    for (v = list->first; v; v = v->next, k++) {
+        if (v->kind != DDP__JSON_NUMBER) return ddp__network_bad(f, v, key, "must hold numbers");
+        for (i = 0; i < n->devices; i++)
+            if ((per_group ? n->group[i] : i) == k) (*out)[i] = v->number * scale;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
+{
+    ddp_network whole;
+    int meant;
+
+    DDP__TRY(ddp__network_groups(f, n));
+    DDP__TRY(ddp__network_size(f, n));
+    DDP__TRY(ddp__network_count(f, "D_dp", &n->pipelines));
+    DDP__TRY(ddp__network_count(f, "D_pp", &n->stages));
+    meant = n->pipelines || n->stages; /* a file for placement: a forgotten size is no zero */
+    DDP__TRY(ddp__network_bytes(f, "c_dp_bytes", meant, &n->dp_bytes));
+    DDP__TRY(ddp__network_bytes(f, "c_pp_bytes", meant, &n->pp_bytes));
+    DDP__TRY(ddp_network_new(n->devices, &whole, f->err));
+    n->delay_s = whole.delay_s;
+    n->rate = whole.rate;
+    DDP__TRY(ddp__network_matrix(f, n, "delay_ms", 1e-3, n->delay_s));
+    DDP__TRY(ddp__network_matrix(f, n, "bandwidth_gbps", 1e9 / 8, n->rate));
+    DDP__TRY(ddp__network_vector(f, n, "tflops", 1e12, &n->speed));
+    DDP__TRY(ddp__network_vector(f, n, "memory_gb", 1e9, &n->memory_bytes));
+    return ddp_network_check(n, f->err);
+}
+
+/* The object whose members replace those above it. */
+static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
+{
+    const ddp__json *v;
+    ddp__text known;
+    ddp_status status;
+
+    if (f->root->kind != DDP__JSON_OBJECT)
+        return ddp__fail(f->err, DDP_FORMAT, "%s is no JSON object; a network is { \"N\": ... }",
+                         f->path);
+    if (!variant || !*variant) return DDP_OK;
+    f->variant = ddp__json_get(f->root, variant);
+    if (f->variant && f->variant->kind == DDP__JSON_OBJECT) return DDP_OK;
+    memset(&known, 0, sizeof known);
+    for (v = f->root->first; v; v = v->next)
+        if (v->kind == DDP__JSON_OBJECT)
+            ddp__text_addf(&known, "%s%s", known.size ? ", " : "", v->key);
+    status = ddp__fail(f->err, DDP_ARG, "%s has no variant '%.60s'; it has: %.200s", f->path,
+                       variant, known.data ? known.data : "none");
+    ddp__text_free(&known);
+    return status;
+}
+
+ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err)
+{
+    ddp__network_file f;
+    ddp__json *root;
+    ddp_network n;
+    ddp_error own;
+    ddp_status status;
+
+    if (!err) err = &own;
+    root = ddp__json_read(path, err);
+    if (!root) return err->code;
+    memset(&n, 0, sizeof n);
+    memset(&f, 0, sizeof f);
+    f.path = path;
+    f.root = root;
+    f.err = err;
+    status = ddp__network_variant(&f, variant);
+    if (status == DDP_OK) status = ddp__network_fill(&f, &n);
+    ddp__json_free(root);
+    if (status == DDP_OK)
+        *out = n;
+    else
+        ddp_network_free(&n);
+    return status;
+}
+/* ==== end profile/network.c ==== */
+
+/* ==== begin profile/oplist.c ==== [profile] */
+
+ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err)
+{
+    ddp_oplist_entry *op;
+
+    if (count < 1)
+        return ddp__fail(err, DDP_ARG, "a list of %d operators is impossible; it needs at least 1",
+                         count);
+    op = (ddp_oplist_entry *)ddp__calloc((size_t)count, sizeof *op);
+    if (!op) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d operators", count);
+    out->count = count;
+    out->op = op;
+    return DDP_OK;
+}
+
+void ddp_oplist_free(ddp_oplist *list)
+{
+    int i;
+
+    if (!list) return;
+    for (i = 0; list->op && i < list->count; i++) {
+        DDP_FREE(list->op[i].name);
+        DDP_FREE(list->op[i].args);
+    }
+    DDP_FREE(list->op);
+    memset(list, 0, sizeof *list);
+}
+
+static const char *ddp__oplist_name(const ddp_oplist_entry *e)
+{
+    return e->name ? e->name : "unnamed";
+}
+
+static ddp_status ddp__oplist_args_check(int i, const char *name, const int *args, int arg_count,
+                                         ddp_error *err)
+{
+    int k;
+
+    if (arg_count < 0 || (arg_count > 0 && !args))
+        return ddp__fail(err, DDP_ARG, "operator %d (%s): %d args%s", i, name, arg_count,
+                         arg_count < 0 ? " are impossible" : " need an array of indexes");
+    for (k = 0; k < arg_count; k++)
+        if (args[k] < 0 || args[k] >= i)
+            return ddp__fail(err, DDP_ARG,
+                             "operator %d (%s): argument %d is operator %d, which does not precede "
+                             "it; list the operators in topological order",
+                             i, name, k, args[k]);
+    return DDP_OK;
+}
+
+ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count,
+                          double flops, double output_bytes, double param_bytes, ddp_error *err)
+{
+    ddp_oplist_entry e;
+
+    if (!list || i < 0 || i >= list->count)
+        return ddp__fail(err, DDP_ARG, "operator %d is not in the list, which has %d", i,
+                         list ? list->count : 0);
+    DDP__TRY(ddp__oplist_args_check(i, name ? name : "unnamed", args, arg_count, err));
+    memset(&e, 0, sizeof e);
+    e.arg_count = arg_count;
+    e.flops = flops;
+    e.output_bytes = output_bytes;
+    e.param_bytes = param_bytes;
+    e.name = name ? ddp__strdup(name) : NULL;
+    e.args = (int *)ddp__calloc((size_t)arg_count, sizeof *e.args);
+    if (!e.args || (name && !e.name)) {
+        DDP_FREE(e.name);
+        DDP_FREE(e.args);
+        return ddp__fail(err, DDP_MEMORY, "no memory for operator %d", i);
+    }
+    if (arg_count) memcpy(e.args, args, (size_t)arg_count * sizeof *args);
+    DDP_FREE(list->op[i].name);
+    DDP_FREE(list->op[i].args);
+    list->op[i] = e;
+    return DDP_OK;
+}
+
+ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
+{
+    static const char *const what[3] = {"flops", "output_bytes", "param_bytes"};
+    double value[3], sum[3] = {0, 0, 0};
+    int i, k;
+
+    if (!list || list->count < 1 || !list->op)
+        return ddp__fail(err, DDP_ARG, "the operator list is empty; it needs at least 1 operator");
+    for (i = 0; i < list->count; i++) {
+        const ddp_oplist_entry *e = &list->op[i];
+        DDP__TRY(ddp__oplist_args_check(i, ddp__oplist_name(e), e->args, e->arg_count, err));
+        value[0] = e->flops;
+        value[1] = e->output_bytes;
+        value[2] = e->param_bytes;
+        for (k = 0; k < 3; k++) {
+            if (!(value[k] >= 0 && value[k] <= DBL_MAX))
+                return ddp__fail(err, DDP_ARG,
+                                 "operator %d (%s): %s is %g; it must be finite and at least 0", i,
+                                 ddp__oplist_name(e), what[k], value[k]);
+            sum[k] += value[k];
+        }
+    }
+    for (k = 0; k < 3; k++)
+        if (!(sum[k] <= 1e200))
+            return ddp__fail(err, DDP_NUMERIC, "%s of all operators add up to %g; no plan can be "
+                             "computed beyond 1e200", what[k], sum[k]);
+    return DDP_OK;
+}
+
+/* ---- the graph file ---- */
+
+/* Names in order of strcmp with their place in the file, to find arguments by halving. */
+typedef struct ddp__oplist_key {
+    const char *name;
+    int         i;
+} ddp__oplist_key;
+
+static int ddp__oplist_by_name(const void *a, const void *b)
+{
+    const ddp__oplist_key *x = (const ddp__oplist_key *)a, *y = (const ddp__oplist_key *)b;
+    int order = strcmp(x->name, y->name);
+
+    return order ? order : (x->i > y->i) - (x->i < y->i);
+}
+
+static int ddp__oplist_find(const ddp__oplist_key *key, int n, const char *name)
+{
+    int lo = 0, hi = n, mid;
+
+    while (lo < hi) {
+        mid = lo + (hi - lo) / 2;
+        if (strcmp(key[mid].name, name) < 0) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo < n && !strcmp(key[lo].name, name) ? key[lo].i : -1;
+}
+
+static ddp_status ddp__oplist_number(const char *path, const ddp__json *v, const char *key,
+                                     int needed, double *out, ddp_error *err)
+{
+    const ddp__json *number = ddp__json_get(v, key);
+
+    *out = 0;
+    if (!number && !needed) return DDP_OK;
+    DDP__TRY(ddp__json_need(path, v, key, DDP__JSON_NUMBER, &number, err));
+    if (number->number < 0)
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: %s is %g; it must be at least 0",
+                         path, number->line, number->column, key, number->number);
+    *out = number->number;
+    return DDP_OK;
+}
+
+/* The arguments of operator i, by name, into args (room for all of them). */
+static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int i,
+                                   const ddp__oplist_key *key, int n, int *args, ddp_error *err)
+{
+    const ddp__json *v;
+    int found;
+
+    for (v = list->first; v; v = v->next) {
+        if (v->kind != DDP__JSON_STRING)
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line %d, column %d: args holds the names of operators in quotes",
+                             path, v->line, v->column);
+        found = ddp__oplist_find(key, n, v->string);
+        if (found < 0 || found >= i)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: argument '%.80s' %s", path,
+                             v->line, v->column, v->string,
+                             found < 0 ? "names no operator of the list"
+                                       : "does not precede its user; list the operators in "
+                                         "topological order");
+        *args++ = found;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp__oplist_key *key,
+                                   ddp_oplist *list, ddp_error *err)
+{
+    const ddp__json *v, *name, *given;
+    double flops, output_bytes, param_bytes;
+    int i, *args;
+    ddp_status status;
+
+    for (v = root->first, i = 0; v; v = v->next, i++) {
+        DDP__TRY(ddp__json_need(path, v, "name", DDP__JSON_STRING, &name, err));
+        key[i].name = name->string;
+        key[i].i = i;
+    }
+    qsort(key, (size_t)list->count, sizeof *key, ddp__oplist_by_name);
+    for (i = 1; i < list->count; i++)
+        if (!strcmp(key[i - 1].name, key[i].name))
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s: operators %d and %d are both named '%.80s'; names must differ",
+                             path, key[i - 1].i, key[i].i, key[i].name);
+    for (v = root->first, i = 0; v; v = v->next, i++) {
+        DDP__TRY(ddp__json_need(path, v, "name", DDP__JSON_STRING, &name, err));
+        DDP__TRY(ddp__json_need(path, v, "args", DDP__JSON_ARRAY, &given, err));
+        DDP__TRY(ddp__oplist_number(path, v, "flops", 1, &flops, err));
+        DDP__TRY(ddp__oplist_number(path, v, "output_bytes", 1, &output_bytes, err));
+        DDP__TRY(ddp__oplist_number(path, v, "param_bytes", 0, &param_bytes, err));
+        args = (int *)ddp__calloc((size_t)given->count, sizeof *args);
+        if (!args) return ddp__fail(err, DDP_MEMORY, "no memory to read %s", path);
+        status = ddp__oplist_args(path, given, i, key, list->count, args, err);
+        if (status == DDP_OK)
+            status = ddp_oplist_set(list, i, name->string, args, (int)given->count, flops,
+                                    output_bytes, param_bytes, err);
+        DDP_FREE(args);
+        if (status != DDP_OK) return status;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
+{
+    ddp__json *root = ddp__json_read(path, err);
+    ddp__oplist_key *key = NULL;
+    ddp_oplist list;
+    ddp_status status = DDP_OK;
+
+    if (!root) return err ? err->code : DDP_FORMAT;
+    memset(&list, 0, sizeof list);
+    if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)
+        status = ddp__fail(err, DDP_FORMAT,
+                           "%s: a graph is a list of at least one operator, "
+                           "[{\"name\": \"a\", \"args\": [], \"flops\": 1, \"output_bytes\": 4}]",
+                           path);
+    if (status == DDP_OK) status = ddp_oplist_new((int)root->count, &list, err);
+    if (status == DDP_OK) {
+        key = (ddp__oplist_key *)ddp__calloc((size_t)list.count, sizeof *key);
+        status = key ? ddp__oplist_fill(path, root, key, &list, err)
+                     : ddp__fail(err, DDP_MEMORY, "no memory to read %s", path);
+    }
+    if (status == DDP_OK) status = ddp_oplist_check(&list, err);
+    DDP_FREE(key);
+    ddp__json_free(root);
+    if (status == DDP_OK) *out = list;
+    else ddp_oplist_free(&list);
+    return status;
+}
+/* ==== end profile/oplist.c ==== */
 
 /* ==== begin plan/partial_core.h ==== [plan] */
 /* Shared by the solvers of the partial planner: one profile in backward order. */
