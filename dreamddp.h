@@ -1279,6 +1279,127 @@ DDP_API ddp_status  ddp_fill_named(const char *name, ddp_fill *out, ddp_error *e
 #endif /* DDP_PLAN_PARTIAL_H */
 /* ==== end plan/partial.h ==== */
 
+/* ==== begin plan/timeline.h ==== [plan] */
+/* How long an iteration of synchronous training takes under six published ways to send gradients:
+ * the baselines that every other planner here is compared with. */
+#ifndef DDP_PLAN_TIMELINE_H
+#define DDP_PLAN_TIMELINE_H
+
+typedef enum ddp_scheme {
+    DDP_SCHEME_SSGD,          /* everything after the whole backward */
+    DDP_SCHEME_WFBP,          /* each bucket when its backward ends (PyTorch DDP) */
+    DDP_SCHEME_MGWFBP,        /* WFBP with buckets merged where that saves startups */
+    DDP_SCHEME_ASCWFBP,       /* WFBP with several operations at once */
+    DDP_SCHEME_BYTESCHEDULER, /* parts by priority, next to the input first */
+    DDP_SCHEME_USBYTE,        /* unequal operations, searched priorities */
+    DDP_SCHEME_DEFT           /* not computed here: see ddp_plan_delayed */
+} ddp_scheme;
+
+/* All-zero is the default of everything. */
+typedef struct ddp_timeline_options {
+    ddp_scheme scheme;
+    double     alpha_s;            /* startup contained in every comm_s, seconds; 0 = none */
+    double     partition_params;   /* bytescheduler, usbyte: most parameters in a part */
+    double     partition_s;        /* or longest part on the link, startup included; neither given
+                                    * = 6.5e6 parameters */
+    double     credit;             /* bytescheduler: in partitions; 0 = 1 */
+    long       operations;         /* ascwfbp: at most this many at once, K; 0 = 4 */
+    double     bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has
+                                    * this many bytes (DDP: 26214400); 0 = rows are buckets */
+    double     first_bucket_bytes; /* the same for the first bucket; 0 = 1 MiB */
+} ddp_timeline_options;
+
+typedef enum ddp_interval_kind {
+    DDP_INTERVAL_BACKWARD,
+    DDP_INTERVAL_FORWARD,
+    DDP_INTERVAL_LINK
+} ddp_interval_kind;
+
+/* What is busy from begin_s to end_s; 0 is the start of backward. */
+typedef struct ddp_interval {
+    ddp_interval_kind kind;
+    int               bucket, last; /* rows bucket..last of the profile; last > bucket: merged */
+    int               part, parts;  /* link: parts part .. part+parts-1 of the bucket, else 0, 1 */
+    int               lane;         /* link: 0.. for operations at once */
+    double            begin_s, end_s;
+} ddp_interval;
+
+/* One steady iteration: backward, then the forward that waits for its gradients.
+ * Owned by whoever called ddp_plan_timeline; ddp_timeline_free. */
+typedef struct ddp_timeline {
+    ddp_scheme    scheme;
+    int           buckets;       /* rows of the profile */
+    double        iteration_s;
+    double        lower_bound_s; /* see below */
+    int          *parts;         /* [buckets] parts of each (1 where it is never cut, 0: no comm) */
+    int          *priority;      /* [buckets] 0 = served first among those that are ready */
+    int           intervals;
+    ddp_interval *interval;      /* [intervals] backward, forward, then the link, each by begin */
+} ddp_timeline;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_plan_timeline - one steady iteration of a scheme, by discrete events.
+ *
+ * Rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input.
+ * One link, first in first out, an operation in flight is never interrupted. Let c_i be comm_s[i]
+ * with startup: o->alpha_s is part of comm_s, p->alpha_s comes on top of it, and both keep the
+ * link busy (a measured comm_s is all occupancy, alpha 0). A row with comm_s 0 sends nothing.
+ * T_f, T_b, T_c are sums over the rows, ready_i is the end of backward of row i.
+ *
+ *   ssgd           T_f + T_b + T_c
+ *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Launched strictly by
+ *                  row. With bucket_bytes, rows are joined as DDP does: from the output side,
+ *                  closed when the size reaches the limit; a row is never split (4 bytes a
+ *                  parameter); joined rows pay one startup.
+ *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would
+ *                  have to wait anyway or waiting costs less than alpha (MG-WFBP's repository)
+ *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using
+ *                  bandwidth, then all share the link equally. K = 1 or alpha = 0 is WFBP; it is
+ *                  never slower. The original also chooses a fusion; here groups are given.
+ *   bytescheduler  every row in k equal parts of at most a partition, queue by (row, part); a part
+ *                  is committed to the link while credit > 0. A row's forward waits for its parts
+ *                  only. The repository's credit is 4 partitions; 1 keeps priority best.
+ *   usbyte         blocks as bytescheduler's parts. Until backward ends, the best ready row sends
+ *                  as many blocks as fill the time to the next ready row in one operation; then
+ *                  the remainders by row, one operation each. Priorities are searched greedily,
+ *                  from the output side, and are never worse than the order by row.
+ *
+ * Parts: a row with work w = c_i - alpha and partition S is cut into ceil(w / (S - alpha)) equal
+ * parts, or ceil(params / partition_params); a part costs alpha + w / k. A row with params 0 is one
+ * part; where no row has params, only partition_s can be used.
+ *
+ * At the end of forward the link is idle in all of them, so the first iteration is the steady
+ * one.
+ *
+ * lower_bound_s = max(T_f + T_b, b_last + T_c). Where startups are merged (mgwfbp, or wfbp with
+ * bucket_bytes) or overlap (ascwfbp), T_c counts one startup only: with all of them, as in the
+ * literature, the bound would not hold.
+ *
+ * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS
+ * 2023) and the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above.
+ * Cost: O(rows + parts); usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists
+ * of more than 7,000), with the best found.
+ * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
+ * Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for deft. */
+DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o,
+                                     ddp_timeline *out, ddp_error *err);
+DDP_API void       ddp_timeline_free(ddp_timeline *t); /* all-zero is fine */
+
+/* Names as the programs spell them (ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft); a bad
+ * value gives "unknown". The inverse fails with DDP_ARG and a sentence that lists the names. */
+DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
+DDP_API ddp_status  ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_TIMELINE_H */
+/* ==== end plan/timeline.h ==== */
+
 /* ==== begin sync/session.h ==== [sync] */
 /* The context: a training loop registers its layers and calls a few hooks; the library decides
  * when a layer is updated and what is sent when (DESIGN sections 3 to 5). */
@@ -15670,6 +15791,784 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }
 /* ==== end plan/partial.c ==== */
+
+/* ==== begin plan/baselines.h ==== [plan] */
+/* Shared by the baselines: one profile reduced to what travels, and the log of one iteration. */
+#ifndef DDP_PLAN_BASELINES_H
+#define DDP_PLAN_BASELINES_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One message: rows first..last of the profile as one operation. */
+typedef struct ddp__bl_group {
+    int    first, last;
+    double ready; /* the end of backward of row first, from the start of backward */
+    double c;     /* on the link, startup included */
+} ddp__bl_group;
+
+/* A profile checked and summed up. Times in seconds from the start of backward. */
+typedef struct ddp__bl_model {
+    const ddp_profile          *p;
+    const ddp_timeline_options *o;
+    int            rows, groups; /* groups: what is sent */
+    ddp__bl_group *group;        /* [groups] in order of backward: the output side first */
+    int           *parts;        /* [groups] equal parts of each */
+    double        *size;         /* [groups] of one part, in partitions: at most 1 */
+    double        *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
+    int           *priority;     /* [groups] 0 = first */
+    double         alpha;        /* startup contained in every group's c */
+    double         forward, backward;
+    double         bound;
+    int            sized; /* some group has params */
+} ddp__bl_model;
+
+/* Link operations as they begin; room for all is reserved ahead. NULL where nobody looks. */
+typedef struct ddp__bl_log {
+    ddp_interval *at;
+    int           count;
+} ddp__bl_log;
+
+/* Notes an operation on lane 0; NULL without a log. */
+DDP_LIB ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts,
+                                   double begin, double end);
+
+/* Fusion. m->group holds one group per sending row; these join some of them in place.
+ * buckets: DDP's rule, needs params. merge: MG-WFBP's rule. */
+DDP_LIB ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err);
+DDP_LIB void       ddp__bl_merge(ddp__bl_model *m);
+
+/* The link, filling m->arrive. fifo: one operation at a time in the order of groups, none before
+ * `from`. shared: up to `most` at once by processor sharing. Forward waits for all of them. */
+DDP_LIB void       ddp__bl_fifo(ddp__bl_model *m, double from, ddp__bl_log *log);
+DDP_LIB ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, ddp_error *err);
+
+/* Cuts every group into parts as the options say; at most DDP__BL_MOST_PARTS in all. */
+enum { DDP__BL_MOST_PARTS = 1000000 };
+DDP_LIB ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err);
+
+/* Priority schemes, after ddp__bl_cut; a row's forward waits for its own parts only. */
+DDP_LIB ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err);
+DDP_LIB ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err);
+
+/* The end of the forward pass that begins when backward has ended, row i not before
+ * m->arrive[i]. */
+DDP_LIB double ddp__bl_forward_end(const ddp__bl_model *m);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_BASELINES_H */
+/* ==== end plan/baselines.h ==== */
+
+/* ==== begin plan/baselines_fusion.c ==== [plan] */
+
+/* Which rows travel as one message. */
+
+/* Row `next` (nearer to the input) joins g: one startup for both, ready with the later. */
+static void ddp__bl_join(ddp__bl_group *g, const ddp__bl_group *next, double alpha)
+{
+    g->first = next->first;
+    g->ready = next->ready;
+    g->c += next->c - alpha;
+}
+
+ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
+{
+    double limit = m->o->first_bucket_bytes > 0 ? m->o->first_bucket_bytes : 1048576, bytes = 0;
+    int i, row, kept = 0, open = 0;
+
+    if (m->groups && !m->sized)
+        return ddp__fail(err, DDP_ARG,
+                         "no row that sends has params, so bucket_bytes %g cannot be applied; "
+                         "give params or bucket_bytes 0 (rows are buckets)",
+                         m->o->bucket_bytes);
+    for (i = 0; i < m->groups; i++) {
+        row = m->group[i].first;
+        if (open) ddp__bl_join(&m->group[kept - 1], &m->group[i], m->alpha);
+        else m->group[kept++] = m->group[i];
+        bytes += 4 * m->p->params[row];
+        open = bytes < limit;
+        if (!open) bytes = 0, limit = m->o->bucket_bytes;
+    }
+    m->groups = kept;
+    return DDP_OK;
+}
+
+/* Walking from the output side, start is when the group on top would begin under WFBP; joining
+ * changes only what comes after it, so that one pass is enough. */
+void ddp__bl_merge(ddp__bl_model *m)
+{
+    ddp__bl_group *top = m->group, *next;
+    double start = m->groups ? top->ready : 0;
+    int i;
+
+    for (i = 1; i < m->groups; i++) {
+        next = &m->group[i];
+        if (next->ready < start + top->c &&
+            (start > next->ready || next->ready - start < m->alpha)) {
+            ddp__bl_join(top, next, m->alpha);
+        } else {
+            start += top->c;
+            *++top = *next;
+        }
+        if (start < top->ready) start = top->ready;
+    }
+    if (m->groups) m->groups = (int)(top - m->group) + 1;
+}
+/* ==== end plan/baselines_fusion.c ==== */
+
+/* ==== begin plan/baselines_link.c ==== [plan] */
+
+/* Links that take messages in the order of backward: one at a time, or several sharing. */
+
+void ddp__bl_fifo(ddp__bl_model *m, double from, ddp__bl_log *log)
+{
+    double free_at = from;
+    int i;
+
+    for (i = 0; i < m->groups; i++) {
+        const ddp__bl_group *g = &m->group[i];
+        double begin = free_at > g->ready ? free_at : g->ready;
+        free_at = begin + g->c;
+        ddp__bl_note(log, g, 0, 1, begin, free_at);
+    }
+    m->arrive[0] = free_at;
+}
+
+/* An operation in flight. It needs no bandwidth before `starts`; from then on it ends when the
+ * service that every such operation has received in common reaches `target`. */
+typedef struct ddp__bl_flight {
+    int    group, busy, served;
+    double starts, target;
+    ddp_interval *note;
+} ddp__bl_flight;
+
+typedef struct ddp__bl_share {
+    ddp__bl_flight *lane;
+    int             lanes, flying, serving;
+    double          now, service;
+} ddp__bl_share;
+
+/* The lane of the next change among the operations in flight (the end of a startup or of an
+ * operation) and its time; -1 and infinity where none flies. */
+static int ddp__bl_next(const ddp__bl_share *s, double *when)
+{
+    int k, at = -1;
+
+    *when = INFINITY;
+    for (k = 0; k < s->lanes; k++) {
+        const ddp__bl_flight *x = &s->lane[k];
+        double t;
+        if (!x->busy) continue;
+        t = x->served ? s->now + (x->target - s->service) * s->serving : x->starts;
+        if (t < *when) *when = t, at = k;
+    }
+    return at;
+}
+
+static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, ddp__bl_log *log)
+{
+    ddp__bl_flight *x = s->lane;
+    double ready = m->group[group].ready;
+
+    if (ready > s->now) {
+        if (s->serving) s->service += (ready - s->now) / s->serving;
+        s->now = ready;
+    }
+    while (x->busy) x++;
+    x->group = group;
+    x->busy = 1;
+    x->served = 0;
+    x->starts = s->now + m->alpha;
+    x->note = ddp__bl_note(log, &m->group[group], 0, 1, s->now, s->now);
+    if (x->note) x->note->lane = (int)(x - s->lane);
+    s->flying++;
+}
+
+static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, double when)
+{
+    ddp__bl_flight *x = &s->lane[k];
+
+    /* exactly the target at its end, so that rounding leaves no operation with a remainder */
+    if (x->served) s->service = x->target;
+    else if (s->serving) s->service += (when - s->now) / s->serving;
+    s->now = when;
+    if (!x->served) {
+        x->served = 1;
+        x->target = s->service + (m->group[x->group].c - m->alpha);
+        s->serving++;
+    } else {
+        if (x->note) x->note->end_s = when;
+        x->busy = 0;
+        s->serving--;
+        s->flying--;
+    }
+}
+
+ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, ddp_error *err)
+{
+    ddp__bl_share s;
+    double when;
+    int i = 0, k;
+
+    memset(&s, 0, sizeof s);
+    s.lanes = most < m->groups ? (int)most : m->groups;
+    s.lane = (ddp__bl_flight *)ddp__calloc((size_t)s.lanes, sizeof *s.lane);
+    if (!s.lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", s.lanes);
+    while (i < m->groups || s.flying) {
+        k = ddp__bl_next(&s, &when);
+        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when)
+            ddp__bl_launch(&s, m, i++, log);
+        else ddp__bl_change(&s, m, k, when);
+    }
+    m->arrive[0] = s.now;
+    DDP_FREE(s.lane);
+    return DDP_OK;
+}
+/* ==== end plan/baselines_link.c ==== */
+
+/* ==== begin plan/baselines_priority.c ==== [plan] */
+
+/* Partition and ByteScheduler. A group is one row here. */
+
+ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
+{
+    const int most = DDP__BL_MOST_PARTS;
+    const ddp_timeline_options *o = m->o;
+    double params = o->partition_params > 0 ? o->partition_params : 6.5e6, total = 0, whole, k;
+    int i;
+
+    if (o->partition_s > 0 && !(o->partition_s > m->alpha))
+        return ddp__fail(err, DDP_ARG,
+                         "a partition of %g s is not longer than the startup of %g s; raise it",
+                         o->partition_s, m->alpha);
+    if (m->groups && !m->sized && !(o->partition_s > 0))
+        return ddp__fail(err, DDP_ARG,
+                         "no bucket that sends has params, so none can be cut by %g parameters; "
+                         "give the partition in seconds (partition_s)",
+                         params);
+    for (i = 0; i < m->groups; i++) {
+        if (o->partition_s > 0) whole = (m->group[i].c - m->alpha) / (o->partition_s - m->alpha);
+        else whole = m->p->params[m->group[i].first] / params;
+        k = ceil(whole - 1e-9); /* 3 x 0.1 s is three parts of 0.1 s, however it was rounded */
+        if (k < 1) k = 1;
+        total += k;
+        if (!(total <= most))
+            return ddp__fail(err, DDP_ARG,
+                             "the partition cuts buckets %d to %d into %g parts; more than %d "
+                             "cannot be planned, raise it",
+                             m->group[i].first, m->group[0].first, total, most);
+        m->parts[i] = (int)k;
+        m->size[i] = whole / k < 1 ? whole / k : 1;
+    }
+    return DDP_OK;
+}
+
+/* A part that was committed to the link and has not arrived. */
+typedef struct ddp__bl_sent {
+    int    group, last;
+    double end;
+} ddp__bl_sent;
+
+/* Groups become ready from the output side, so the best by row among those that wait is always
+ * the newest: the queue is a stack of groups, each with the parts it still has to send. */
+ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+{
+    double limit = m->o->credit > 0 ? m->o->credit : 1, out = 0, now, link = 0;
+    int *stack, *left, depth = 0, arrived = 0, total = 0, head = 0, tail = 0, i;
+    ddp__bl_sent *sent;
+
+    for (i = 0; i < m->groups; i++) total += m->parts[i];
+    sent = (ddp__bl_sent *)ddp__calloc((size_t)total, sizeof *sent);
+    stack = (int *)ddp__calloc(2 * (size_t)m->groups, sizeof *stack);
+    if (!sent || !stack) {
+        DDP_FREE(sent);
+        DDP_FREE(stack);
+        return ddp__fail(err, DDP_MEMORY, "no memory for %d parts", total);
+    }
+    left = stack + m->groups;
+    while (head < total) {
+        now = arrived < m->groups ? m->group[arrived].ready : INFINITY;
+        if (head < tail && sent[head].end < now) now = sent[head].end;
+        for (; arrived < m->groups && m->group[arrived].ready <= now; arrived++) {
+            stack[depth++] = arrived;
+            left[arrived] = m->parts[arrived];
+        }
+        for (; head < tail && sent[head].end <= now; head++) {
+            if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
+            out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
+        }
+        /* credit is what is left of the limit; a rounding error is none */
+        while (depth && limit - out > 1e-9 * limit) {
+            int g = stack[depth - 1], part = m->parts[g] - left[g];
+            double begin = link > now ? link : now;
+            link = begin + m->alpha + (m->group[g].c - m->alpha) / m->parts[g];
+            ddp__bl_note(log, &m->group[g], part, 1, begin, link);
+            out += m->size[g];
+            sent[tail].group = g;
+            sent[tail].end = link;
+            sent[tail++].last = --left[g] == 0;
+            if (left[g] == 0) depth--;
+        }
+    }
+    DDP_FREE(sent);
+    DDP_FREE(stack);
+    return DDP_OK;
+}
+/* ==== end plan/baselines_priority.c ==== */
+
+/* ==== begin plan/baselines_usbyte.c ==== [plan] */
+
+/* US-Byte: operations of unequal size that fill the gaps between ready gradients. A group is one
+ * row here, and its parts are the blocks. */
+
+typedef struct ddp__bl_us {
+    ddp__bl_model *m;
+    int           *priority; /* [groups] 0 = first */
+    int           *left;     /* [groups] blocks still to send */
+    int           *waiting;  /* ready groups with blocks left, the best one last */
+    double        *first;    /* [groups] begin of a group's first operation */
+    int64_t        visits;   /* groups simulated so far */
+} ddp__bl_us;
+
+static double ddp__bl_blocks(const ddp__bl_model *m, int g, int k)
+{
+    return k * ((m->group[g].c - m->alpha) / m->parts[g]);
+}
+
+/* Blocks of g that the gap until the next ready gradient asks for; the last may overrun it. */
+static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
+{
+    double one = ddp__bl_blocks(u->m, g, 1), k;
+
+    if (startup + ddp__bl_blocks(u->m, g, u->left[g]) <= gap) return u->left[g];
+    if (gap <= startup) return 1;
+    k = ceil((gap - startup) / one);
+    return k < u->left[g] ? (int)k : u->left[g];
+}
+
+/* Sends k blocks from time t, `more` of the operation before or a new one; returns the end. */
+static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more, ddp__bl_log *log)
+{
+    ddp__bl_model *m = u->m;
+    double end = t + (more ? 0 : m->alpha) + ddp__bl_blocks(m, g, k);
+    int done = m->parts[g] - u->left[g];
+
+    if (done == 0) u->first[g] = t;
+    if (log && more) {
+        log->at[log->count - 1].parts += k;
+        log->at[log->count - 1].end_s = end;
+    } else {
+        ddp__bl_note(log, &m->group[g], done, k, t, end);
+    }
+    u->left[g] -= k;
+    if (u->left[g] == 0) m->arrive[m->group[g].first] = end;
+    return end;
+}
+
+/* One iteration under u->priority; its length. */
+static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
+{
+    ddp__bl_model *m = u->m;
+    double t = 0, next;
+    int i, g, w, k, waits = 0, arrived = 0, before = -1;
+
+    u->visits += m->groups;
+    for (i = 0; i < m->groups; i++) u->left[i] = m->parts[i];
+    while (t < m->backward) {
+        for (; arrived < m->groups && m->group[arrived].ready <= t; arrived++) {
+            for (w = waits++; w > 0 && u->priority[u->waiting[w - 1]] < u->priority[arrived]; w--)
+                u->waiting[w] = u->waiting[w - 1];
+            u->waiting[w] = arrived;
+        }
+        next = arrived < m->groups ? m->group[arrived].ready : m->backward;
+        if (!waits) {
+            t = next;
+            before = -1;
+            continue;
+        }
+        g = u->waiting[waits - 1];
+        k = ddp__bl_fill(u, g, next - t, g == before ? 0 : m->alpha);
+        t = ddp__bl_send(u, g, k, t, g == before, log);
+        if (u->left[g] == 0) waits--;
+        before = g;
+    }
+    for (i = m->groups - 1; i >= 0; i--)
+        if (u->left[i]) t = ddp__bl_send(u, i, u->left[i], t, 0, log);
+    return ddp__bl_forward_end(m);
+}
+
+/* Gives group g the priority of group `to`, which and those between step back by one. While the
+ * search has not come to them, groups nearer to the input still have their own places. */
+static void ddp__bl_promote(int *priority, int g, int to)
+{
+    int i, best = priority[to];
+
+    for (i = to; i > g; i--) priority[i]++;
+    priority[g] = best;
+}
+
+static void ddp__bl_demote(int *priority, int g, int to)
+{
+    int i, own = priority[g + 1];
+
+    for (i = g + 1; i <= to; i++) priority[i]--;
+    priority[g] = own;
+}
+
+/* Bounds the search for lists far beyond any model, the same on every machine: seconds. */
+enum { DDP__BL_MOST_VISITS = 100000000 };
+
+/* From the output side: could a group have been sent whole, had it gone before those that became
+ * ready meanwhile? */
+static void ddp__bl_us_search(ddp__bl_us *u)
+{
+    ddp__bl_model *m = u->m;
+    double best = ddp__bl_us_run(u, NULL), tau, t;
+    int g = 0, to;
+
+    while (g < m->groups - 1 && u->visits < DDP__BL_MOST_VISITS) {
+        tau = u->first[g] + m->group[g].c;
+        for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {}
+        if (to > g) {
+            ddp__bl_promote(u->priority, g, to);
+            t = ddp__bl_us_run(u, NULL);
+            if (t < best) {
+                best = t;
+                g = to + 1;
+                continue;
+            }
+            ddp__bl_demote(u->priority, g, to);
+            ddp__bl_us_run(u, NULL); /* restores u->first */
+        }
+        g++;
+    }
+}
+
+ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+{
+    size_t n = (size_t)m->groups;
+    ddp__bl_us u;
+
+    u.m = m;
+    u.visits = 0;
+    u.priority = m->priority;
+    u.left = (int *)ddp__calloc(2 * n, sizeof *u.left);
+    u.first = (double *)ddp__calloc(n, sizeof *u.first);
+    if (!u.left || !u.first) {
+        DDP_FREE(u.left);
+        DDP_FREE(u.first);
+        return ddp__fail(err, DDP_MEMORY, "no memory for %d buckets", m->groups);
+    }
+    u.waiting = u.left + n;
+    ddp__bl_us_search(&u);
+    ddp__bl_us_run(&u, log);
+    DDP_FREE(u.left);
+    DDP_FREE(u.first);
+    return DDP_OK;
+}
+/* ==== end plan/baselines_usbyte.c ==== */
+
+/* ==== begin plan/timeline.c ==== [plan] */
+
+static const char *const ddp__scheme_names[] = {
+    "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft"};
+
+enum { DDP__SCHEMES = DDP_SCHEME_DEFT + 1 };
+
+const char *ddp_scheme_name(ddp_scheme scheme)
+{
+    int v = (int)scheme;
+
+    return v >= 0 && v < DDP__SCHEMES ? ddp__scheme_names[v] : "unknown";
+}
+
+ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err)
+{
+    ddp__text list;
+    int i;
+
+    for (i = 0; i < DDP__SCHEMES; i++)
+        if (name && !strcmp(name, ddp__scheme_names[i])) {
+            *out = (ddp_scheme)i;
+            return DDP_OK;
+        }
+    memset(&list, 0, sizeof list);
+    for (i = 0; i < DDP__SCHEMES; i++)
+        ddp__text_addf(&list, "%s%s", i ? (i == DDP__SCHEMES - 1 ? " or " : ", ") : "",
+                       ddp__scheme_names[i]);
+    ddp__fail(err, DDP_ARG, "scheme '%s' is unknown; use %s", name ? name : "",
+              list.data ? list.data : "another");
+    ddp__text_free(&list);
+    return DDP_ARG;
+}
+
+void ddp_timeline_free(ddp_timeline *t)
+{
+    if (!t) return;
+    DDP_FREE(t->parts);
+    DDP_FREE(t->priority);
+    DDP_FREE(t->interval);
+    memset(t, 0, sizeof *t);
+}
+
+/* ---- options and profile ---- */
+
+static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
+{
+    const char *name[] = {"alpha_s", "partition_params", "partition_s", "credit", "bucket_bytes",
+                          "first_bucket_bytes"};
+    double value[6];
+    int i;
+
+    value[0] = o->alpha_s;
+    value[1] = o->partition_params;
+    value[2] = o->partition_s;
+    value[3] = o->credit;
+    value[4] = o->bucket_bytes;
+    value[5] = o->first_bucket_bytes;
+    for (i = 0; i < 6; i++)
+        if (!(value[i] >= 0 && value[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and at least 0", name[i],
+                             value[i]);
+    if (o->operations < 0)
+        return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4",
+                         o->operations);
+    if (o->partition_params > 0 && o->partition_s > 0)
+        return ddp__fail(err, DDP_ARG,
+                         "a partition of %g parameters and of %g s was given; give one of them",
+                         o->partition_params, o->partition_s);
+    if (o->scheme == DDP_SCHEME_DEFT)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
+    if ((int)o->scheme < 0 || (int)o->scheme >= DDP__SCHEMES)
+        return ddp__fail(err, DDP_ARG, "scheme %d is unknown; use ssgd to usbyte", (int)o->scheme);
+    return DDP_OK;
+}
+
+static void ddp__bl_close(ddp__bl_model *m)
+{
+    DDP_FREE(m->group);
+    DDP_FREE(m->parts);
+    DDP_FREE(m->size);
+    DDP_FREE(m->arrive);
+    DDP_FREE(m->priority);
+}
+
+static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p,
+                               const ddp_timeline_options *o, ddp_error *err)
+{
+    size_t n = (size_t)p->layers;
+    double comm = 0;
+    int l;
+
+    m->p = p;
+    m->o = o;
+    m->rows = p->layers;
+    m->alpha = o->alpha_s + p->alpha_s;
+    m->group = (ddp__bl_group *)ddp__calloc(n, sizeof *m->group);
+    m->parts = (int *)ddp__calloc(n, sizeof *m->parts);
+    m->size = (double *)ddp__calloc(n, sizeof *m->size);
+    m->arrive = (double *)ddp__calloc(n, sizeof *m->arrive);
+    m->priority = (int *)ddp__calloc(n, sizeof *m->priority);
+    if (!m->group || !m->parts || !m->size || !m->arrive || !m->priority)
+        return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
+    for (l = p->layers - 1; l >= 0; l--) {
+        ddp__bl_group *g = &m->group[m->groups];
+        if (p->forward_s) m->forward += p->forward_s[l];
+        m->backward += p->backward_s[l];
+        if (!(p->comm_s[l] > 0)) continue;
+        if (p->comm_s[l] < o->alpha_s)
+            return ddp__fail(err, DDP_ARG,
+                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of "
+                             "%g s that it contains; lower alpha_s",
+                             l, p->name && p->name[l] ? p->name[l] : "unnamed", p->comm_s[l],
+                             o->alpha_s);
+        g->first = g->last = l;
+        g->ready = m->backward;
+        g->c = p->comm_s[l] + p->alpha_s;
+        comm += g->c;
+        if (p->params && p->params[l] > 0) m->sized = 1;
+        m->parts[m->groups++] = 1;
+    }
+    for (l = 0; l < m->groups; l++) m->priority[l] = l;
+    m->bound = p->backward_s[p->layers - 1] + comm;
+    if (!(m->forward + m->backward + comm <= DBL_MAX / 2))
+        return ddp__fail(err, DDP_NUMERIC,
+                         "the times of the profile add up to more than a double holds; "
+                         "times are in seconds");
+    return DDP_OK;
+}
+
+/* ---- one iteration ---- */
+
+ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts,
+                           double begin, double end)
+{
+    ddp_interval *x;
+
+    if (!log) return NULL;
+    x = &log->at[log->count++];
+    x->kind = DDP_INTERVAL_LINK;
+    x->bucket = g->first;
+    x->last = g->last;
+    x->part = part;
+    x->parts = parts;
+    x->lane = 0;
+    x->begin_s = begin;
+    x->end_s = end;
+    return x;
+}
+
+double ddp__bl_forward_end(const ddp__bl_model *m)
+{
+    double t = m->backward;
+    int l;
+
+    for (l = 0; l < m->rows; l++) {
+        if (t < m->arrive[l]) t = m->arrive[l];
+        if (m->p->forward_s) t += m->p->forward_s[l];
+    }
+    return t;
+}
+
+/* Startups that are merged or overlap can be saved: all but one of the messages as given. */
+static void ddp__bl_save_startups(ddp__bl_model *m)
+{
+    if (m->groups > 1) m->bound -= (m->groups - 1) * m->alpha;
+}
+
+/* Everything that is decided before anything is sent: who is merged, cut, or goes first. */
+static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
+{
+    ddp_scheme s = m->o->scheme;
+    int i;
+
+    switch (s) {
+    case DDP_SCHEME_MGWFBP:
+        ddp__bl_save_startups(m);
+        ddp__bl_merge(m);
+        break;
+    case DDP_SCHEME_WFBP:
+    case DDP_SCHEME_ASCWFBP:
+        if (s == DDP_SCHEME_ASCWFBP || m->o->bucket_bytes > 0) ddp__bl_save_startups(m);
+        if (m->o->bucket_bytes > 0) return ddp__bl_buckets(m, err);
+        break;
+    case DDP_SCHEME_BYTESCHEDULER:
+    case DDP_SCHEME_USBYTE:
+        for (i = 0; i < m->groups; i++) m->priority[i] = m->groups - 1 - i;
+        return ddp__bl_cut(m, err);
+    case DDP_SCHEME_SSGD:
+    case DDP_SCHEME_DEFT:
+        break;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+{
+    switch (m->o->scheme) {
+    case DDP_SCHEME_ASCWFBP:
+        return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, log, err);
+    case DDP_SCHEME_BYTESCHEDULER:
+        return ddp__bl_bytescheduler(m, log, err);
+    case DDP_SCHEME_USBYTE:
+        return ddp__bl_usbyte(m, log, err);
+    case DDP_SCHEME_SSGD:
+    case DDP_SCHEME_WFBP:
+    case DDP_SCHEME_MGWFBP:
+    case DDP_SCHEME_DEFT:
+        break;
+    }
+    ddp__bl_fifo(m, m->o->scheme == DDP_SCHEME_SSGD ? m->backward : 0, log);
+    return DDP_OK;
+}
+
+/* Backward and forward of every row, at the first 2 x rows places of the log. */
+static void ddp__bl_compute(const ddp__bl_model *m, ddp_interval *at)
+{
+    double t = 0, f;
+    int l;
+
+    for (l = m->rows - 1; l >= 0; l--, at++) {
+        at->kind = DDP_INTERVAL_BACKWARD;
+        at->bucket = at->last = l;
+        at->parts = 1;
+        at->begin_s = t;
+        t += m->p->backward_s[l];
+        at->end_s = t;
+    }
+    for (l = 0; l < m->rows; l++, at++) {
+        f = m->p->forward_s ? m->p->forward_s[l] : 0;
+        if (t < m->arrive[l]) t = m->arrive[l];
+        at->kind = DDP_INTERVAL_FORWARD;
+        at->bucket = at->last = l;
+        at->parts = 1;
+        at->begin_s = t;
+        t += f;
+        at->end_s = t;
+    }
+}
+
+static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
+{
+    size_t n = (size_t)m->rows, room = 2 * n;
+    ddp__bl_log log;
+    int i, l;
+
+    DDP__TRY(ddp__bl_shape(m, err));
+    for (i = 0; i < m->groups; i++) room += (size_t)m->parts[i];
+    t->parts = (int *)ddp__calloc(n, sizeof *t->parts);
+    t->priority = (int *)ddp__calloc(n, sizeof *t->priority);
+    t->interval = (ddp_interval *)ddp__calloc(room, sizeof *t->interval);
+    if (!t->parts || !t->priority || !t->interval)
+        return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %zu intervals", room);
+    log.at = t->interval;
+    log.count = 2 * m->rows;
+    DDP__TRY(ddp__bl_send_all(m, &log, err));
+    ddp__bl_compute(m, t->interval);
+    for (i = 0; i < m->groups; i++)
+        for (l = m->group[i].first; l <= m->group[i].last; l++) {
+            t->parts[l] = m->p->comm_s[l] > 0 ? m->parts[i] : 0;
+            t->priority[l] = m->priority[i];
+        }
+    t->scheme = m->o->scheme;
+    t->buckets = m->rows;
+    t->intervals = log.count;
+    t->iteration_s = ddp__bl_forward_end(m);
+    t->lower_bound_s = m->forward + m->backward;
+    if (t->lower_bound_s < m->bound) t->lower_bound_s = m->bound;
+    /* sums in another order: a bound that is attained must not exceed the iteration by an ulp */
+    if (t->lower_bound_s > t->iteration_s && t->lower_bound_s < t->iteration_s * (1 + 1e-12))
+        t->lower_bound_s = t->iteration_s;
+    return DDP_OK;
+}
+
+ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o,
+                             ddp_timeline *out, ddp_error *err)
+{
+    ddp__bl_model m;
+    ddp_timeline t;
+    ddp_status status;
+
+    if (!o || !out)
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_plan_timeline needs options and a place for the result");
+    DDP__TRY(ddp_profile_check(p, err));
+    DDP__TRY(ddp__bl_check(o, err));
+    memset(&m, 0, sizeof m);
+    memset(&t, 0, sizeof t);
+    status = ddp__bl_open(&m, p, o, err);
+    if (status == DDP_OK) status = ddp__bl_run(&m, &t, err);
+    ddp__bl_close(&m);
+    if (status == DDP_OK) *out = t;
+    else ddp_timeline_free(&t);
+    return status;
+}
+/* ==== end plan/timeline.c ==== */
 
 /* ==== begin sync/context.h ==== [sync] */
 /* Inside of a ddp_ctx. */
