@@ -1400,6 +1400,310 @@ DDP_API ddp_status  ddp_scheme_named(const char *name, ddp_scheme *out, ddp_erro
 #endif /* DDP_PLAN_TIMELINE_H */
 /* ==== end plan/timeline.h ==== */
 
+/* ==== begin plan/knapsack.h ==== [plan] */
+/* 0/1 knapsack on one or two links, with release times: which transfers hide behind computing. */
+#ifndef DDP_PLAN_KNAPSACK_H
+#define DDP_PLAN_KNAPSACK_H
+
+typedef enum ddp_knapsack_solver {
+    DDP_KNAPSACK_DEFAULT, /* exact where 2^16 entries for a half are enough, else greedy */
+    DDP_KNAPSACK_EXACT,
+    DDP_KNAPSACK_GREEDY
+} ddp_knapsack_solver;
+
+/* Item i starts at or after ready_s[i] on link 0, where it takes item_s[i], or on link 1, where it
+ * takes slowdown[1] x item_s[i]; a link carries one item at a time, begins at start_s and is done
+ * by deadline_s. A plain knapsack has no ready_s: capacity = deadline - start. All arrays are
+ * borrowed; all-zero fields have the default named. */
+typedef struct ddp_knapsack_problem {
+    int           items;
+    const double *item_s;        /* [items] > 0, on the fast link */
+    const double *ready_s;       /* [items] >= 0, or NULL = all 0 */
+    const double *value;         /* [items] >= 0, what is maximised, or NULL = item_s */
+    int           links;         /* 1 or 2 */
+    double        start_s[2];    /* >= 0 */
+    double        deadline_s[2]; /* >= 0; an empty link (start >= deadline) takes nothing */
+    double        slowdown[2];   /* >= 1, 0 = 1 */
+} ddp_knapsack_problem;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_knapsack - the items of largest total value that all links can carry in time.
+ *
+ *   assign  [items] receives the link of each item, or -1
+ *   value   receives the sum of the values sent (seconds where value is NULL); NULL is fine
+ *
+ * Items of one link run in the order of their release times, which serves a common deadline best.
+ * exact: maximum, by meeting in the middle: the items in release order are split in two, each
+ * half lists what it can reach, equal items as one class, and the halves are matched in
+ * O(M log M). It refuses (DDP_UNSUPPORTED) what would need more than 2^20 entries for a half.
+ * Every list of at most 24 items on two links, or 40 on one, is within; equal items are counted,
+ * not permuted, so that far more fit when transfers are cut into equal parts.
+ * greedy: links in the order of their capacity in fast-link time, items by falling value, each
+ * where it first fits. Ties: lower link, lower item index. (DeFT, section III-C.)
+ * Times are compared in units of 2^-44 of the longest deadline: sums that exceed a deadline by
+ * nothing but rounding (0.1 + 0.2 in 0.3) fit.
+ *
+ * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the
+ * first, which holds for item times on the slow link; here all item times are those of the fast
+ * link and the slow link takes mu times longer.
+ * Outputs are untouched on error. Pure; safe from any thread.
+ * Errors: DDP_ARG (names item and value), DDP_UNSUPPORTED, DDP_MEMORY. */
+DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
+                                int *assign, double *value, ddp_error *err);
+
+/* Names as the programs spell them; DEFAULT gives "default", a bad value "unknown". The inverse
+ * fails with DDP_ARG and a sentence that lists the names. */
+DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
+DDP_API ddp_status  ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out,
+                                              ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_KNAPSACK_H */
+/* ==== end plan/knapsack.h ==== */
+
+/* ==== begin plan/deft.h ==== [plan] */
+/* DeFT's planner: delayed, merged gradients whose transfers hide behind forward and backward. */
+#ifndef DDP_PLAN_DEFT_H
+#define DDP_PLAN_DEFT_H
+
+typedef enum ddp_delayed_select {
+    DDP_SELECT_DEFAULT, /* release */
+    DDP_SELECT_RELEASE, /* a part is taken only if it ends within the stage once it is ready */
+    DDP_SELECT_PAPER    /* Algorithm 1 as printed; its sends may overrun the stage */
+} ddp_delayed_select;
+
+typedef struct ddp_delayed_options {
+    int                 links;            /* 1 or 2; 0 = 1 */
+    double              mu;               /* time on the slow link / on the fast one, 2 links */
+    double              alpha_s;          /* startup within each comm_s; every part pays it again */
+    double              partition_s;      /* longest part on the fast link; 0 = no such limit */
+    double              partition_params; /* most parameters in a part; 0 = no such limit */
+    ddp_delayed_select  select;
+    ddp_knapsack_solver solver;           /* 0 = exact where it is quick, else greedy; on two links
+                                           * the better plan of that and of greedy alone; paper on
+                                           * two links: greedy */
+    double              capacity_scale;   /* knapsacks of both stages are this much larger; 0 = 1 */
+    double              target_frequency; /* 0 = none; else the shortest iteration found with at
+                                           * least this many updates per iteration (0..1] */
+    int                 no_barrier;       /* sends may straddle forward and backward, where that
+                                           * gives more updates */
+} ddp_delayed_options;
+
+/* One part on its way, in the order of starting. */
+typedef struct ddp_delayed_send {
+    int    iteration;      /* 0 .. warmup + period - 1 */
+    int    fresh;          /* 1 = of the gradient merged in this iteration's backward, else of the
+                            * pending one */
+    int    bucket, part;   /* part 0 .. parts_of[bucket]-1 */
+    int    link;
+    double begin_s, end_s; /* after the start of the iteration's forward */
+} ddp_delayed_send;
+
+/* One iteration. Its gradient joins the stored ones; opened > 0: the stored ones are merged into
+ * one gradient, which may be sent from then on. At its end the pending gradient is applied (applied
+ * = how many iterations it merged, or 0), then the opened one, if it is complete (applied_now). */
+typedef struct ddp_delayed_step {
+    double forward_s, backward_s; /* how long the stages last: compute, or the last send */
+    int    opened, applied, applied_now;
+    int    first_send, sends;
+} ddp_delayed_step;
+
+/* A plan: `warmup` iterations from nothing pending, then `period` iterations for ever. Owned by
+ * whoever called ddp_plan_delayed; freed by ddp_delayed_plan_free. */
+typedef struct ddp_delayed_plan {
+    int               buckets, parts;
+    int              *parts_of;         /* [buckets] 0 where nothing is sent */
+    double           *part_s;           /* [buckets] one part on the fast link, startup included */
+    int               links;            /* in use: 1 where the slow one cannot carry any part */
+    int               warmup, period;
+    ddp_delayed_step *step;             /* [warmup + period] */
+    ddp_delayed_send *send;             /* [sends] */
+    int               sends;
+    int               updates;          /* in the steady period */
+    int              *k;                /* [updates] iterations merged, the batch-size sequence */
+    int              *delay;            /* [updates] iterations by which an update is later than its
+                                         * newest gradient; the oldest waits k - 1 more */
+    double            iteration_s;      /* mean over the steady period */
+    double            update_frequency; /* updates / period */
+    double            forward_s, backward_s, comm_s; /* T_f, T_b and T_c after partition */
+    double            lower_bound_s;    /* max(T_f + T_b, frequency x T_c / (1 + 1/mu)) */
+    double            capacity_scale;
+    int               no_barrier;       /* sends may straddle the stages */
+} ddp_delayed_plan;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_plan_delayed - DeFT's schedule for buckets (rows of the profile, row 0 = input side).
+ *
+ * The two queues and four cases of Algorithm 2 run from an empty start until a state comes back:
+ * that is the steady period. Gradients of all iterations are merged (a mean of k), each part of a
+ * merged gradient is reduced exactly once, no part starves. With select = release and
+ * capacity_scale 1 no send outlasts its stage: every iteration takes T_f + T_b.
+ *
+ * Partition: a bucket of c seconds becomes k = max(1, ceil((c - alpha)/(limit - alpha))) equal
+ * parts of alpha + (c - alpha)/k, limit = min(partition, min(T_f, T_b)/mu); parts of a bucket are
+ * ready together. A stage that computes nothing is left out of the rule. Where it would give more
+ * than 512 parts (or two a bucket) only the fast link, then only the longer stage, has to take
+ * every part. If limit <= alpha the slow link is left unused.
+ * no_barrier: also one knapsack of T_f + T_b an iteration, with the parts above and with parts of
+ * up to (T_f + T_b)/mu; the plan with the least time per update is taken.
+ * target_frequency: the capacity is bisected and the shortest iteration of all tries kept;
+ * capacity_scale is then the start of the search. The floor is lower_bound_s.
+ * A profile's own alpha_s is added to every comm_s and to alpha.
+ *
+ * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the
+ * print: the first remainTime of Algorithm 1 is the backward time of the buckets below N, not all
+ * of it; in case 3 a part starts at max(link load, ready), not after the sum of both; a merged
+ * gradient that is complete in its own backward is applied in the same iteration, without delay;
+ * capacities are compared in fast-link time; re-partition by US-Byte is left out.
+ * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
+ * Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period within 4096 iterations;
+ * exact on more parts than ddp_knapsack takes), DDP_NUMERIC, DDP_MEMORY. */
+DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
+                                    ddp_delayed_plan *out, ddp_error *err);
+DDP_API void       ddp_delayed_plan_free(ddp_delayed_plan *plan); /* all-zero is fine */
+
+DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
+DDP_API ddp_status  ddp_delayed_select_named(const char *name, ddp_delayed_select *out,
+                                             ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_DEFT_H */
+/* ==== end plan/deft.h ==== */
+
+/* ==== begin plan/preserver.h ==== [plan] */
+/* DeFT's Preserver: what merging k iterations into one update costs in convergence. */
+#ifndef DDP_PLAN_PRESERVER_H
+#define DDP_PLAN_PRESERVER_H
+
+/* The loss as a random walk that rebounds at its lowest point:
+ * s' = S* + |s - S* - eta Delta|, Delta ~ N(mu, sigma^2 / batch). */
+typedef struct ddp_preserver {
+    double eta;       /* learning rate, > 0 */
+    double mu;        /* mean of Delta: |g|^2, >= 0 */
+    double sigma;     /* sqrt(g' Sigma g), Sigma the covariance of one sample's gradient; >= 0.
+                       * Estimate: deviation of g . g_w over workers x sqrt(samples of a worker) */
+    double batch;     /* samples in an unmerged update, > 0 */
+    double start;     /* s, the loss now; >= target */
+    double target;    /* S*, the lowest loss, >= 0: an offset in both dilutes the ratio */
+    double tolerance; /* 0 = 0.01, the paper's epsilon */
+    int    sum;       /* a merged gradient is the sum of k (k x eta), not their mean */
+    int    one_sided; /* accept every ratio above 1 (the plan's loss is then the lower one) */
+    int    rotations; /* judge the sequence by its worst rotation, not as it begins */
+} ddp_preserver;
+
+typedef struct ddp_preserved {
+    double expected_base; /* loss after sum(k) updates with batch B */
+    double expected_plan; /* after one update per k, batch k x B */
+    double ratio;         /* base / plan */
+    int    accepted;
+    int    retries;       /* ddp_preserver_plan: how often the capacity was raised, 0..10 */
+} ddp_preserved;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_preserver_expect - expected loss after one update from loss s that merges k iterations:
+ *     m = s - S* - eta mu,  d = eta sigma / sqrt(k B),  a = m / d
+ *     E = m (Phi(a) - Phi(-a)) + d sqrt(2/pi) exp(-a a / 2) + S*       (d = 0: |m| + S*)
+ * Errata: the printed E_B has the random Delta where its mean belongs, and calls Phi the
+ * distribution of Delta; with this a it is the standard normal one. */
+DDP_API double ddp_preserver_expect(const ddp_preserver *model, double s, int k);
+
+/* ddp_preserver_test - the ratio test on the batch-size sequence k[updates]: accepted if
+ * |ratio - 1| <= tolerance (one_sided: ratio >= 1 - tolerance). The expectation is fed forward as
+ * the next state. The model ignores the delay of updates.
+ * Errors: DDP_ARG (names the value), DDP_NUMERIC. */
+DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates,
+                                      ddp_preserved *out, ddp_error *err);
+
+/* ddp_preserver_plan - ddp_plan_delayed whose capacity grows until the test accepts: by 1.1 a time,
+ * at most ten times (the paper gives no factor). If none passes, the plan with the best ratio is
+ * returned with accepted = 0. *plan is freed by ddp_delayed_plan_free.
+ * Source: DeFT section IV-C. Both outputs are untouched on error. Pure; safe from any thread. */
+DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
+                                      const ddp_preserver *model, ddp_delayed_plan *plan,
+                                      ddp_preserved *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_PRESERVER_H */
+/* ==== end plan/preserver.h ==== */
+
+/* ==== begin plan/osp.h ==== [plan] */
+/* OSP's planner: which layers a parameter server may receive one iteration late, and how much. */
+#ifndef DDP_PLAN_OSP_H
+#define DDP_PLAN_OSP_H
+
+typedef enum ddp_osp_rule {
+    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
+    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
+    DDP_OSP_DENSITY, /* walk by rising importance per byte */
+    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with the least importance */
+} ddp_osp_rule;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_osp_importance - PGP of one layer: sum over its n elements of |gradient x parameter|, in
+ * double; mean != 0: divided by n (as printed large layers rank high). The gradient is the mean of
+ * all workers, the parameters those before its update. Errors: DDP_ARG, DDP_NUMERIC (names the
+ * element). Source: OSP (Fu and others), section 4.1.1. */
+DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n,
+                                      int mean, double *out, ddp_error *err);
+
+/* ddp_osp_rank - the bitmap GIB: bit l (gib[l / 8] >> l % 8) = 1 if layer l is sent at once (RS),
+ * 0 if it may travel during the next computation (ICS).
+ *
+ *   importance [layers] >= 0, bytes [layers] >= 0
+ *   budget     S(G^u): the deferred layers together have at most so many bytes; 0 defers nothing
+ *   gib        [(layers + 7) / 8]; deferred (may be NULL) receives the bytes of the 0 bits
+ *
+ * Equal importance: lower index first, for all workers alike. A layer without bytes is never
+ * deferred. knapsack keeps the set of largest
+ * importance within the bytes that the walk sends at once (ddp_knapsack); if that would defer more
+ * than the budget, the walk's bitmap is kept, so it never defers fewer bytes nor more importance
+ * than the walk. Outputs are untouched on error. Errors: DDP_ARG (names the layer), DDP_MEMORY. */
+DDP_API ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes,
+                                double budget, ddp_osp_rule rule, unsigned char *gib,
+                                double *deferred, ddp_error *err);
+
+/* ddp_osp_umax - the most bytes that ICS can hide behind one computation, at most 0.8 of the model:
+ *     b T_c / (N (1 + lr))       (default)
+ *     b (1 + lr) T_c / N         (literal: Eq. 5 as printed; more loss would allow more)
+ * b bytes per second of the server in each direction, lr the packet loss rate 0..1, T_c the
+ * computing time of an iteration, N workers. Errors: DDP_ARG. */
+DDP_API ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers,
+                                double model_bytes, int literal, double *out, ddp_error *err);
+
+/* ddp_osp_budget - S(G^u) of the next epoch: (1 - loss / first_loss) u_max within 0..u_max, where
+ * loss is that of the epoch just finished and first_loss that of the first one. So the first two
+ * epochs defer nothing (before the first is finished use 0). A loss that is not finite, or a
+ * first_loss that is not above 0, gives 0. Source: OSP, Algorithm 1. */
+DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_OSP_H */
+/* ==== end plan/osp.h ==== */
+
 /* ==== begin sync/session.h ==== [sync] */
 /* The context: a training loop registers its layers and calls a few hooks; the library decides
  * when a layer is updated and what is sent when (DESIGN sections 3 to 5). */
@@ -16569,6 +16873,1787 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     return status;
 }
 /* ==== end plan/timeline.c ==== */
+
+/* ==== begin plan/knapsack_core.h ==== [plan] */
+/* Shared by the solvers of the knapsack: the problem in whole ticks, equal items as classes. */
+#ifndef DDP_PLAN_KNAPSACK_CORE_H
+#define DDP_PLAN_KNAPSACK_CORE_H
+
+typedef struct ddp__knapsack_class {
+    int64_t ready;
+    int64_t cost[2]; /* on each link, rounded down */
+    int64_t value;
+    int     first, count; /* positions in `order` */
+} ddp__knapsack_class;
+
+/* Whole ticks make every comparison exact and every order total. Costs are rounded down and
+ * deadlines up, so that rounding never rejects a set that fits. */
+typedef struct ddp__knapsack {
+    int                  items, links, classes;
+    int64_t              start[2], deadline[2];
+    ddp__knapsack_class *cls;   /* in release order; items that fit nowhere are left out */
+    int                 *order; /* [items] item index by position */
+    double              *key;   /* [items] what greedy sorts by */
+    int64_t              total; /* value of all classes */
+} ddp__knapsack;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_knapsack with the number of entries that a half of the exact search may list. */
+DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
+                                        size_t most, int *assign, double *value, ddp_error *err);
+
+/* Both write assign [items] and return the value in ticks in *out. known = a value that can be
+ * reached: exact returns assign untouched and *out = known where nothing is better. most = entries
+ * of a half. */
+DDP_LIB ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p,
+                                        int *assign, int64_t *out, ddp_error *err);
+DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most,
+                                       int *assign, int64_t *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_KNAPSACK_CORE_H */
+/* ==== end plan/knapsack_core.h ==== */
+
+/* ==== begin plan/knapsack_exact.c ==== [plan] */
+
+/* Exact knapsack by meeting in the middle.
+ *
+ * Items of one link run best in release order, so a choice of items for link l ends at a time
+ * that a pass over the classes in that order gives. Cut the order in two. A choice from the front
+ * is summed up by when it leaves each link, f, and its value; a choice from the back by how much
+ * time it takes on each link, s, and its value, and it is possible by itself if everything of it
+ * from any class on fits between that class's release and the deadline. Together they are possible
+ * if and only if f + s <= deadline on both links: either the back waits for the front, or for a
+ * release, and both were tested. So the best pair is a dominance search: fronts by falling f of
+ * link 0, backs entered by rising s of link 0 into a Fenwick tree over their s of link 1 that
+ * keeps the largest value. The cut lies where both lists stay short: the shorter one grows. */
+
+/* Two counts of items below this fit into one int. */
+#define DDP__KNAPSACK_ITEMS 32768
+
+typedef struct ddp__knapsack_entry {
+    int64_t t[2];  /* when the front leaves, or how long the back takes, each link */
+    int64_t value;
+    int     node;  /* of the chain of choices */
+    int     rank;  /* of t[1] among the backs; before that, the choice just made */
+} ddp__knapsack_entry;
+
+/* How many items of a class run on each link, after the choices of `parent`. */
+typedef struct ddp__knapsack_node {
+    int parent, cls, count[2];
+} ddp__knapsack_node;
+
+typedef struct ddp__knapsack_list {
+    ddp__knapsack_entry *at;
+    size_t               n, room;
+} ddp__knapsack_list;
+
+typedef struct ddp__knapsack_search {
+    const ddp__knapsack *k;
+    size_t               most;
+    int64_t              known;
+    ddp__knapsack_list   list[2], spare; /* list[0] fronts, list[1] backs */
+    ddp__knapsack_node  *node;
+    size_t               nodes, node_room;
+} ddp__knapsack_search;
+
+/* The array with room for `wanted` elements; NULL when memory is short (the old one stays). */
+static void *ddp__knapsack_grow(void *array, size_t *room, size_t wanted, size_t size)
+{
+    size_t more = *room ? 2 * *room : 256;
+    void *p;
+
+    if (wanted <= *room) return array;
+    if (more < wanted) more = wanted;
+    p = DDP_REALLOC(array, more * size);
+    if (p) *room = more;
+    return p;
+}
+
+static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
+{
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "the exact knapsack of %d items on %d link%s needs more than %zu entries; use "
+                     "solver greedy, or equal parts",
+                     s->k->items, s->k->links, s->k->links == 2 ? "s" : "", s->most);
+}
+
+static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_error *err)
+{
+    return ddp__fail(err, DDP_MEMORY, "no memory for the exact knapsack of %d items", s->k->items);
+}
+
+/* The time on link l after n items of class c join; -1 if that is too late. */
+static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int64_t t, int c, int l,
+                                   int n)
+{
+    const ddp__knapsack_class *x = &s->k->cls[c];
+    int64_t from;
+
+    if (n == 0) return t;
+    if (back) {
+        t += n * x->cost[l];
+        from = x->ready > s->k->start[l] ? x->ready : s->k->start[l];
+        return from + t <= s->k->deadline[l] ? t : -1;
+    }
+    t = (t > x->ready ? t : x->ready) + n * x->cost[l];
+    return t <= s->k->deadline[l] ? t : -1;
+}
+
+static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c,
+                                    const int64_t *t, const int *count, ddp_error *err)
+{
+    ddp__knapsack_list *a = &s->spare;
+    ddp__knapsack_entry *to;
+
+    if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
+    to = (ddp__knapsack_entry *)ddp__knapsack_grow(a->at, &a->room, a->n + 1, sizeof *to);
+    if (!to) return ddp__knapsack_no_memory(s, err);
+    a->at = to;
+    to += a->n++;
+    to->t[0] = t[0];
+    to->t[1] = t[1];
+    to->value = e->value + (count[0] + count[1]) * s->k->cls[c].value;
+    to->node = e->node;
+    to->rank = count[0] * DDP__KNAPSACK_ITEMS + count[1];
+    return DDP_OK;
+}
+
+/* The entries that were kept remember their choice for class c. */
+static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int c,
+                                         ddp_error *err)
+{
+    ddp__knapsack_node *d;
+    size_t i;
+
+    if (a->n == 0) return DDP_OK;
+    if (s->nodes + a->n > 8 * s->most) return ddp__knapsack_too_many(s, err);
+    d = (ddp__knapsack_node *)ddp__knapsack_grow(s->node, &s->node_room, s->nodes + a->n,
+                                                 sizeof *d);
+    if (!d) return ddp__knapsack_no_memory(s, err);
+    s->node = d;
+    for (i = 0; i < a->n; i++) {
+        if (a->at[i].rank == 0) continue;
+        d = &s->node[s->nodes];
+        d->parent = a->at[i].node;
+        d->cls = c;
+        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS;
+        d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
+        a->at[i].node = (int)s->nodes++;
+    }
+    return DDP_OK;
+}
+
+static int ddp__knapsack_by_second(const void *a, const void *b)
+{
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
+    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+
+    if (x->t[1] != y->t[1]) return x->t[1] < y->t[1] ? -1 : 1;
+    if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
+    if (x->value != y->value) return x->value > y->value ? -1 : 1;
+    if (x->node != y->node) return x->node < y->node ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static int ddp__knapsack_by_first(const void *a, const void *b)
+{
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
+    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+
+    if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
+    return ddp__knapsack_by_second(a, b);
+}
+
+/* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one
+ * with a smaller t[0]. On one link that is the whole Pareto set. */
+static void ddp__knapsack_prune(ddp__knapsack_list *a)
+{
+    size_t i, n = 0;
+
+    if (a->n == 0) return;
+    qsort(a->at, a->n, sizeof *a->at, ddp__knapsack_by_second);
+    for (i = 0; i < a->n; i++)
+        if (n == 0 || a->at[n - 1].t[1] != a->at[i].t[1] || a->at[n - 1].value < a->at[i].value)
+            a->at[n++] = a->at[i];
+    a->n = n;
+}
+
+/* Extends fronts (back 0) or backs (back 1) by class c. rest = value of all classes that neither
+ * this list nor c covers: entries that cannot pass `known` with it are dropped. */
+static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, int c, int64_t rest,
+                                       ddp_error *err)
+{
+    const ddp__knapsack_class *x = &s->k->cls[c];
+    ddp__knapsack_list *from = &s->list[back], swap;
+    int64_t t[2];
+    int count[2];
+    size_t i;
+
+    s->spare.n = 0;
+    for (i = 0; i < from->n; i++) {
+        ddp__knapsack_entry e = from->at[i];
+        for (count[0] = 0; count[0] <= x->count; count[0]++) {
+            t[0] = ddp__knapsack_after(s, back, e.t[0], c, 0, count[0]);
+            if (t[0] < 0) break;
+            for (count[1] = 0; count[0] + count[1] <= x->count; count[1]++) {
+                if (count[1] && s->k->links < 2) break;
+                t[1] = ddp__knapsack_after(s, back, e.t[1], c, 1, count[1]);
+                if (t[1] < 0) break;
+                if (e.value + (count[0] + count[1]) * x->value + rest <= s->known) continue;
+                DDP__TRY(ddp__knapsack_add(s, &e, c, t, count, err));
+            }
+        }
+    }
+    swap = *from;
+    *from = s->spare;
+    s->spare = swap;
+    ddp__knapsack_prune(from);
+    if (from->n > s->most) return ddp__knapsack_too_many(s, err);
+    return ddp__knapsack_remember(s, from, c, err);
+}
+
+/* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with
+ * the largest value of each Fenwick range, 1-based, 0 = none. */
+static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second,
+                                int ranks, int64_t *best_value, int *best)
+{
+    const ddp__knapsack_list *front = &s->list[0], *back = &s->list[1];
+    size_t i, entered = 0;
+    int r, low, high;
+
+    for (i = front->n; i-- > 0;) { /* falling t[0]: more and more backs fit behind */
+        const ddp__knapsack_entry *f = &front->at[i];
+        while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
+            for (r = back->at[entered].rank + 1; r <= ranks; r += r & -r)
+                if (!tree[r] || back->at[tree[r] - 1].value < back->at[entered].value)
+                    tree[r] = (int)entered + 1;
+            entered++;
+        }
+        for (low = 0, high = ranks; low < high;) { /* backs with second[0..low) fit on link 1 */
+            int mid = (low + high) / 2;
+            if (s->k->links < 2 || second[mid] + f->t[1] <= s->k->deadline[1]) low = mid + 1;
+            else high = mid;
+        }
+        for (r = low; r > 0; r -= r & -r)
+            if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
+                *best_value = f->value + back->at[tree[r] - 1].value;
+                best[0] = f->node;
+                best[1] = back->at[tree[r] - 1].node;
+            }
+    }
+}
+
+static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *assign)
+{
+    int i;
+
+    for (; node >= 0; node = s->node[node].parent) {
+        const ddp__knapsack_node *d = &s->node[node];
+        const int *item = s->k->order + s->k->cls[d->cls].first;
+        for (i = 0; i < d->count[0] + d->count[1]; i++) assign[item[i]] = i >= d->count[0];
+    }
+}
+
+static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64_t *out,
+                                     ddp_error *err)
+{
+    ddp__knapsack_list *back = &s->list[1];
+    int64_t *second = (int64_t *)ddp__calloc(back->n, sizeof *second), value = s->known;
+    int *tree = (int *)ddp__calloc(back->n + 2, sizeof *tree);
+    int best[2] = {-1, -1}, ranks = 0, i;
+    size_t n;
+
+    if (!second || !tree) {
+        DDP_FREE(second);
+        DDP_FREE(tree);
+        return ddp__knapsack_no_memory(s, err);
+    }
+    for (n = 0; n < back->n; n++) { /* sorted by t[1] */
+        if (n == 0 || second[ranks - 1] != back->at[n].t[1]) second[ranks++] = back->at[n].t[1];
+        back->at[n].rank = ranks - 1;
+    }
+    qsort(back->at, back->n, sizeof *back->at, ddp__knapsack_by_first);
+    qsort(s->list[0].at, s->list[0].n, sizeof *s->list[0].at, ddp__knapsack_by_first);
+    ddp__knapsack_match(s, tree, second, ranks, &value, best);
+    if (value > s->known) {
+        for (i = 0; i < s->k->items; i++) assign[i] = -1;
+        ddp__knapsack_replay(s, best[0], assign);
+        ddp__knapsack_replay(s, best[1], assign);
+    }
+    *out = value;
+    DDP_FREE(second);
+    DDP_FREE(tree);
+    return DDP_OK;
+}
+
+static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
+{
+    ddp__knapsack_entry none;
+    int64_t value, rest[2];
+    int b, begin = 0, end = s->k->classes;
+
+    memset(&none, 0, sizeof none);
+    none.node = -1;
+    for (b = 0; b < 2; b++) {
+        s->list[b].at = (ddp__knapsack_entry *)ddp__knapsack_grow(NULL, &s->list[b].room, 1,
+                                                                  sizeof none);
+        if (!s->list[b].at) return ddp__knapsack_no_memory(s, err);
+        s->list[b].at[0] = none;
+        s->list[b].n = 1;
+        rest[b] = s->k->total;
+    }
+    s->list[0].at[0].t[0] = s->k->start[0];
+    s->list[0].at[0].t[1] = s->k->start[1];
+    while (begin < end) {
+        b = s->list[1].n < s->list[0].n;
+        value = s->k->cls[b ? end - 1 : begin].value * s->k->cls[b ? end - 1 : begin].count;
+        rest[b] -= value;
+        DDP__TRY(ddp__knapsack_extend(s, b, b ? end - 1 : begin, rest[b], err));
+        if (s->list[b].n == 0) break; /* nothing can be better than `known` */
+        if (b) end--;
+        else begin++;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign,
+                               int64_t *out, ddp_error *err)
+{
+    ddp__knapsack_search s;
+    ddp_status status;
+
+    memset(&s, 0, sizeof s);
+    s.k = k;
+    s.known = known;
+    s.most = most;
+    *out = known;
+    if (k->items >= DDP__KNAPSACK_ITEMS) return ddp__knapsack_too_many(&s, err);
+    status = ddp__knapsack_lists(&s, err);
+    if (status == DDP_OK && s.list[0].n && s.list[1].n)
+        status = ddp__knapsack_meet(&s, assign, out, err);
+    DDP_FREE(s.list[0].at);
+    DDP_FREE(s.list[1].at);
+    DDP_FREE(s.spare.at);
+    DDP_FREE(s.node);
+    return status;
+}
+/* ==== end plan/knapsack_exact.c ==== */
+
+/* ==== begin plan/knapsack.c ==== [plan] */
+
+/* Checks, the change from seconds to ticks, and the greedy solver. */
+
+static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
+{
+    return p->slowdown[link] > 0 ? p->slowdown[link] : 1;
+}
+
+static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_error *err)
+{
+    int l;
+
+    if (p->links < 1 || p->links > 2)
+        return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
+    for (l = 0; l < p->links; l++) {
+        if (!(p->deadline_s[l] > 0 && p->deadline_s[l] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG,
+                             "the capacity of link %d is %g; it must be finite and above 0", l,
+                             p->deadline_s[l]);
+        if (!(p->start_s[l] >= 0 && p->start_s[l] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG,
+                             "link %d starts at %g; it must be finite and at least 0", l,
+                             p->start_s[l]);
+        if (p->slowdown[l] != 0 && !(p->slowdown[l] >= 1 && p->slowdown[l] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG,
+                             "link %d is %g times slower (mu); it must be finite and at least 1", l,
+                             p->slowdown[l]);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign,
+                                      ddp_error *err)
+{
+    double sum = 0;
+    int i;
+
+    if (!p || p->items < 1 || !p->item_s || !assign)
+        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1",
+                         p ? p->items : 0, p && p->items > 0 ? " but a NULL array" : "");
+    DDP__TRY(ddp__knapsack_check_links(p, err));
+    for (i = 0; i < p->items; i++) {
+        if (!(p->item_s[i] > 0 && p->item_s[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG, "item %d takes %g; it must be finite and above 0", i,
+                             p->item_s[i]);
+        if (p->ready_s && !(p->ready_s[i] >= 0 && p->ready_s[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG,
+                             "item %d is ready at %g; it must be finite and at least 0", i,
+                             p->ready_s[i]);
+        if (p->value && !(p->value[i] >= 0 && p->value[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG, "item %d is worth %g; it must be finite and at least 0",
+                             i, p->value[i]);
+        sum += p->value ? p->value[i] : p->item_s[i];
+    }
+    if (!(sum <= DBL_MAX))
+        return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
+    return DDP_OK;
+}
+
+/* Beyond every deadline, which is at most 2^44 + 1 ticks, and far from overflow. */
+#define DDP__KNAPSACK_NEVER INT64_C(100000000000000)
+
+/* Rounded down. */
+static int64_t ddp__knapsack_ticks(double x, double tick)
+{
+    double n = floor(x / tick);
+
+    return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
+}
+
+typedef struct ddp__knapsack_key {
+    ddp__knapsack_class c;
+    int                 item;
+} ddp__knapsack_key;
+
+/* Release order; longer items first, then more valuable ones, then as they were listed. */
+static int ddp__knapsack_key_order(const void *a, const void *b)
+{
+    const ddp__knapsack_key *x = (const ddp__knapsack_key *)a, *y = (const ddp__knapsack_key *)b;
+
+    if (x->c.ready != y->c.ready) return x->c.ready < y->c.ready ? -1 : 1;
+    if (x->c.cost[0] != y->c.cost[0]) return x->c.cost[0] > y->c.cost[0] ? -1 : 1;
+    if (x->c.cost[1] != y->c.cost[1]) return x->c.cost[1] > y->c.cost[1] ? -1 : 1;
+    if (x->c.value != y->c.value) return x->c.value > y->c.value ? -1 : 1;
+    return x->item - y->item;
+}
+
+static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_class *c)
+{
+    int l;
+
+    for (l = 0; l < k->links; l++)
+        if ((c->ready > k->start[l] ? c->ready : k->start[l]) + c->cost[l] <= k->deadline[l])
+            return 1;
+    return 0;
+}
+
+static void ddp__knapsack_classes(ddp__knapsack *k, const ddp__knapsack_key *key)
+{
+    ddp__knapsack_class *last;
+    int i, n = 0;
+
+    for (i = 0; i < k->items; i++) {
+        if (!ddp__knapsack_fits_alone(k, &key[i].c)) continue;
+        k->order[n] = key[i].item;
+        k->total += key[i].c.value;
+        last = k->classes ? &k->cls[k->classes - 1] : NULL;
+        if (!last || last->ready != key[i].c.ready || last->cost[0] != key[i].c.cost[0] ||
+            last->cost[1] != key[i].c.cost[1] || last->value != key[i].c.value) {
+            last = &k->cls[k->classes++];
+            *last = key[i].c;
+            last->first = n;
+            last->count = 0;
+        }
+        last->count++;
+        n++;
+    }
+}
+
+static void ddp__knapsack_close(ddp__knapsack *k)
+{
+    DDP_FREE(k->cls);
+    DDP_FREE(k->order);
+    DDP_FREE(k->key);
+}
+
+static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_problem *p,
+                                     ddp_error *err)
+{
+    size_t n = (size_t)p->items;
+    ddp__knapsack_key *key = (ddp__knapsack_key *)ddp__calloc(n, sizeof *key);
+    double tick = 0, unit = 0;
+    int i, l;
+
+    memset(k, 0, sizeof *k);
+    k->cls = (ddp__knapsack_class *)ddp__calloc(n, sizeof *k->cls);
+    k->order = (int *)ddp__calloc(n, sizeof *k->order);
+    k->key = (double *)ddp__calloc(n, sizeof *k->key);
+    if (!key || !k->cls || !k->order || !k->key) {
+        DDP_FREE(key);
+        ddp__knapsack_close(k);
+        return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
+    }
+    k->items = p->items;
+    k->links = p->links;
+    for (l = 0; l < p->links; l++)
+        if (p->deadline_s[l] > tick) tick = p->deadline_s[l];
+    tick = ldexp(tick, -44);
+    if (!(tick > 0)) tick = DBL_MIN; /* a denormal deadline */
+    for (l = 0; l < p->links; l++) {
+        k->start[l] = ddp__knapsack_ticks(p->start_s[l], tick);
+        k->deadline[l] = ddp__knapsack_ticks(p->deadline_s[l], tick) + 1;
+        if (k->start[l] > k->deadline[l]) k->start[l] = k->deadline[l];
+    }
+    for (i = 0; i < p->items; i++) unit += p->value ? p->value[i] : p->item_s[i];
+    unit = ldexp(unit, -46);
+    if (!(unit > 0)) unit = 1; /* nothing has any value */
+    for (i = 0; i < p->items; i++) {
+        double value = p->value ? p->value[i] : p->item_s[i];
+        key[i].item = i;
+        key[i].c.ready = p->ready_s ? ddp__knapsack_ticks(p->ready_s[i], tick) : 0;
+        for (l = 0; l < p->links; l++)
+            key[i].c.cost[l] =
+                p->start_s[l] < p->deadline_s[l]
+                    ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
+                    : DDP__KNAPSACK_NEVER;
+        key[i].c.value = (int64_t)floor(value / unit + 0.5);
+        k->key[i] = p->value ? value / p->item_s[i] : value;
+    }
+    qsort(key, n, sizeof *key, ddp__knapsack_key_order);
+    ddp__knapsack_classes(k, key);
+    DDP_FREE(key);
+    return DDP_OK;
+}
+
+/* Does the link still end in time with class c's further item? used[c] items of each class run on
+ * it already. */
+static int ddp__knapsack_joins(const ddp__knapsack *k, const int *used, int link, int c)
+{
+    int64_t end = k->start[link];
+    int i;
+
+    for (i = 0; i < k->classes; i++) {
+        int n = used[i] + (i == c);
+        if (n == 0) continue;
+        if (end < k->cls[i].ready) end = k->cls[i].ready;
+        end += n * k->cls[i].cost[link];
+    }
+    return end <= k->deadline[link];
+}
+
+typedef struct ddp__knapsack_rank {
+    double key;
+    int    item, cls;
+} ddp__knapsack_rank;
+
+static int ddp__knapsack_rank_order(const void *a, const void *b)
+{
+    const ddp__knapsack_rank *x = (const ddp__knapsack_rank *)a;
+    const ddp__knapsack_rank *y = (const ddp__knapsack_rank *)b;
+
+    if (x->key != y->key) return x->key > y->key ? -1 : 1;
+    return x->item - y->item;
+}
+
+ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign,
+                                int64_t *out, ddp_error *err)
+{
+    ddp__knapsack_rank *rank;
+    int *used = (int *)ddp__calloc(2 * (size_t)k->classes, sizeof *used);
+    double room[2] = {0, 0};
+    int64_t sum = 0;
+    int c, i, n = 0, l, turn;
+
+    rank = (ddp__knapsack_rank *)ddp__calloc((size_t)k->items, sizeof *rank);
+    if (!used || !rank) {
+        DDP_FREE(used);
+        DDP_FREE(rank);
+        return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
+    }
+    for (c = 0; c < k->classes; c++)
+        for (i = 0; i < k->cls[c].count; i++) {
+            rank[n].item = k->order[k->cls[c].first + i];
+            rank[n].key = k->key[rank[n].item];
+            rank[n++].cls = c;
+        }
+    qsort(rank, (size_t)n, sizeof *rank, ddp__knapsack_rank_order);
+    for (i = 0; i < k->items; i++) assign[i] = -1;
+    for (l = 0; l < k->links; l++)
+        room[l] = (p->deadline_s[l] - p->start_s[l]) / ddp__knapsack_slow(p, l);
+    for (i = 0; i < n; i++)
+        for (turn = 0; turn < k->links && assign[rank[i].item] < 0; turn++) {
+            l = k->links == 2 && room[1] < room[0] ? 1 - turn : turn;
+            if (!ddp__knapsack_joins(k, used + l * k->classes, l, rank[i].cls)) continue;
+            used[l * k->classes + rank[i].cls]++;
+            assign[rank[i].item] = l;
+            sum += k->cls[rank[i].cls].value;
+        }
+    DDP_FREE(used);
+    DDP_FREE(rank);
+    *out = sum;
+    return DDP_OK;
+}
+
+/* Greedy first: it settles the case that everything fits, and bounds the exact search. */
+static ddp_status ddp__knapsack_solve(const ddp__knapsack *k, const ddp_knapsack_problem *p,
+                                      ddp_knapsack_solver solver, size_t most, int *assign,
+                                      ddp_error *err)
+{
+    ddp_status status;
+    int64_t value = 0;
+
+    DDP__TRY(ddp__knapsack_greedy(k, p, assign, &value, err));
+    if (solver == DDP_KNAPSACK_GREEDY || value == k->total) return DDP_OK;
+    status = ddp__knapsack_exact(k, value, most, assign, &value, err);
+    return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
+}
+
+ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
+                                size_t most, int *assign, double *value, ddp_error *err)
+{
+    ddp__knapsack k;
+    ddp_status status;
+    double sum = 0;
+    int *own, i;
+
+    DDP__TRY(ddp__knapsack_check(p, assign, err));
+    if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT &&
+        solver != DDP_KNAPSACK_GREEDY)
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
+    DDP__TRY(ddp__knapsack_open(&k, p, err));
+    own = (int *)ddp__calloc((size_t)p->items, sizeof *own);
+    status = own ? ddp__knapsack_solve(&k, p, solver, most, own, err)
+                 : ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
+    if (status == DDP_OK) {
+        memcpy(assign, own, (size_t)p->items * sizeof *own);
+        for (i = 0; i < p->items; i++)
+            if (own[i] >= 0) sum += p->value ? p->value[i] : p->item_s[i];
+        if (value) *value = sum;
+    }
+    DDP_FREE(own);
+    ddp__knapsack_close(&k);
+    return status;
+}
+
+ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
+                        double *value, ddp_error *err)
+{
+    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign,
+                                value, err);
+}
+
+const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver)
+{
+    if (solver == DDP_KNAPSACK_DEFAULT) return "default";
+    if (solver == DDP_KNAPSACK_EXACT) return "exact";
+    return solver == DDP_KNAPSACK_GREEDY ? "greedy" : "unknown";
+}
+
+ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
+{
+    if (name && !strcmp(name, "exact")) *out = DDP_KNAPSACK_EXACT;
+    else if (name && !strcmp(name, "greedy")) *out = DDP_KNAPSACK_GREEDY;
+    else
+        return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use exact or greedy",
+                         name ? name : "");
+    return DDP_OK;
+}
+/* ==== end plan/knapsack.c ==== */
+
+/* ==== begin plan/deft_core.h ==== [plan] */
+/* Shared by the files of DeFT's planner: buckets cut into parts, and one stage's choice. */
+#ifndef DDP_PLAN_DEFT_CORE_H
+#define DDP_PLAN_DEFT_CORE_H
+
+/* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
+typedef struct ddp__deft {
+    int                 buckets, links;
+    double              mu;
+    double              forward, backward; /* T_f, T_b */
+    double              scale;             /* of the capacities */
+    ddp_delayed_select  select;
+    ddp_knapsack_solver solver;
+    size_t              most;              /* entries of the exact search */
+    int                 no_barrier, coarse; /* coarse: parts as long as T_f + T_b allows */
+    double             *ready;    /* [N] after the start of backward */
+    double             *part_s;   /* [N] */
+    int                *parts_of; /* [N] */
+    int                 parts;
+    double             *item, *item_ready; /* [parts] scratch of a choice */
+    int                *bucket, *assign;   /* [parts] likewise */
+    int                *count;             /* [4 N] likewise */
+} ddp__deft;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Which of the parts left[N] travel on which link: on[l * N + i] parts of bucket i on link l.
+ * ddp__deft_old: parts that wait for nothing. ddp__deft_new: parts that are ready at offset +
+ * ready[i], on links that are busy until busy[l]. room = end of the stage. `all` receives 1 if
+ * nothing is left out. */
+DDP_LIB ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all,
+                                 ddp_error *err);
+DDP_LIB ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset,
+                                 double room, int *on, ddp_error *err);
+
+/* Iterates to the steady period and fills out (untouched on error). */
+DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_DEFT_CORE_H */
+/* ==== end plan/deft_core.h ==== */
+
+/* ==== begin plan/deft_select.c ==== [plan] */
+
+/* One stage's choice of parts: Knap and SelectNew of the plan (stated in plan/deft.h). */
+
+/* Lists the parts left of buckets 0..last, output side first, into item; returns their number. */
+static int ddp__deft_list(ddp__deft *d, const int *left, int last, double offset)
+{
+    int i, j, n = 0;
+
+    for (i = last; i >= 0; i--)
+        for (j = 0; j < left[i]; j++) {
+            d->item[n] = d->part_s[i];
+            d->item_ready[n] = offset + d->ready[i];
+            d->bucket[n++] = i;
+        }
+    return n;
+}
+
+/* Fills the links from start[l] to room with the n listed parts; adds up what goes where. */
+static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const double *start,
+                                 double room, int *on, double *sum, int *sent, ddp_error *err)
+{
+    ddp_knapsack_problem p;
+    int i, l;
+
+    memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
+    *sum = 0;
+    *sent = 0;
+    if (n == 0 || !(room > 0)) return DDP_OK;
+    memset(&p, 0, sizeof p);
+    p.items = n;
+    p.item_s = d->item;
+    p.ready_s = ready;
+    p.links = d->links;
+    for (l = 0; l < d->links; l++) {
+        p.start_s[l] = start[l];
+        p.deadline_s[l] = room;
+        p.slowdown[l] = l ? d->mu : 1;
+    }
+    DDP__TRY(ddp__knapsack_within(&p, d->solver, d->most, d->assign, sum, err));
+    for (i = 0; i < n; i++)
+        if (d->assign[i] >= 0) {
+            on[d->assign[i] * d->buckets + d->bucket[i]]++;
+            ++*sent;
+        }
+    return DDP_OK;
+}
+
+ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all,
+                         ddp_error *err)
+{
+    static const double now[2] = {0, 0};
+    int n = ddp__deft_list(d, left, d->buckets - 1, 0), sent = 0;
+    double sum = 0;
+
+    DDP__TRY(ddp__deft_fill(d, n, NULL, now, room, on, &sum, &sent, err));
+    *all = sent == n;
+    return DDP_OK;
+}
+
+/* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets
+ * that the buckets nearer to the input are ready later still. Equal sums keep the shorter list. */
+static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset,
+                                   double room, int *on, ddp_error *err)
+{
+    int *best = d->count + 2 * d->buckets, j, l, n, sent;
+    double start[2], sum, most = 0;
+
+    memset(best, 0, 2 * (size_t)d->buckets * sizeof *best);
+    for (j = 0; j < d->buckets; j++) {
+        n = ddp__deft_list(d, left, j, offset);
+        for (l = 0; l < 2; l++)
+            start[l] = busy[l] > offset + d->ready[j] ? busy[l] : offset + d->ready[j];
+        DDP__TRY(ddp__deft_fill(d, n, NULL, start, room, on, &sum, &sent, err));
+        if (!(sum > most)) continue;
+        most = sum;
+        memcpy(best, on, 2 * (size_t)d->buckets * sizeof *best);
+    }
+    memcpy(on, best, 2 * (size_t)d->buckets * sizeof *best);
+    return DDP_OK;
+}
+
+ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset,
+                         double room, int *on, ddp_error *err)
+{
+    double sum = 0;
+    int sent, n;
+
+    if (d->select == DDP_SELECT_PAPER)
+        return ddp__deft_levels(d, left, busy, offset, room, on, err);
+    n = ddp__deft_list(d, left, d->buckets - 1, offset);
+    return ddp__deft_fill(d, n, d->item_ready, busy, room, on, &sum, &sent, err);
+}
+/* ==== end plan/deft_select.c ==== */
+
+/* ==== begin plan/deft_cycle.c ==== [plan] */
+
+/* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state
+ * decides what happens next, so the iterations since its first appearance repeat for ever. */
+
+/* Iterations that may pass before a state must have come back. */
+#define DDP__DEFT_ITERATIONS 4096
+
+/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of
+ * the stored ones. */
+typedef struct ddp__deft_run {
+    ddp__deft        *d;
+    int               n;        /* integers in a state */
+    int              *state;    /* the present one */
+    int              *history;  /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
+    uint64_t         *hash;     /* [DDP__DEFT_ITERATIONS] */
+    int              *born;     /* [2] iteration that opened the pending and the newest gradient */
+    int              *on;       /* [2 N] */
+    ddp_delayed_step *step;     /* [DDP__DEFT_ITERATIONS] */
+    int              *delay;    /* [2 x DDP__DEFT_ITERATIONS] of applied and applied_now */
+    ddp_delayed_send *send;
+    int               sends, send_room;
+} ddp__deft_run;
+
+static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
+{
+    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets,
+                     d->parts);
+}
+
+static ddp_status ddp__deft_record(ddp__deft_run *r, const ddp_delayed_send *x, ddp_error *err)
+{
+    if (r->sends == r->send_room) {
+        int room = r->send_room ? 2 * r->send_room : 256;
+        void *p = DDP_REALLOC(r->send, (size_t)room * sizeof *r->send);
+        if (!p) return ddp__deft_no_memory(r->d, err);
+        r->send = (ddp_delayed_send *)p;
+        r->send_room = room;
+    }
+    r->send[r->sends++] = *x;
+    return DDP_OK;
+}
+
+/* Sends on[l * N + i] parts of bucket i over link l, output side first, which is the order of
+ * release; lowest parts first. left loses them, busy[l] moves on. at = start of the stage in the
+ * iteration. */
+static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, double at,
+                                 double offset, int *left, double *busy, ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    ddp_delayed_send x;
+    int i, j, l;
+
+    memset(&x, 0, sizeof x);
+    x.iteration = iteration;
+    x.fresh = fresh;
+    for (i = d->buckets - 1; i >= 0; i--)
+        for (l = 0; l < d->links; l++)
+            for (j = 0; j < r->on[l * d->buckets + i]; j++) {
+                if (fresh && busy[l] < offset + d->ready[i]) busy[l] = offset + d->ready[i];
+                x.bucket = i;
+                x.part = d->parts_of[i] - left[i]--;
+                x.link = l;
+                x.begin_s = at + busy[l];
+                busy[l] += d->part_s[i] * (l ? d->mu : 1);
+                x.end_s = at + busy[l];
+                DDP__TRY(ddp__deft_record(r, &x, err));
+            }
+    return DDP_OK;
+}
+
+/* How much longer than it computes a stage lasts because of its sends; 0 for mere rounding. */
+static double ddp__deft_overrun(double compute, const double *busy)
+{
+    double last = busy[0] > busy[1] ? busy[0] : busy[1];
+
+    return last > compute * (1 + 1e-11) ? last - compute : 0;
+}
+
+static int ddp__deft_pending(const ddp__deft *d, const int *left)
+{
+    int i;
+
+    for (i = 0; i < d->buckets; i++)
+        if (left[i] > 0) return 1;
+    return 0;
+}
+
+/* Cases 2 to 4. offset: when backward begins in the stage (0, or T_f without barrier). */
+static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset,
+                                     ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    int N = d->buckets, all = 1, *cur = r->state, *k_cur = r->state + N, *k_fut = k_cur + 1;
+    double busy[2] = {0, 0}, room = (offset + d->backward) * d->scale;
+    ddp_delayed_step *s = &r->step[t];
+
+    ++*k_fut; /* this iteration's gradient joins the stored ones */
+    if (ddp__deft_pending(d, cur)) {
+        DDP__TRY(ddp__deft_old(d, cur, room, r->on, &all, err));
+        DDP__TRY(ddp__deft_send(r, t, 0, at, 0, cur, busy, err));
+    }
+    if (all) {
+        s->applied = *k_cur;
+        r->delay[2 * t] = t - r->born[0];
+        memcpy(cur, d->parts_of, (size_t)N * sizeof *cur);
+        s->opened = *k_cur = *k_fut;
+        r->born[0] = t;
+        *k_fut = 0;
+        DDP__TRY(ddp__deft_new(d, cur, busy, offset, room, r->on, err));
+        DDP__TRY(ddp__deft_send(r, t, 1, at, offset, cur, busy, err));
+        if (!ddp__deft_pending(d, cur)) {
+            s->applied_now = *k_cur;
+            r->delay[2 * t + 1] = 0;
+            *k_cur = 0;
+        }
+    }
+    s->backward_s = d->backward + ddp__deft_overrun(offset + d->backward, busy);
+    return DDP_OK;
+}
+
+static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    ddp_delayed_step *s = &r->step[t];
+    double busy[2] = {0, 0};
+    int all;
+
+    memset(s, 0, sizeof *s);
+    s->first_send = r->sends;
+    s->forward_s = d->forward;
+    if (!d->no_barrier && ddp__deft_pending(d, r->state)) { /* case 1 */
+        DDP__TRY(ddp__deft_old(d, r->state, d->forward * d->scale, r->on, &all, err));
+        DDP__TRY(ddp__deft_send(r, t, 0, 0, 0, r->state, busy, err));
+        s->forward_s += ddp__deft_overrun(d->forward, busy);
+    }
+    DDP__TRY(ddp__deft_backward(r, t, d->no_barrier ? 0 : s->forward_s,
+                                d->no_barrier ? d->forward : 0, err));
+    s->sends = r->sends - s->first_send;
+    return DDP_OK;
+}
+
+static int ddp__deft_send_order(const void *a, const void *b)
+{
+    const ddp_delayed_send *x = (const ddp_delayed_send *)a, *y = (const ddp_delayed_send *)b;
+
+    if (x->iteration != y->iteration) return x->iteration < y->iteration ? -1 : 1;
+    if (x->begin_s < y->begin_s || x->begin_s > y->begin_s) return x->begin_s < y->begin_s ? -1 : 1;
+    if (x->link != y->link) return x->link - y->link;
+    if (x->fresh != y->fresh) return x->fresh - y->fresh;
+    if (x->bucket != y->bucket) return y->bucket - x->bucket;
+    return x->part - y->part;
+}
+
+/* Iterations [first, end) are the steady period. */
+static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out,
+                                   ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    size_t N = (size_t)d->buckets;
+    ddp_delayed_plan p;
+    double sum = 0, floor_s;
+    int t, i, n = 0;
+
+    memset(&p, 0, sizeof p);
+    for (t = first; t < end; t++) n += (r->step[t].applied > 0) + (r->step[t].applied_now > 0);
+    p.buckets = d->buckets;
+    p.parts = d->parts;
+    p.links = d->links;
+    p.warmup = first;
+    p.period = end - first;
+    p.sends = r->sends;
+    p.parts_of = (int *)ddp__calloc(N, sizeof *p.parts_of);
+    p.part_s = (double *)ddp__calloc(N, sizeof *p.part_s);
+    p.step = (ddp_delayed_step *)ddp__calloc((size_t)end, sizeof *p.step);
+    p.send = (ddp_delayed_send *)ddp__calloc((size_t)r->sends, sizeof *p.send);
+    p.k = (int *)ddp__calloc((size_t)n, sizeof *p.k);
+    p.delay = (int *)ddp__calloc((size_t)n, sizeof *p.delay);
+    if (!p.parts_of || !p.part_s || !p.step || !p.send || !p.k || !p.delay) {
+        ddp_delayed_plan_free(&p);
+        return ddp__deft_no_memory(d, err);
+    }
+    memcpy(p.parts_of, d->parts_of, N * sizeof *p.parts_of);
+    memcpy(p.part_s, d->part_s, N * sizeof *p.part_s);
+    memcpy(p.step, r->step, (size_t)end * sizeof *p.step);
+    if (r->sends) {
+        memcpy(p.send, r->send, (size_t)r->sends * sizeof *p.send);
+        qsort(p.send, (size_t)r->sends, sizeof *p.send, ddp__deft_send_order);
+    }
+    for (t = first; t < end; t++) {
+        sum += (p.step[t].forward_s - d->forward) + (p.step[t].backward_s - d->backward);
+        for (i = 0; i < 2; i++) {
+            int k = i ? p.step[t].applied_now : p.step[t].applied;
+            if (k == 0) continue;
+            p.k[p.updates] = k;
+            p.delay[p.updates++] = r->delay[2 * t + i];
+        }
+    }
+    p.forward_s = d->forward;
+    p.backward_s = d->backward;
+    for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
+    p.iteration_s = d->forward + d->backward + sum / p.period;
+    p.update_frequency = (double)p.updates / p.period;
+    p.lower_bound_s = d->forward + d->backward;
+    floor_s = p.update_frequency * p.comm_s / (d->links == 2 ? 1 + 1 / d->mu : 1);
+    if (floor_s > p.lower_bound_s) p.lower_bound_s = floor_s;
+    p.capacity_scale = d->scale;
+    p.no_barrier = d->no_barrier;
+    *out = p;
+    return DDP_OK;
+}
+
+static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, ddp_error *err)
+{
+    size_t bytes = (size_t)r->n * sizeof *r->state;
+    int t, u;
+
+    for (t = 0; t < DDP__DEFT_ITERATIONS; t++) {
+        r->hash[t] = ddp__hash(DDP__HASH_START, r->state, bytes);
+        memcpy(r->history + (size_t)t * (size_t)r->n, r->state, bytes);
+        for (u = 0; u < t; u++)
+            if (r->hash[u] == r->hash[t] &&
+                !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
+                return ddp__deft_result(r, u, t, out, err);
+        DDP__TRY(ddp__deft_iterate(r, t, err));
+    }
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "no steady period within %d iterations of %d parts; use fewer, larger parts",
+                     DDP__DEFT_ITERATIONS, r->d->parts);
+}
+
+ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
+{
+    ddp__deft_run r;
+    size_t N = (size_t)d->buckets, most = DDP__DEFT_ITERATIONS;
+    ddp_status status;
+    int *store;
+
+    memset(&r, 0, sizeof r);
+    r.d = d;
+    r.n = d->buckets + 2;
+    store = (int *)ddp__calloc((most + 3) * (N + 2) + 2 * most + 1, sizeof *store);
+    r.hash = (uint64_t *)ddp__calloc(most, sizeof *r.hash);
+    r.step = (ddp_delayed_step *)ddp__calloc(most, sizeof *r.step);
+    if (store && r.hash && r.step) {
+        r.history = store;
+        r.state = store + most * (N + 2);
+        r.on = r.state + N + 2;
+        r.delay = r.on + 2 * (N + 2);
+        r.born = r.delay + 2 * most;
+        status = ddp__deft_to_steady(&r, out, err);
+    } else {
+        status = ddp__deft_no_memory(d, err);
+    }
+    DDP_FREE(store);
+    DDP_FREE(r.hash);
+    DDP_FREE(r.step);
+    DDP_FREE(r.send);
+    return status;
+}
+/* ==== end plan/deft_cycle.c ==== */
+
+/* ==== begin plan/deft.c ==== [plan] */
+
+/* Options, tensor partition, and the search for a frequency. */
+
+/* More parts than this, or than two a bucket, and the partition rule asks for less. */
+#define DDP__DEFT_PARTS 512
+#define DDP__DEFT_TRIES 40
+
+static ddp_status ddp__deft_check_value(const char *name, double v, ddp_error *err)
+{
+    if (v >= 0 && v <= DBL_MAX) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and at least 0 (0 = default)", name,
+                     v);
+}
+
+static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o,
+                                  ddp_error *err)
+{
+    if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
+    DDP__TRY(ddp_profile_check(p, err));
+    if (o->links < 0 || o->links > 2)
+        return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
+    if (o->links == 2 && !(o->mu >= 1 && o->mu <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG,
+                         "mu is %g; it is the time on the slow link over that on the fast one, "
+                         "finite and at least 1",
+                         o->mu);
+    DDP__TRY(ddp__deft_check_value("alpha_s", o->alpha_s, err));
+    DDP__TRY(ddp__deft_check_value("partition_s", o->partition_s, err));
+    DDP__TRY(ddp__deft_check_value("partition_params", o->partition_params, err));
+    if (o->partition_params > 0 && !p->params)
+        return ddp__fail(err, DDP_ARG,
+                         "a partition of %g parameters needs the profile's params; give seconds",
+                         o->partition_params);
+    if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
+        return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6",
+                         o->capacity_scale);
+    if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
+        return ddp__fail(err, DDP_ARG,
+                         "target_frequency is %g; it must be above 0 and at most 1 (updates per "
+                         "iteration)",
+                         o->target_frequency);
+    if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE &&
+        o->select != DDP_SELECT_PAPER)
+        return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper",
+                         (int)o->select);
+    if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT &&
+        o->solver != DDP_KNAPSACK_GREEDY)
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy",
+                         (int)o->solver);
+    return DDP_OK;
+}
+
+/* How many equal parts of at most `limit` a bucket of c seconds needs; 1e9 where none can be. */
+static double ddp__deft_cut(double c, double alpha, double limit)
+{
+    double k;
+
+    if (c <= limit) return 1;
+    if (limit <= alpha) return 1e9;
+    k = ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
+    return k < 1 ? 1 : k;
+}
+
+static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit,
+                              int bucket)
+{
+    double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k, by_count;
+
+    if (!(c > 0)) return 0;
+    k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
+    if (o->partition_params > 0) {
+        by_count = ceil(p->params[bucket] / o->partition_params);
+        if (by_count > k) k = by_count;
+    }
+    if (o->partition_s > alpha) {
+        by_count = ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s);
+        if (by_count > k) k = by_count;
+    }
+    return k;
+}
+
+/* The longest part that the knapsacks must take: paper's rule 3, then the weaker ones. */
+static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d,
+                                  double *limit, ddp_error *err)
+{
+    double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
+    int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
+
+    if (d->coarse) f = b = f + b;
+    rule[2] = f > b ? f : b;
+    rule[1] = f < b ? f : b;
+    if (!(rule[1] > 0)) rule[1] = rule[2];
+    rule[0] = rule[1] / d->mu;
+    if (d->links == 2 && rule[0] <= alpha) d->links = 1;
+    for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
+        if (rule[i] <= alpha) continue;
+        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], l);
+        if (n > most) continue;
+        *limit = rule[i];
+        return DDP_OK;
+    }
+    if (rule[2] <= alpha)
+        return ddp__fail(err, DDP_ARG,
+                         "forward %g s and backward %g s are not longer than the startup of a "
+                         "transfer, %g s; nothing can hide",
+                         d->forward, d->backward, alpha);
+    return ddp__fail(err, DDP_ARG,
+                     "the buckets would be cut into more than %d parts; use a larger partition, or "
+                     "check that times are in seconds",
+                     most);
+}
+
+static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o,
+                                      ddp__deft *d, ddp_error *err)
+{
+    double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
+    int i;
+
+    DDP__TRY(ddp__deft_limit(p, o, d, &limit, err));
+    for (i = p->layers - 1; i >= 0; i--) {
+        ready += p->backward_s[i];
+        d->ready[i] = ready;
+        k = ddp__deft_parts(p, o, limit, i);
+        if (!(k > 0)) continue;
+        c = p->comm_s[i] + p->alpha_s;
+        if (k > 1 && c < alpha) c = alpha; /* a transfer shorter than its own startup */
+        d->parts_of[i] = (int)k;
+        d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
+        d->parts += (int)k;
+    }
+    return DDP_OK;
+}
+
+static void ddp__deft_close(ddp__deft *d)
+{
+    DDP_FREE(d->ready);
+    DDP_FREE(d->parts_of);
+    DDP_FREE(d->item);
+    DDP_FREE(d->bucket);
+    memset(d, 0, sizeof *d);
+}
+
+static ddp_status ddp__deft_scratch(ddp__deft *d, ddp_error *err)
+{
+    size_t n = (size_t)d->parts, N = (size_t)d->buckets;
+
+    d->item = (double *)ddp__calloc(2 * n + 1, sizeof *d->item);
+    d->bucket = (int *)ddp__calloc(2 * n + 4 * N, sizeof *d->bucket);
+    if (!d->item || !d->bucket)
+        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts);
+    d->item_ready = d->item + n;
+    d->assign = d->bucket + n;
+    d->count = d->assign + n;
+    return DDP_OK;
+}
+
+/* Cuts the buckets into parts and checks that they can travel; d is freed by ddp__deft_close. */
+static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, int no_barrier,
+                                 int coarse, ddp__deft *d, ddp_error *err)
+{
+    size_t N = (size_t)p->layers;
+    double sum = 0;
+    ddp_status status;
+    int i;
+
+    memset(d, 0, sizeof *d);
+    d->buckets = p->layers;
+    d->links = o->links == 2 ? 2 : 1;
+    d->mu = d->links == 2 ? o->mu : 1;
+    d->select = o->select;
+    d->solver = o->solver;
+    d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
+    d->no_barrier = no_barrier;
+    d->coarse = coarse;
+    d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
+    for (i = 0; i < p->layers; i++) {
+        d->backward += p->backward_s[i];
+        d->forward += p->forward_s ? p->forward_s[i] : 0;
+        sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
+    }
+    if (!((d->forward + d->backward + sum) * d->scale * d->mu <= DBL_MAX / 4))
+        return ddp__fail(err, DDP_NUMERIC,
+                         "the times of the profile add up to more than a double holds; times are "
+                         "in seconds");
+    if (!(d->forward + d->backward > 0))
+        return ddp__fail(err, DDP_ARG,
+                         "forward and backward take 0 s in all; nothing can hide behind them");
+    d->ready = (double *)ddp__calloc(2 * N, sizeof *d->ready);
+    d->parts_of = (int *)ddp__calloc(N, sizeof *d->parts_of);
+    if (!d->ready || !d->parts_of) {
+        ddp__deft_close(d);
+        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
+    }
+    d->part_s = d->ready + N;
+    status = ddp__deft_partition(p, o, d, err);
+    if (status == DDP_OK) status = ddp__deft_scratch(d, err);
+    if (status != DDP_OK) ddp__deft_close(d);
+    return status;
+}
+
+/* Keeps the better of *best and *next, if next reaches the frequency; frees the other. */
+static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
+{
+    ddp_delayed_plan swap = *next;
+
+    if (next->update_frequency >= target * (1 - 1e-12) &&
+        (best->period == 0 || next->iteration_s < best->iteration_s)) {
+        *next = *best;
+        *best = swap;
+    }
+    ddp_delayed_plan_free(next);
+}
+
+/* Bisects the capacity between one that reaches the frequency and one that does not. Frequency
+ * need not be monotone in it, so the shortest iteration of all tries counts. */
+static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan *out,
+                                   ddp_error *err)
+{
+    double low = d->scale, high = 0;
+    ddp_delayed_plan best, next;
+    ddp_status status = DDP_OK;
+    int tries;
+
+    memset(&best, 0, sizeof best);
+    for (tries = 0; tries < DDP__DEFT_TRIES; tries++) {
+        if (tries > 0) d->scale = high > 0 ? 0.5 * (low + high) : 2 * d->scale;
+        status = ddp__deft_cycle(d, &next, err);
+        if (status != DDP_OK) break;
+        if (next.update_frequency >= target * (1 - 1e-12)) high = d->scale;
+        else low = d->scale;
+        ddp__deft_keep(target, &next, &best);
+        if (high > 0 && high - low <= 1e-6 * high) break;
+    }
+    if (status == DDP_OK && best.period == 0)
+        status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per "
+                           "iteration", d->scale, target);
+    if (status == DDP_OK) *out = best;
+    else ddp_delayed_plan_free(&best);
+    return status;
+}
+
+static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out,
+                                  ddp_error *err)
+{
+    double scale = d->scale;
+    ddp_status status = target > 0 ? ddp__deft_target(d, target, out, err)
+                                   : ddp__deft_cycle(d, out, err);
+
+    d->scale = scale;
+    return status;
+}
+
+/* Keeps the plan with less time per update; equal: the earlier one. */
+static void ddp__deft_better(ddp_delayed_plan *next, ddp_delayed_plan *best)
+{
+    ddp_delayed_plan swap = *best;
+
+    if (best->period == 0 || next->iteration_s / next->update_frequency <
+                                 best->iteration_s / best->update_frequency * (1 - 1e-9)) {
+        *best = *next;
+        *next = swap;
+    }
+    ddp_delayed_plan_free(next);
+}
+
+/* One way to plan; *best is replaced if the plan is better. Neither knapsack is better in every
+ * period, so by default both try. */
+static ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
+                                    int no_barrier, int coarse, ddp_delayed_plan *best,
+                                    ddp_error *err)
+{
+    ddp_delayed_plan next;
+    ddp_status status, first = DDP_FAILED;
+    ddp__deft d;
+
+    DDP__TRY(ddp__deft_open(p, o, no_barrier, coarse, &d, err));
+    if (d.links == 2 && o->solver == DDP_KNAPSACK_DEFAULT) {
+        d.solver = DDP_KNAPSACK_GREEDY;
+        first = ddp__deft_solve(&d, o->target_frequency, &next, err);
+        if (first == DDP_OK) ddp__deft_better(&next, best);
+        d.solver = DDP_KNAPSACK_DEFAULT;
+    }
+    status = first;
+    if (first != DDP_OK || o->select != DDP_SELECT_PAPER) {
+        status = ddp__deft_solve(&d, o->target_frequency, &next, first == DDP_OK ? NULL : err);
+        if (status == DDP_OK) ddp__deft_better(&next, best);
+        if (first == DDP_OK) status = DDP_OK;
+    }
+    ddp__deft_close(&d);
+    return status;
+}
+
+ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
+                            ddp_delayed_plan *out, ddp_error *err)
+{
+    ddp_delayed_plan best;
+
+    DDP__TRY(ddp__deft_check(buckets, o, err));
+    memset(&best, 0, sizeof best);
+    DDP__TRY(ddp__deft_variant(buckets, o, 0, 0, &best, err));
+    if (o->no_barrier) { /* further tries; what has been found stays if they fail */
+        (void)ddp__deft_variant(buckets, o, 1, 0, &best, NULL);
+        (void)ddp__deft_variant(buckets, o, 1, 1, &best, NULL);
+    }
+    *out = best;
+    return DDP_OK;
+}
+
+void ddp_delayed_plan_free(ddp_delayed_plan *plan)
+{
+    if (!plan) return;
+    DDP_FREE(plan->parts_of);
+    DDP_FREE(plan->part_s);
+    DDP_FREE(plan->step);
+    DDP_FREE(plan->send);
+    DDP_FREE(plan->k);
+    DDP_FREE(plan->delay);
+    memset(plan, 0, sizeof *plan);
+}
+
+const char *ddp_delayed_select_name(ddp_delayed_select select)
+{
+    if (select == DDP_SELECT_DEFAULT || select == DDP_SELECT_RELEASE) return "release";
+    return select == DDP_SELECT_PAPER ? "paper" : "unknown";
+}
+
+ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err)
+{
+    if (name && !strcmp(name, "release")) *out = DDP_SELECT_RELEASE;
+    else if (name && !strcmp(name, "paper")) *out = DDP_SELECT_PAPER;
+    else
+        return ddp__fail(err, DDP_ARG, "selection '%.40s' is unknown; use release or paper",
+                         name ? name : "");
+    return DDP_OK;
+}
+/* ==== end plan/deft.c ==== */
+
+/* ==== begin plan/preserver.c ==== [plan] */
+
+/* Retries, growth of the capacity, and the most iterations that one sequence may stand for. */
+#define DDP__PRESERVER_RETRIES    10
+#define DDP__PRESERVER_GROWTH     1.1
+#define DDP__PRESERVER_ITERATIONS 10000000
+
+double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
+{
+    double eta = model->eta * (model->sum ? k : 1);
+    double m = s - model->target - eta * model->mu;
+    double d = eta * model->sigma / sqrt(k * model->batch);
+    double a;
+
+    if (!(d > 0)) return fabs(m) + model->target;
+    a = m / d;
+    /* Phi(a) - Phi(-a) = erf(a / sqrt 2) */
+    return m * erf(a * sqrt(0.5)) + d * sqrt(2 / 3.14159265358979323846) * exp(-0.5 * a * a) +
+           model->target;
+}
+
+static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *err)
+{
+    if (!(m->eta > 0 && m->eta <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "eta is %g; it must be finite and above 0", m->eta);
+    if (!(m->mu >= 0 && m->mu <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "mu is %g; it must be finite and at least 0", m->mu);
+    if (!(m->sigma >= 0 && m->sigma <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "sigma is %g; it must be finite and at least 0", m->sigma);
+    if (!(m->batch > 0 && m->batch <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "batch is %g; it must be finite and above 0", m->batch);
+    if (!(m->target >= 0 && m->target <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "target is %g; it must be finite and at least 0", m->target);
+    if (!(m->start >= m->target && m->start <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g",
+                         m->start, m->target);
+    if (!(m->tolerance >= 0 && m->tolerance <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "tolerance is %g; it must be finite and at least 0",
+                         m->tolerance);
+    return DDP_OK;
+}
+
+static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum,
+                                       ddp_error *err)
+{
+    int i;
+
+    if (!m || !k || updates < 1)
+        return ddp__fail(err, DDP_ARG, "the sequence k has %d entries%s; it needs at least 1",
+                         updates, m && k ? "" : " but model or k is NULL");
+    DDP__TRY(ddp__preserver_check_model(m, err));
+    for (*sum = 0, i = 0; i < updates; i++) {
+        if (k[i] < 1)
+            return ddp__fail(err, DDP_ARG, "k[%d] is %d; each update merges at least 1 iteration",
+                             i, k[i]);
+        *sum += k[i];
+        if (*sum > DDP__PRESERVER_ITERATIONS)
+            return ddp__fail(err, DDP_ARG, "k[%d] is %d: the sequence exceeds %d iterations", i,
+                             k[i], DDP__PRESERVER_ITERATIONS);
+    }
+    return DDP_OK;
+}
+
+/* How far a ratio is from acceptance, for comparing: smaller is better. */
+static double ddp__preserver_badness(const ddp_preserver *m, double ratio)
+{
+    return m->one_sided ? -ratio : fabs(ratio - 1);
+}
+
+ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates,
+                              ddp_preserved *out, ddp_error *err)
+{
+    double tolerance, plan, ratio;
+    ddp_preserved r;
+    long n, sum = 0;
+    int i, first;
+
+    DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
+    if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
+        return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare",
+                         updates, updates);
+    tolerance = model->tolerance > 0 ? model->tolerance : 0.01;
+    memset(&r, 0, sizeof r);
+    r.expected_base = model->start;
+    for (n = 0; n < sum; n++) r.expected_base = ddp_preserver_expect(model, r.expected_base, 1);
+    for (first = 0; first < (model->rotations ? updates : 1); first++) {
+        plan = model->start;
+        for (i = 0; i < updates; i++)
+            plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
+        if (!(plan > 0 && plan <= DBL_MAX && r.expected_base <= DBL_MAX))
+            return ddp__fail(err, DDP_NUMERIC,
+                             "the expected loss is %g after the plan and %g without; their ratio "
+                             "says nothing",
+                             plan, r.expected_base);
+        ratio = r.expected_base / plan;
+        if (first > 0 &&
+            ddp__preserver_badness(model, ratio) <= ddp__preserver_badness(model, r.ratio))
+            continue;
+        r.expected_plan = plan;
+        r.ratio = ratio;
+    }
+    /* 1e-12: a ratio that is 1 - tolerance but for rounding passes */
+    r.accepted = model->one_sided ? r.ratio >= 1 - tolerance - 1e-12
+                                  : fabs(r.ratio - 1) <= tolerance + 1e-12;
+    *out = r;
+    return DDP_OK;
+}
+
+ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
+                              const ddp_preserver *model, ddp_delayed_plan *plan,
+                              ddp_preserved *out, ddp_error *err)
+{
+    ddp_delayed_options grown;
+    ddp_delayed_plan best, next;
+    ddp_preserved verdict, found;
+    ddp_status status = DDP_OK;
+    int i;
+
+    if (!o || !model)
+        return ddp__fail(err, DDP_ARG, "ddp_preserver_plan: options or model is NULL");
+    grown = *o;
+    if (grown.capacity_scale == 0) grown.capacity_scale = 1;
+    memset(&best, 0, sizeof best);
+    memset(&found, 0, sizeof found);
+    for (i = 0; i <= DDP__PRESERVER_RETRIES && !found.accepted; i++) {
+        status = ddp_plan_delayed(buckets, &grown, &next, err);
+        if (status != DDP_OK) break;
+        status = ddp_preserver_test(model, next.k, next.updates, &verdict, err);
+        if (status != DDP_OK) {
+            ddp_delayed_plan_free(&next);
+            break;
+        }
+        verdict.retries = i;
+        grown.capacity_scale *= DDP__PRESERVER_GROWTH;
+        if (best.period && !verdict.accepted &&
+            ddp__preserver_badness(model, verdict.ratio) >=
+                ddp__preserver_badness(model, found.ratio)) {
+            ddp_delayed_plan_free(&next);
+            continue;
+        }
+        ddp_delayed_plan_free(&best);
+        best = next;
+        found = verdict;
+    }
+    if (status != DDP_OK) {
+        ddp_delayed_plan_free(&best);
+        return status;
+    }
+    *plan = best;
+    *out = found;
+    return DDP_OK;
+}
+/* ==== end plan/preserver.c ==== */
+
+/* ==== begin plan/osp.c ==== [plan] */
+
+ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n, int mean,
+                              double *out, ddp_error *err)
+{
+    double sum = 0, x;
+    size_t i;
+
+    if (!gradient || !parameter || !out || n == 0)
+        return ddp__fail(err, DDP_ARG, "ddp_osp_importance: %zu elements or a NULL array; it needs "
+                         "at least 1", n);
+    for (i = 0; i < n; i++) {
+        x = fabs((double)gradient[i] * (double)parameter[i]);
+        if (!(x <= DBL_MAX))
+            return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both "
+                             "must be finite", i, (double)gradient[i], (double)parameter[i]);
+        sum += x;
+    }
+    *out = mean ? sum / (double)n : sum;
+    return DDP_OK;
+}
+
+typedef struct ddp__osp_key {
+    double key, bytes;
+    int    layer;
+} ddp__osp_key;
+
+static int ddp__osp_order(const void *a, const void *b)
+{
+    const ddp__osp_key *x = (const ddp__osp_key *)a, *y = (const ddp__osp_key *)b;
+
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->layer - y->layer;
+}
+
+/* late[l] = 1 for the layers that the walk defers; returns their bytes. */
+static double ddp__osp_walk(int layers, const double *importance, const double *bytes,
+                            double budget, ddp_osp_rule rule, ddp__osp_key *key, int *late)
+{
+    double sum = 0;
+    int i;
+
+    for (i = 0; i < layers; i++) {
+        key[i].layer = i;
+        key[i].bytes = bytes[i];
+        key[i].key = importance[i];
+        late[i] = 0;
+        if (rule == DDP_OSP_DENSITY && bytes[i] > 0) key[i].key /= bytes[i];
+    }
+    qsort(key, (size_t)layers, sizeof *key, ddp__osp_order);
+    for (i = 0; i < layers; i++) {
+        if (!(key[i].bytes > 0)) continue; /* nothing to defer; so budget 0 defers no layer */
+        if (sum + key[i].bytes <= budget) {
+            sum += key[i].bytes;
+            late[key[i].layer] = 1;
+        } else if (rule == DDP_OSP_STOP) {
+            break;
+        }
+    }
+    return sum;
+}
+
+/* Replaces the walk's choice by the knapsack's where that is at least as good in both respects.
+ * *deferred: bytes of the walk, then of the result. item, value, on: scratch [layers]. */
+static ddp_status ddp__osp_knapsack(int layers, const double *importance, const double *bytes,
+                                    double budget, double *item, double *value, int *on, int *late,
+                                    double *deferred, ddp_error *err)
+{
+    ddp_knapsack_problem p;
+    double total = 0, sum = 0, before = 0, after = 0;
+    int i, n = 0;
+
+    for (i = 0; i < layers; i++) {
+        total += bytes[i];
+        if (late[i]) before += importance[i];
+        if (!(bytes[i] > 0)) continue;
+        item[n] = bytes[i];
+        value[n++] = importance[i];
+    }
+    if (n == 0 || !(total > *deferred) || !(*deferred > 0)) return DDP_OK;
+    memset(&p, 0, sizeof p);
+    p.items = n;
+    p.item_s = item;
+    p.value = value;
+    p.links = 1;
+    p.deadline_s[0] = total - *deferred;
+    DDP__TRY(ddp_knapsack(&p, DDP_KNAPSACK_DEFAULT, on, NULL, err));
+    for (i = n = 0; i < layers; i++) {
+        if (!(bytes[i] > 0)) continue;
+        if (on[n++] >= 0) continue;
+        sum += bytes[i];
+        after += importance[i];
+    }
+    if (sum < *deferred || sum > budget || after > before) return DDP_OK;
+    *deferred = sum;
+    for (i = n = 0; i < layers; i++)
+        if (bytes[i] > 0) late[i] = on[n++] < 0;
+    return DDP_OK;
+}
+
+static ddp_status ddp__osp_check(int layers, const double *importance, const double *bytes,
+                                 double budget, ddp_osp_rule rule, ddp_error *err)
+{
+    double total = 0;
+    int i;
+
+    if (layers < 1 || !importance || !bytes)
+        return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers or a NULL array; it needs at "
+                         "least 1", layers);
+    if (!(budget >= 0 && budget <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "budget is %g bytes; it must be finite and at least 0",
+                         budget);
+    if (rule != DDP_OSP_WALK && rule != DDP_OSP_STOP && rule != DDP_OSP_DENSITY &&
+        rule != DDP_OSP_KNAPSACK)
+        return ddp__fail(err, DDP_ARG, "rule %d is unknown; use walk, stop, density or knapsack",
+                         (int)rule);
+    for (i = 0; i < layers; i++) {
+        if (!(importance[i] >= 0 && importance[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG,
+                             "layer %d has importance %g; it must be finite and at least 0", i,
+                             importance[i]);
+        if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG,
+                             "layer %d has %g bytes; it must be finite and at least 0", i,
+                             bytes[i]);
+        total += bytes[i];
+    }
+    if (!(total <= DBL_MAX))
+        return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
+    return DDP_OK;
+}
+
+ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes, double budget,
+                        ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err)
+{
+    ddp_status status = DDP_OK;
+    ddp__osp_key *key;
+    double *real, sum;
+    int *whole, i;
+    size_t L;
+
+    DDP__TRY(ddp__osp_check(layers, importance, bytes, budget, rule, err));
+    if (!gib) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: gib is NULL");
+    L = (size_t)layers;
+    key = (ddp__osp_key *)ddp__calloc(L, sizeof *key);
+    real = (double *)ddp__calloc(2 * L, sizeof *real);
+    whole = (int *)ddp__calloc(2 * L, sizeof *whole);
+    if (!key || !real || !whole) {
+        status = ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
+    } else {
+        sum = ddp__osp_walk(layers, importance, bytes, budget, rule, key, whole);
+        if (rule == DDP_OSP_KNAPSACK)
+            status = ddp__osp_knapsack(layers, importance, bytes, budget, real, real + L, whole + L,
+                                       whole, &sum, err);
+        if (status == DDP_OK) {
+            memset(gib, 0, (L + 7) / 8);
+            for (i = 0; i < layers; i++)
+                if (!whole[i]) gib[i / 8] = (unsigned char)(gib[i / 8] | 1 << i % 8);
+            if (deferred) *deferred = sum;
+        }
+    }
+    DDP_FREE(key);
+    DDP_FREE(real);
+    DDP_FREE(whole);
+    return status;
+}
+
+ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers,
+                        double model_bytes, int literal, double *out, ddp_error *err)
+{
+    double u;
+
+    if (!(bytes_per_s > 0 && bytes_per_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "the server sends %g bytes a second; it must be finite and "
+                         "above 0", bytes_per_s);
+    if (!(loss_rate >= 0 && loss_rate <= 1))
+        return ddp__fail(err, DDP_ARG, "the loss rate is %g; it must be from 0 to 1", loss_rate);
+    if (!(compute_s >= 0 && compute_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "computing takes %g s; it must be finite and at least 0",
+                         compute_s);
+    if (workers < 1) return ddp__fail(err, DDP_ARG, "%d workers; there is at least 1", workers);
+    if (!(model_bytes >= 0 && model_bytes <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "the model has %g bytes; it must be finite and at least 0",
+                         model_bytes);
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_osp_umax: out is NULL");
+    u = bytes_per_s * compute_s / workers;
+    u = literal ? u * (1 + loss_rate) : u / (1 + loss_rate);
+    *out = u < 0.8 * model_bytes ? u : 0.8 * model_bytes;
+    return DDP_OK;
+}
+
+double ddp_osp_budget(double loss, double first_loss, double u_max)
+{
+    double part;
+
+    if (!(u_max > 0) || !(first_loss > 0 && first_loss <= DBL_MAX) || !(fabs(loss) <= DBL_MAX))
+        return 0;
+    part = 1 - loss / first_loss;
+    return part <= 0 ? 0 : part >= 1 ? u_max : part * u_max;
+}
+/* ==== end plan/osp.c ==== */
 
 /* ==== begin sync/context.h ==== [sync] */
 /* Inside of a ddp_ctx. */

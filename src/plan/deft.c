@@ -1,0 +1,340 @@
+#include "base/platform.h"
+#include "base/fail.h"
+#include "base/memory.h"
+#include "plan/deft.h"
+#include "plan/deft_core.h"
+
+/* Options, tensor partition, and the search for a frequency. */
+
+/* More parts than this, or than two a bucket, and the partition rule asks for less. */
+#define DDP__DEFT_PARTS 512
+#define DDP__DEFT_TRIES 40
+
+static ddp_status ddp__deft_check_value(const char *name, double v, ddp_error *err)
+{
+    if (v >= 0 && v <= DBL_MAX) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and at least 0 (0 = default)", name,
+                     v);
+}
+
+static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o,
+                                  ddp_error *err)
+{
+    if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
+    DDP__TRY(ddp_profile_check(p, err));
+    if (o->links < 0 || o->links > 2)
+        return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
+    if (o->links == 2 && !(o->mu >= 1 && o->mu <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG,
+                         "mu is %g; it is the time on the slow link over that on the fast one, "
+                         "finite and at least 1",
+                         o->mu);
+    DDP__TRY(ddp__deft_check_value("alpha_s", o->alpha_s, err));
+    DDP__TRY(ddp__deft_check_value("partition_s", o->partition_s, err));
+    DDP__TRY(ddp__deft_check_value("partition_params", o->partition_params, err));
+    if (o->partition_params > 0 && !p->params)
+        return ddp__fail(err, DDP_ARG,
+                         "a partition of %g parameters needs the profile's params; give seconds",
+                         o->partition_params);
+    if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
+        return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6",
+                         o->capacity_scale);
+    if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
+        return ddp__fail(err, DDP_ARG,
+                         "target_frequency is %g; it must be above 0 and at most 1 (updates per "
+                         "iteration)",
+                         o->target_frequency);
+    if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE &&
+        o->select != DDP_SELECT_PAPER)
+        return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper",
+                         (int)o->select);
+    if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT &&
+        o->solver != DDP_KNAPSACK_GREEDY)
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy",
+                         (int)o->solver);
+    return DDP_OK;
+}
+
+/* How many equal parts of at most `limit` a bucket of c seconds needs; 1e9 where none can be. */
+static double ddp__deft_cut(double c, double alpha, double limit)
+{
+    double k;
+
+    if (c <= limit) return 1;
+    if (limit <= alpha) return 1e9;
+    k = ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
+    return k < 1 ? 1 : k;
+}
+
+static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit,
+                              int bucket)
+{
+    double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k, by_count;
+
+    if (!(c > 0)) return 0;
+    k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
+    if (o->partition_params > 0) {
+        by_count = ceil(p->params[bucket] / o->partition_params);
+        if (by_count > k) k = by_count;
+    }
+    if (o->partition_s > alpha) {
+        by_count = ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s);
+        if (by_count > k) k = by_count;
+    }
+    return k;
+}
+
+/* The longest part that the knapsacks must take: paper's rule 3, then the weaker ones. */
+static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d,
+                                  double *limit, ddp_error *err)
+{
+    double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
+    int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
+
+    if (d->coarse) f = b = f + b;
+    rule[2] = f > b ? f : b;
+    rule[1] = f < b ? f : b;
+    if (!(rule[1] > 0)) rule[1] = rule[2];
+    rule[0] = rule[1] / d->mu;
+    if (d->links == 2 && rule[0] <= alpha) d->links = 1;
+    for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
+        if (rule[i] <= alpha) continue;
+        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], l);
+        if (n > most) continue;
+        *limit = rule[i];
+        return DDP_OK;
+    }
+    if (rule[2] <= alpha)
+        return ddp__fail(err, DDP_ARG,
+                         "forward %g s and backward %g s are not longer than the startup of a "
+                         "transfer, %g s; nothing can hide",
+                         d->forward, d->backward, alpha);
+    return ddp__fail(err, DDP_ARG,
+                     "the buckets would be cut into more than %d parts; use a larger partition, or "
+                     "check that times are in seconds",
+                     most);
+}
+
+static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o,
+                                      ddp__deft *d, ddp_error *err)
+{
+    double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
+    int i;
+
+    DDP__TRY(ddp__deft_limit(p, o, d, &limit, err));
+    for (i = p->layers - 1; i >= 0; i--) {
+        ready += p->backward_s[i];
+        d->ready[i] = ready;
+        k = ddp__deft_parts(p, o, limit, i);
+        if (!(k > 0)) continue;
+        c = p->comm_s[i] + p->alpha_s;
+        if (k > 1 && c < alpha) c = alpha; /* a transfer shorter than its own startup */
+        d->parts_of[i] = (int)k;
+        d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
+        d->parts += (int)k;
+    }
+    return DDP_OK;
+}
+
+static void ddp__deft_close(ddp__deft *d)
+{
+    DDP_FREE(d->ready);
+    DDP_FREE(d->parts_of);
+    DDP_FREE(d->item);
+    DDP_FREE(d->bucket);
+    memset(d, 0, sizeof *d);
+}
+
+static ddp_status ddp__deft_scratch(ddp__deft *d, ddp_error *err)
+{
+    size_t n = (size_t)d->parts, N = (size_t)d->buckets;
+
+    d->item = (double *)ddp__calloc(2 * n + 1, sizeof *d->item);
+    d->bucket = (int *)ddp__calloc(2 * n + 4 * N, sizeof *d->bucket);
+    if (!d->item || !d->bucket)
+        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts);
+    d->item_ready = d->item + n;
+    d->assign = d->bucket + n;
+    d->count = d->assign + n;
+    return DDP_OK;
+}
+
+/* Cuts the buckets into parts and checks that they can travel; d is freed by ddp__deft_close. */
+static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, int no_barrier,
+                                 int coarse, ddp__deft *d, ddp_error *err)
+{
+    size_t N = (size_t)p->layers;
+    double sum = 0;
+    ddp_status status;
+    int i;
+
+    memset(d, 0, sizeof *d);
+    d->buckets = p->layers;
+    d->links = o->links == 2 ? 2 : 1;
+    d->mu = d->links == 2 ? o->mu : 1;
+    d->select = o->select;
+    d->solver = o->solver;
+    d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
+    d->no_barrier = no_barrier;
+    d->coarse = coarse;
+    d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
+    for (i = 0; i < p->layers; i++) {
+        d->backward += p->backward_s[i];
+        d->forward += p->forward_s ? p->forward_s[i] : 0;
+        sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
+    }
+    if (!((d->forward + d->backward + sum) * d->scale * d->mu <= DBL_MAX / 4))
+        return ddp__fail(err, DDP_NUMERIC,
+                         "the times of the profile add up to more than a double holds; times are "
+                         "in seconds");
+    if (!(d->forward + d->backward > 0))
+        return ddp__fail(err, DDP_ARG,
+                         "forward and backward take 0 s in all; nothing can hide behind them");
+    d->ready = (double *)ddp__calloc(2 * N, sizeof *d->ready);
+    d->parts_of = (int *)ddp__calloc(N, sizeof *d->parts_of);
+    if (!d->ready || !d->parts_of) {
+        ddp__deft_close(d);
+        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
+    }
+    d->part_s = d->ready + N;
+    status = ddp__deft_partition(p, o, d, err);
+    if (status == DDP_OK) status = ddp__deft_scratch(d, err);
+    if (status != DDP_OK) ddp__deft_close(d);
+    return status;
+}
+
+/* Keeps the better of *best and *next, if next reaches the frequency; frees the other. */
+static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
+{
+    ddp_delayed_plan swap = *next;
+
+    if (next->update_frequency >= target * (1 - 1e-12) &&
+        (best->period == 0 || next->iteration_s < best->iteration_s)) {
+        *next = *best;
+        *best = swap;
+    }
+    ddp_delayed_plan_free(next);
+}
+
+/* Bisects the capacity between one that reaches the frequency and one that does not. Frequency
+ * need not be monotone in it, so the shortest iteration of all tries counts. */
+static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan *out,
+                                   ddp_error *err)
+{
+    double low = d->scale, high = 0;
+    ddp_delayed_plan best, next;
+    ddp_status status = DDP_OK;
+    int tries;
+
+    memset(&best, 0, sizeof best);
+    for (tries = 0; tries < DDP__DEFT_TRIES; tries++) {
+        if (tries > 0) d->scale = high > 0 ? 0.5 * (low + high) : 2 * d->scale;
+        status = ddp__deft_cycle(d, &next, err);
+        if (status != DDP_OK) break;
+        if (next.update_frequency >= target * (1 - 1e-12)) high = d->scale;
+        else low = d->scale;
+        ddp__deft_keep(target, &next, &best);
+        if (high > 0 && high - low <= 1e-6 * high) break;
+    }
+    if (status == DDP_OK && best.period == 0)
+        status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per "
+                           "iteration", d->scale, target);
+    if (status == DDP_OK) *out = best;
+    else ddp_delayed_plan_free(&best);
+    return status;
+}
+
+static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out,
+                                  ddp_error *err)
+{
+    double scale = d->scale;
+    ddp_status status = target > 0 ? ddp__deft_target(d, target, out, err)
+                                   : ddp__deft_cycle(d, out, err);
+
+    d->scale = scale;
+    return status;
+}
+
+/* Keeps the plan with less time per update; equal: the earlier one. */
+static void ddp__deft_better(ddp_delayed_plan *next, ddp_delayed_plan *best)
+{
+    ddp_delayed_plan swap = *best;
+
+    if (best->period == 0 || next->iteration_s / next->update_frequency <
+                                 best->iteration_s / best->update_frequency * (1 - 1e-9)) {
+        *best = *next;
+        *next = swap;
+    }
+    ddp_delayed_plan_free(next);
+}
+
+/* One way to plan; *best is replaced if the plan is better. Neither knapsack is better in every
+ * period, so by default both try. */
+static ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
+                                    int no_barrier, int coarse, ddp_delayed_plan *best,
+                                    ddp_error *err)
+{
+    ddp_delayed_plan next;
+    ddp_status status, first = DDP_FAILED;
+    ddp__deft d;
+
+    DDP__TRY(ddp__deft_open(p, o, no_barrier, coarse, &d, err));
+    if (d.links == 2 && o->solver == DDP_KNAPSACK_DEFAULT) {
+        d.solver = DDP_KNAPSACK_GREEDY;
+        first = ddp__deft_solve(&d, o->target_frequency, &next, err);
+        if (first == DDP_OK) ddp__deft_better(&next, best);
+        d.solver = DDP_KNAPSACK_DEFAULT;
+    }
+    status = first;
+    if (first != DDP_OK || o->select != DDP_SELECT_PAPER) {
+        status = ddp__deft_solve(&d, o->target_frequency, &next, first == DDP_OK ? NULL : err);
+        if (status == DDP_OK) ddp__deft_better(&next, best);
+        if (first == DDP_OK) status = DDP_OK;
+    }
+    ddp__deft_close(&d);
+    return status;
+}
+
+ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
+                            ddp_delayed_plan *out, ddp_error *err)
+{
+    ddp_delayed_plan best;
+
+    DDP__TRY(ddp__deft_check(buckets, o, err));
+    memset(&best, 0, sizeof best);
+    DDP__TRY(ddp__deft_variant(buckets, o, 0, 0, &best, err));
+    if (o->no_barrier) { /* further tries; what has been found stays if they fail */
+        (void)ddp__deft_variant(buckets, o, 1, 0, &best, NULL);
+        (void)ddp__deft_variant(buckets, o, 1, 1, &best, NULL);
+    }
+    *out = best;
+    return DDP_OK;
+}
+
+void ddp_delayed_plan_free(ddp_delayed_plan *plan)
+{
+    if (!plan) return;
+    DDP_FREE(plan->parts_of);
+    DDP_FREE(plan->part_s);
+    DDP_FREE(plan->step);
+    DDP_FREE(plan->send);
+    DDP_FREE(plan->k);
+    DDP_FREE(plan->delay);
+    memset(plan, 0, sizeof *plan);
+}
+
+const char *ddp_delayed_select_name(ddp_delayed_select select)
+{
+    if (select == DDP_SELECT_DEFAULT || select == DDP_SELECT_RELEASE) return "release";
+    return select == DDP_SELECT_PAPER ? "paper" : "unknown";
+}
+
+ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err)
+{
+    if (name && !strcmp(name, "release")) *out = DDP_SELECT_RELEASE;
+    else if (name && !strcmp(name, "paper")) *out = DDP_SELECT_PAPER;
+    else
+        return ddp__fail(err, DDP_ARG, "selection '%.40s' is unknown; use release or paper",
+                         name ? name : "");
+    return DDP_OK;
+}

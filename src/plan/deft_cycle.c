@@ -1,0 +1,264 @@
+#include "base/platform.h"
+#include "base/fail.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "plan/deft_core.h"
+
+/* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state
+ * decides what happens next, so the iterations since its first appearance repeat for ever. */
+
+/* Iterations that may pass before a state must have come back. */
+#define DDP__DEFT_ITERATIONS 4096
+
+/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of
+ * the stored ones. */
+typedef struct ddp__deft_run {
+    ddp__deft        *d;
+    int               n;        /* integers in a state */
+    int              *state;    /* the present one */
+    int              *history;  /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
+    uint64_t         *hash;     /* [DDP__DEFT_ITERATIONS] */
+    int              *born;     /* [2] iteration that opened the pending and the newest gradient */
+    int              *on;       /* [2 N] */
+    ddp_delayed_step *step;     /* [DDP__DEFT_ITERATIONS] */
+    int              *delay;    /* [2 x DDP__DEFT_ITERATIONS] of applied and applied_now */
+    ddp_delayed_send *send;
+    int               sends, send_room;
+} ddp__deft_run;
+
+static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
+{
+    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets,
+                     d->parts);
+}
+
+static ddp_status ddp__deft_record(ddp__deft_run *r, const ddp_delayed_send *x, ddp_error *err)
+{
+    if (r->sends == r->send_room) {
+        int room = r->send_room ? 2 * r->send_room : 256;
+        void *p = DDP_REALLOC(r->send, (size_t)room * sizeof *r->send);
+        if (!p) return ddp__deft_no_memory(r->d, err);
+        r->send = (ddp_delayed_send *)p;
+        r->send_room = room;
+    }
+    r->send[r->sends++] = *x;
+    return DDP_OK;
+}
+
+/* Sends on[l * N + i] parts of bucket i over link l, output side first, which is the order of
+ * release; lowest parts first. left loses them, busy[l] moves on. at = start of the stage in the
+ * iteration. */
+static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, double at,
+                                 double offset, int *left, double *busy, ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    ddp_delayed_send x;
+    int i, j, l;
+
+    memset(&x, 0, sizeof x);
+    x.iteration = iteration;
+    x.fresh = fresh;
+    for (i = d->buckets - 1; i >= 0; i--)
+        for (l = 0; l < d->links; l++)
+            for (j = 0; j < r->on[l * d->buckets + i]; j++) {
+                if (fresh && busy[l] < offset + d->ready[i]) busy[l] = offset + d->ready[i];
+                x.bucket = i;
+                x.part = d->parts_of[i] - left[i]--;
+                x.link = l;
+                x.begin_s = at + busy[l];
+                busy[l] += d->part_s[i] * (l ? d->mu : 1);
+                x.end_s = at + busy[l];
+                DDP__TRY(ddp__deft_record(r, &x, err));
+            }
+    return DDP_OK;
+}
+
+/* How much longer than it computes a stage lasts because of its sends; 0 for mere rounding. */
+static double ddp__deft_overrun(double compute, const double *busy)
+{
+    double last = busy[0] > busy[1] ? busy[0] : busy[1];
+
+    return last > compute * (1 + 1e-11) ? last - compute : 0;
+}
+
+static int ddp__deft_pending(const ddp__deft *d, const int *left)
+{
+    int i;
+
+    for (i = 0; i < d->buckets; i++)
+        if (left[i] > 0) return 1;
+    return 0;
+}
+
+/* Cases 2 to 4. offset: when backward begins in the stage (0, or T_f without barrier). */
+static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset,
+                                     ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    int N = d->buckets, all = 1, *cur = r->state, *k_cur = r->state + N, *k_fut = k_cur + 1;
+    double busy[2] = {0, 0}, room = (offset + d->backward) * d->scale;
+    ddp_delayed_step *s = &r->step[t];
+
+    ++*k_fut; /* this iteration's gradient joins the stored ones */
+    if (ddp__deft_pending(d, cur)) {
+        DDP__TRY(ddp__deft_old(d, cur, room, r->on, &all, err));
+        DDP__TRY(ddp__deft_send(r, t, 0, at, 0, cur, busy, err));
+    }
+    if (all) {
+        s->applied = *k_cur;
+        r->delay[2 * t] = t - r->born[0];
+        memcpy(cur, d->parts_of, (size_t)N * sizeof *cur);
+        s->opened = *k_cur = *k_fut;
+        r->born[0] = t;
+        *k_fut = 0;
+        DDP__TRY(ddp__deft_new(d, cur, busy, offset, room, r->on, err));
+        DDP__TRY(ddp__deft_send(r, t, 1, at, offset, cur, busy, err));
+        if (!ddp__deft_pending(d, cur)) {
+            s->applied_now = *k_cur;
+            r->delay[2 * t + 1] = 0;
+            *k_cur = 0;
+        }
+    }
+    s->backward_s = d->backward + ddp__deft_overrun(offset + d->backward, busy);
+    return DDP_OK;
+}
+
+static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    ddp_delayed_step *s = &r->step[t];
+    double busy[2] = {0, 0};
+    int all;
+
+    memset(s, 0, sizeof *s);
+    s->first_send = r->sends;
+    s->forward_s = d->forward;
+    if (!d->no_barrier && ddp__deft_pending(d, r->state)) { /* case 1 */
+        DDP__TRY(ddp__deft_old(d, r->state, d->forward * d->scale, r->on, &all, err));
+        DDP__TRY(ddp__deft_send(r, t, 0, 0, 0, r->state, busy, err));
+        s->forward_s += ddp__deft_overrun(d->forward, busy);
+    }
+    DDP__TRY(ddp__deft_backward(r, t, d->no_barrier ? 0 : s->forward_s,
+                                d->no_barrier ? d->forward : 0, err));
+    s->sends = r->sends - s->first_send;
+    return DDP_OK;
+}
+
+static int ddp__deft_send_order(const void *a, const void *b)
+{
+    const ddp_delayed_send *x = (const ddp_delayed_send *)a, *y = (const ddp_delayed_send *)b;
+
+    if (x->iteration != y->iteration) return x->iteration < y->iteration ? -1 : 1;
+    if (x->begin_s < y->begin_s || x->begin_s > y->begin_s) return x->begin_s < y->begin_s ? -1 : 1;
+    if (x->link != y->link) return x->link - y->link;
+    if (x->fresh != y->fresh) return x->fresh - y->fresh;
+    if (x->bucket != y->bucket) return y->bucket - x->bucket;
+    return x->part - y->part;
+}
+
+/* Iterations [first, end) are the steady period. */
+static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out,
+                                   ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    size_t N = (size_t)d->buckets;
+    ddp_delayed_plan p;
+    double sum = 0, floor_s;
+    int t, i, n = 0;
+
+    memset(&p, 0, sizeof p);
+    for (t = first; t < end; t++) n += (r->step[t].applied > 0) + (r->step[t].applied_now > 0);
+    p.buckets = d->buckets;
+    p.parts = d->parts;
+    p.links = d->links;
+    p.warmup = first;
+    p.period = end - first;
+    p.sends = r->sends;
+    p.parts_of = (int *)ddp__calloc(N, sizeof *p.parts_of);
+    p.part_s = (double *)ddp__calloc(N, sizeof *p.part_s);
+    p.step = (ddp_delayed_step *)ddp__calloc((size_t)end, sizeof *p.step);
+    p.send = (ddp_delayed_send *)ddp__calloc((size_t)r->sends, sizeof *p.send);
+    p.k = (int *)ddp__calloc((size_t)n, sizeof *p.k);
+    p.delay = (int *)ddp__calloc((size_t)n, sizeof *p.delay);
+    if (!p.parts_of || !p.part_s || !p.step || !p.send || !p.k || !p.delay) {
+        ddp_delayed_plan_free(&p);
+        return ddp__deft_no_memory(d, err);
+    }
+    memcpy(p.parts_of, d->parts_of, N * sizeof *p.parts_of);
+    memcpy(p.part_s, d->part_s, N * sizeof *p.part_s);
+    memcpy(p.step, r->step, (size_t)end * sizeof *p.step);
+    if (r->sends) {
+        memcpy(p.send, r->send, (size_t)r->sends * sizeof *p.send);
+        qsort(p.send, (size_t)r->sends, sizeof *p.send, ddp__deft_send_order);
+    }
+    for (t = first; t < end; t++) {
+        sum += (p.step[t].forward_s - d->forward) + (p.step[t].backward_s - d->backward);
+        for (i = 0; i < 2; i++) {
+            int k = i ? p.step[t].applied_now : p.step[t].applied;
+            if (k == 0) continue;
+            p.k[p.updates] = k;
+            p.delay[p.updates++] = r->delay[2 * t + i];
+        }
+    }
+    p.forward_s = d->forward;
+    p.backward_s = d->backward;
+    for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
+    p.iteration_s = d->forward + d->backward + sum / p.period;
+    p.update_frequency = (double)p.updates / p.period;
+    p.lower_bound_s = d->forward + d->backward;
+    floor_s = p.update_frequency * p.comm_s / (d->links == 2 ? 1 + 1 / d->mu : 1);
+    if (floor_s > p.lower_bound_s) p.lower_bound_s = floor_s;
+    p.capacity_scale = d->scale;
+    p.no_barrier = d->no_barrier;
+    *out = p;
+    return DDP_OK;
+}
+
+static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, ddp_error *err)
+{
+    size_t bytes = (size_t)r->n * sizeof *r->state;
+    int t, u;
+
+    for (t = 0; t < DDP__DEFT_ITERATIONS; t++) {
+        r->hash[t] = ddp__hash(DDP__HASH_START, r->state, bytes);
+        memcpy(r->history + (size_t)t * (size_t)r->n, r->state, bytes);
+        for (u = 0; u < t; u++)
+            if (r->hash[u] == r->hash[t] &&
+                !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
+                return ddp__deft_result(r, u, t, out, err);
+        DDP__TRY(ddp__deft_iterate(r, t, err));
+    }
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "no steady period within %d iterations of %d parts; use fewer, larger parts",
+                     DDP__DEFT_ITERATIONS, r->d->parts);
+}
+
+ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
+{
+    ddp__deft_run r;
+    size_t N = (size_t)d->buckets, most = DDP__DEFT_ITERATIONS;
+    ddp_status status;
+    int *store;
+
+    memset(&r, 0, sizeof r);
+    r.d = d;
+    r.n = d->buckets + 2;
+    store = (int *)ddp__calloc((most + 3) * (N + 2) + 2 * most + 1, sizeof *store);
+    r.hash = (uint64_t *)ddp__calloc(most, sizeof *r.hash);
+    r.step = (ddp_delayed_step *)ddp__calloc(most, sizeof *r.step);
+    if (store && r.hash && r.step) {
+        r.history = store;
+        r.state = store + most * (N + 2);
+        r.on = r.state + N + 2;
+        r.delay = r.on + 2 * (N + 2);
+        r.born = r.delay + 2 * most;
+        status = ddp__deft_to_steady(&r, out, err);
+    } else {
+        status = ddp__deft_no_memory(d, err);
+    }
+    DDP_FREE(store);
+    DDP_FREE(r.hash);
+    DDP_FREE(r.step);
+    DDP_FREE(r.send);
+    return status;
+}

@@ -1,0 +1,327 @@
+#include "base/platform.h"
+#include "base/fail.h"
+#include "base/memory.h"
+#include "plan/knapsack_core.h"
+
+/* Exact knapsack by meeting in the middle.
+ *
+ * Items of one link run best in release order, so a choice of items for link l ends at a time
+ * that a pass over the classes in that order gives. Cut the order in two. A choice from the front
+ * is summed up by when it leaves each link, f, and its value; a choice from the back by how much
+ * time it takes on each link, s, and its value, and it is possible by itself if everything of it
+ * from any class on fits between that class's release and the deadline. Together they are possible
+ * if and only if f + s <= deadline on both links: either the back waits for the front, or for a
+ * release, and both were tested. So the best pair is a dominance search: fronts by falling f of
+ * link 0, backs entered by rising s of link 0 into a Fenwick tree over their s of link 1 that
+ * keeps the largest value. The cut lies where both lists stay short: the shorter one grows. */
+
+/* Two counts of items below this fit into one int. */
+#define DDP__KNAPSACK_ITEMS 32768
+
+typedef struct ddp__knapsack_entry {
+    int64_t t[2];  /* when the front leaves, or how long the back takes, each link */
+    int64_t value;
+    int     node;  /* of the chain of choices */
+    int     rank;  /* of t[1] among the backs; before that, the choice just made */
+} ddp__knapsack_entry;
+
+/* How many items of a class run on each link, after the choices of `parent`. */
+typedef struct ddp__knapsack_node {
+    int parent, cls, count[2];
+} ddp__knapsack_node;
+
+typedef struct ddp__knapsack_list {
+    ddp__knapsack_entry *at;
+    size_t               n, room;
+} ddp__knapsack_list;
+
+typedef struct ddp__knapsack_search {
+    const ddp__knapsack *k;
+    size_t               most;
+    int64_t              known;
+    ddp__knapsack_list   list[2], spare; /* list[0] fronts, list[1] backs */
+    ddp__knapsack_node  *node;
+    size_t               nodes, node_room;
+} ddp__knapsack_search;
+
+/* The array with room for `wanted` elements; NULL when memory is short (the old one stays). */
+static void *ddp__knapsack_grow(void *array, size_t *room, size_t wanted, size_t size)
+{
+    size_t more = *room ? 2 * *room : 256;
+    void *p;
+
+    if (wanted <= *room) return array;
+    if (more < wanted) more = wanted;
+    p = DDP_REALLOC(array, more * size);
+    if (p) *room = more;
+    return p;
+}
+
+static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
+{
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "the exact knapsack of %d items on %d link%s needs more than %zu entries; use "
+                     "solver greedy, or equal parts",
+                     s->k->items, s->k->links, s->k->links == 2 ? "s" : "", s->most);
+}
+
+static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_error *err)
+{
+    return ddp__fail(err, DDP_MEMORY, "no memory for the exact knapsack of %d items", s->k->items);
+}
+
+/* The time on link l after n items of class c join; -1 if that is too late. */
+static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int64_t t, int c, int l,
+                                   int n)
+{
+    const ddp__knapsack_class *x = &s->k->cls[c];
+    int64_t from;
+
+    if (n == 0) return t;
+    if (back) {
+        t += n * x->cost[l];
+        from = x->ready > s->k->start[l] ? x->ready : s->k->start[l];
+        return from + t <= s->k->deadline[l] ? t : -1;
+    }
+    t = (t > x->ready ? t : x->ready) + n * x->cost[l];
+    return t <= s->k->deadline[l] ? t : -1;
+}
+
+static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c,
+                                    const int64_t *t, const int *count, ddp_error *err)
+{
+    ddp__knapsack_list *a = &s->spare;
+    ddp__knapsack_entry *to;
+
+    if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
+    to = (ddp__knapsack_entry *)ddp__knapsack_grow(a->at, &a->room, a->n + 1, sizeof *to);
+    if (!to) return ddp__knapsack_no_memory(s, err);
+    a->at = to;
+    to += a->n++;
+    to->t[0] = t[0];
+    to->t[1] = t[1];
+    to->value = e->value + (count[0] + count[1]) * s->k->cls[c].value;
+    to->node = e->node;
+    to->rank = count[0] * DDP__KNAPSACK_ITEMS + count[1];
+    return DDP_OK;
+}
+
+/* The entries that were kept remember their choice for class c. */
+static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int c,
+                                         ddp_error *err)
+{
+    ddp__knapsack_node *d;
+    size_t i;
+
+    if (a->n == 0) return DDP_OK;
+    if (s->nodes + a->n > 8 * s->most) return ddp__knapsack_too_many(s, err);
+    d = (ddp__knapsack_node *)ddp__knapsack_grow(s->node, &s->node_room, s->nodes + a->n,
+                                                 sizeof *d);
+    if (!d) return ddp__knapsack_no_memory(s, err);
+    s->node = d;
+    for (i = 0; i < a->n; i++) {
+        if (a->at[i].rank == 0) continue;
+        d = &s->node[s->nodes];
+        d->parent = a->at[i].node;
+        d->cls = c;
+        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS;
+        d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
+        a->at[i].node = (int)s->nodes++;
+    }
+    return DDP_OK;
+}
+
+static int ddp__knapsack_by_second(const void *a, const void *b)
+{
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
+    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+
+    if (x->t[1] != y->t[1]) return x->t[1] < y->t[1] ? -1 : 1;
+    if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
+    if (x->value != y->value) return x->value > y->value ? -1 : 1;
+    if (x->node != y->node) return x->node < y->node ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static int ddp__knapsack_by_first(const void *a, const void *b)
+{
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
+    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+
+    if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
+    return ddp__knapsack_by_second(a, b);
+}
+
+/* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one
+ * with a smaller t[0]. On one link that is the whole Pareto set. */
+static void ddp__knapsack_prune(ddp__knapsack_list *a)
+{
+    size_t i, n = 0;
+
+    if (a->n == 0) return;
+    qsort(a->at, a->n, sizeof *a->at, ddp__knapsack_by_second);
+    for (i = 0; i < a->n; i++)
+        if (n == 0 || a->at[n - 1].t[1] != a->at[i].t[1] || a->at[n - 1].value < a->at[i].value)
+            a->at[n++] = a->at[i];
+    a->n = n;
+}
+
+/* Extends fronts (back 0) or backs (back 1) by class c. rest = value of all classes that neither
+ * this list nor c covers: entries that cannot pass `known` with it are dropped. */
+static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, int c, int64_t rest,
+                                       ddp_error *err)
+{
+    const ddp__knapsack_class *x = &s->k->cls[c];
+    ddp__knapsack_list *from = &s->list[back], swap;
+    int64_t t[2];
+    int count[2];
+    size_t i;
+
+    s->spare.n = 0;
+    for (i = 0; i < from->n; i++) {
+        ddp__knapsack_entry e = from->at[i];
+        for (count[0] = 0; count[0] <= x->count; count[0]++) {
+            t[0] = ddp__knapsack_after(s, back, e.t[0], c, 0, count[0]);
+            if (t[0] < 0) break;
+            for (count[1] = 0; count[0] + count[1] <= x->count; count[1]++) {
+                if (count[1] && s->k->links < 2) break;
+                t[1] = ddp__knapsack_after(s, back, e.t[1], c, 1, count[1]);
+                if (t[1] < 0) break;
+                if (e.value + (count[0] + count[1]) * x->value + rest <= s->known) continue;
+                DDP__TRY(ddp__knapsack_add(s, &e, c, t, count, err));
+            }
+        }
+    }
+    swap = *from;
+    *from = s->spare;
+    s->spare = swap;
+    ddp__knapsack_prune(from);
+    if (from->n > s->most) return ddp__knapsack_too_many(s, err);
+    return ddp__knapsack_remember(s, from, c, err);
+}
+
+/* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with
+ * the largest value of each Fenwick range, 1-based, 0 = none. */
+static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second,
+                                int ranks, int64_t *best_value, int *best)
+{
+    const ddp__knapsack_list *front = &s->list[0], *back = &s->list[1];
+    size_t i, entered = 0;
+    int r, low, high;
+
+    for (i = front->n; i-- > 0;) { /* falling t[0]: more and more backs fit behind */
+        const ddp__knapsack_entry *f = &front->at[i];
+        while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
+            for (r = back->at[entered].rank + 1; r <= ranks; r += r & -r)
+                if (!tree[r] || back->at[tree[r] - 1].value < back->at[entered].value)
+                    tree[r] = (int)entered + 1;
+            entered++;
+        }
+        for (low = 0, high = ranks; low < high;) { /* backs with second[0..low) fit on link 1 */
+            int mid = (low + high) / 2;
+            if (s->k->links < 2 || second[mid] + f->t[1] <= s->k->deadline[1]) low = mid + 1;
+            else high = mid;
+        }
+        for (r = low; r > 0; r -= r & -r)
+            if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
+                *best_value = f->value + back->at[tree[r] - 1].value;
+                best[0] = f->node;
+                best[1] = back->at[tree[r] - 1].node;
+            }
+    }
+}
+
+static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *assign)
+{
+    int i;
+
+    for (; node >= 0; node = s->node[node].parent) {
+        const ddp__knapsack_node *d = &s->node[node];
+        const int *item = s->k->order + s->k->cls[d->cls].first;
+        for (i = 0; i < d->count[0] + d->count[1]; i++) assign[item[i]] = i >= d->count[0];
+    }
+}
+
+static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64_t *out,
+                                     ddp_error *err)
+{
+    ddp__knapsack_list *back = &s->list[1];
+    int64_t *second = (int64_t *)ddp__calloc(back->n, sizeof *second), value = s->known;
+    int *tree = (int *)ddp__calloc(back->n + 2, sizeof *tree);
+    int best[2] = {-1, -1}, ranks = 0, i;
+    size_t n;
+
+    if (!second || !tree) {
+        DDP_FREE(second);
+        DDP_FREE(tree);
+        return ddp__knapsack_no_memory(s, err);
+    }
+    for (n = 0; n < back->n; n++) { /* sorted by t[1] */
+        if (n == 0 || second[ranks - 1] != back->at[n].t[1]) second[ranks++] = back->at[n].t[1];
+        back->at[n].rank = ranks - 1;
+    }
+    qsort(back->at, back->n, sizeof *back->at, ddp__knapsack_by_first);
+    qsort(s->list[0].at, s->list[0].n, sizeof *s->list[0].at, ddp__knapsack_by_first);
+    ddp__knapsack_match(s, tree, second, ranks, &value, best);
+    if (value > s->known) {
+        for (i = 0; i < s->k->items; i++) assign[i] = -1;
+        ddp__knapsack_replay(s, best[0], assign);
+        ddp__knapsack_replay(s, best[1], assign);
+    }
+    *out = value;
+    DDP_FREE(second);
+    DDP_FREE(tree);
+    return DDP_OK;
+}
+
+static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
+{
+    ddp__knapsack_entry none;
+    int64_t value, rest[2];
+    int b, begin = 0, end = s->k->classes;
+
+    memset(&none, 0, sizeof none);
+    none.node = -1;
+    for (b = 0; b < 2; b++) {
+        s->list[b].at = (ddp__knapsack_entry *)ddp__knapsack_grow(NULL, &s->list[b].room, 1,
+                                                                  sizeof none);
+        if (!s->list[b].at) return ddp__knapsack_no_memory(s, err);
+        s->list[b].at[0] = none;
+        s->list[b].n = 1;
+        rest[b] = s->k->total;
+    }
+    s->list[0].at[0].t[0] = s->k->start[0];
+    s->list[0].at[0].t[1] = s->k->start[1];
+    while (begin < end) {
+        b = s->list[1].n < s->list[0].n;
+        value = s->k->cls[b ? end - 1 : begin].value * s->k->cls[b ? end - 1 : begin].count;
+        rest[b] -= value;
+        DDP__TRY(ddp__knapsack_extend(s, b, b ? end - 1 : begin, rest[b], err));
+        if (s->list[b].n == 0) break; /* nothing can be better than `known` */
+        if (b) end--;
+        else begin++;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign,
+                               int64_t *out, ddp_error *err)
+{
+    ddp__knapsack_search s;
+    ddp_status status;
+
+    memset(&s, 0, sizeof s);
+    s.k = k;
+    s.known = known;
+    s.most = most;
+    *out = known;
+    if (k->items >= DDP__KNAPSACK_ITEMS) return ddp__knapsack_too_many(&s, err);
+    status = ddp__knapsack_lists(&s, err);
+    if (status == DDP_OK && s.list[0].n && s.list[1].n)
+        status = ddp__knapsack_meet(&s, assign, out, err);
+    DDP_FREE(s.list[0].at);
+    DDP_FREE(s.list[1].at);
+    DDP_FREE(s.spare.at);
+    DDP_FREE(s.node);
+    return status;
+}
