@@ -1704,6 +1704,175 @@ DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);
 #endif /* DDP_PLAN_OSP_H */
 /* ==== end plan/osp.h ==== */
 
+/* ==== begin plan/matching.h ==== [plan] */
+/* Bottleneck perfect matching: pair two equal sets so that the heaviest pair is as light as
+ * possible. */
+#ifndef DDP_PLAN_MATCHING_H
+#define DDP_PLAN_MATCHING_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_matching_bottleneck - a perfect matching whose largest weight is smallest.
+ *
+ *   n        size of both sides, at least 1
+ *   weight   [n x n] row = left, column = right; finite
+ *   mate     [n] receives the right partner of each left vertex
+ *   value    receives the largest weight in that matching
+ *
+ * Binary search over the distinct weights; each threshold is tested by augmenting paths that
+ * start from the matching of the last infeasible threshold. mate realises *value (the released
+ * DT-FM program may return a heavier pair than the value it claims). Among equally good matchings
+ * the choice depends on the weights alone. O(n^2 log n + n^3) at worst.
+ * Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG (n < 1, a weight
+ * that is not finite), DDP_MEMORY. */
+DDP_API ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value,
+                                           ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_MATCHING_H */
+/* ==== end plan/matching.h ==== */
+
+/* ==== begin plan/tour.h ==== [plan] */
+/* The open travelling salesman: the cheapest order in which to visit every node once. */
+#ifndef DDP_PLAN_TOUR_H
+#define DDP_PLAN_TOUR_H
+
+#define DDP_TOUR_EXACT 16 /* up to so many nodes the order is optimal */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_tour_open - a shortest path through all n nodes.
+ *
+ *   cost     [n x n] cost of going from row to column; finite, >= 0, need not be symmetric; the
+ *            diagonal is not read
+ *   first    the node to begin with, or -1 = free
+ *   last     the node to end with, or -1 = free; unlike first where n > 1
+ *   order    [n] receives the nodes in order
+ *   length   receives the sum along them
+ *
+ * n <= DDP_TOUR_EXACT: Held-Karp, optimal, O(n^2 2^n) time and n 2^n doubles (8 MiB at 16).
+ * Above: nearest neighbour from every (at most 64) start, then 2-opt and or-opt until no move of
+ * either shortens the path, the best of the starts; not proven.
+ * DT-FM (arXiv:2206.01288) Eq. 4 with both ends free.
+ * Deterministic. Outputs are untouched on error. Pure; safe from any thread.
+ * Errors: DDP_ARG (n < 1, a bad end, a cost that is negative or not finite), DDP_MEMORY. */
+DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order,
+                                 double *length, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_TOUR_H */
+/* ==== end plan/tour.h ==== */
+
+/* ==== begin plan/place.h ==== [plan] */
+/* DT-FM's placement: which device runs which stage of which pipeline. */
+#ifndef DDP_PLAN_PLACE_H
+#define DDP_PLAN_PLACE_H
+
+typedef enum ddp_place_solver {
+    DDP_PLACE_DEFAULT,      /* anneal */
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching */
+    DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
+    DDP_PLACE_GENETIC_CODE, /* the search that the authors released */
+    DDP_PLACE_KL,           /* the same with their Kernighan-Lin gain */
+    DDP_PLACE_RANDOM,       /* shuffles, stage order and pipelines as they fall */
+    DDP_PLACE_EXACT         /* branch and bound over the make-up of stages */
+} ddp_place_solver;
+
+typedef struct ddp_place_options {
+    ddp_place_solver solver;
+    int      pipelines, stages; /* D_dp, D_pp; 0 = what the network says */
+    uint64_t seed;
+    double   time_limit_s;      /* 0 = none (exact: 60 s) */
+    long     max_candidates;    /* 0 = none if there is a time limit, else 5,000; anneal 4,000,000,
+                                   exact none */
+    /* Called at each improvement and about ten times a second, on the caller's thread; nonzero
+     * stops the search with what it has. */
+    int    (*progress)(void *user, double seconds, double best_s);
+    void    *user;
+} ddp_place_options;
+
+/* A placement, freed by ddp_placement_free. */
+typedef struct ddp_placement {
+    int     pipelines, stages;
+    int    *assign;      /* [pipelines x stages] device of stage j of pipeline i */
+    double  cost_s;      /* datap_s + pipelinep_s */
+    double  datap_s;     /* the slowest stage's averaging */
+    double  pipelinep_s; /* the hops of a pipeline, each as slow as its slowest pipeline */
+    int     proven;      /* nothing is better */
+    double  solve_s;
+    long    candidates;  /* anneal: moves tried; exact: compositions entered; else partitions */
+    int     points;      /* improvements */
+    double *curve;       /* [points x 2] seconds since the start, best cost then */
+} ddp_placement;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_place - the cheapest placement of one replica of every stage in every pipeline.
+ *
+ * The cost in seconds of one iteration (DT-FM, arXiv:2206.01288, Eq. 1-4), with a = delay and
+ * b = rate of a pair, both averaged over the two directions (paper section 2):
+ *     datap      max over stages j, max over d in stage j, sum over d' of 2 (a + dp_bytes/(D_dp b))
+ *     pipelinep  sum over hops j -> j+1, max over pipelines of 2 (a + pp_bytes/b)
+ * For a given partition into stages the best pipelines and the best order of stages are the
+ * bottleneck matching of each pair of stages (Eq. 3) and an open travelling salesman over these
+ * values (Eq. 4), exact up to 16 stages; every solver but random ends with both.
+ * Global rank of assign[i][j] in a training run: i x stages + j.
+ *
+ * Readings where the paper and its program differ:
+ *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one)
+ *   the matching realises its value (the released one may not)
+ *   the data groups use the sharded server of Eq. 2
+ *   genetic: parents, five devices from the other parent, then a circular chain of the paper's
+ *     swaps (fastest link of each of two groups, four candidates, the printed gain, each device
+ *     once), cut at its largest sum of gains; an offspring better than the worst replaces it
+ *   genetic-code: one pass of cyclic one-way moves; an offspring better than its first parent
+ *     replaces the worse parent, as the released test works out; the last cycle is kept
+ *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b, the delay cancelling
+ *
+ * The same seed and candidate limit give the same placement on every platform; a time limit stops
+ * where the clock says, and anneal fits its cooling to it. With few partitions (20,000: any
+ * network of up to 10 devices, and one stage always) anneal and exact try them all: `proven`. With
+ * one pipeline of up to 16 stages the tour alone is exact and proven.
+ * *out is overwritten, not freed; untouched on error. Pure but for ddp_now; safe from any thread.
+ * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC,
+ * DDP_MEMORY. */
+DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out,
+                             ddp_error *err);
+
+/* ddp_place_cost - the cost of any assignment [pipelines x stages] as it stands (no re-matching).
+ * datap_s and pipelinep_s may be NULL. Errors: DDP_ARG (also a device that is missing or used
+ * twice), DDP_NUMERIC, DDP_MEMORY; outputs are untouched then. */
+DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages,
+                                  const int *assign, double *cost_s, double *datap_s,
+                                  double *pipelinep_s, ddp_error *err);
+
+/* ddp_placement_free - all-zero is fine. */
+DDP_API void ddp_placement_free(ddp_placement *p);
+
+/* "anneal", "genetic", "genetic-code", "kl", "random", "exact"; a bad value gives "unknown". The
+ * inverse fails with DDP_ARG and a sentence that lists them. */
+DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
+DDP_API ddp_status  ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_PLACE_H */
+/* ==== end plan/place.h ==== */
+
 /* ==== begin sync/session.h ==== [sync] */
 /* The context: a training loop registers its layers and calls a few hooks; the library decides
  * when a layer is updated and what is sent when (DESIGN sections 3 to 5). */
@@ -18654,6 +18823,2311 @@ double ddp_osp_budget(double loss, double first_loss, double u_max)
     return part <= 0 ? 0 : part >= 1 ? u_max : part * u_max;
 }
 /* ==== end plan/osp.c ==== */
+
+/* ==== begin plan/place_core.h ==== [plan] */
+/* Shared by the placement solvers: pair costs, exact evaluation, limits and the best so far. */
+#ifndef DDP_PLAN_PLACE_CORE_H
+#define DDP_PLAN_PLACE_CORE_H
+
+/* Room of a bottleneck matching of n by n. */
+typedef struct ddp__matching {
+    int     n, round;
+    double *sorted;             /* [n x n] */
+    int    *left, *right, *seen; /* [n]; left owns the block */
+    int    *kept;               /* [2 x n] */
+} ddp__matching;
+
+/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j
+ * of pipeline i. As a partition only the sets at[j * D ..] count. */
+typedef struct ddp__place {
+    int     N, D, S;      /* devices, pipelines, stages */
+    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
+    const ddp_place_options *o;
+    ddp_rng rng;
+    double  start, limit_s; /* limit_s INFINITY = none */
+    long    limit;          /* candidates; LONG_MAX = none */
+    long    candidates;
+    double  told;           /* when progress was last called */
+    int     stop;
+    int    *best;           /* [N] arrangement; cost INFINITY = none yet */
+    double  cost;
+    int     proven;
+    int     points, room;
+    double *curve;
+    ddp__matching matching; /* of D by D */
+    double *weight;         /* [D x D] */
+    double *hop;            /* [S x S] value of each matching */
+    int    *mate;           /* [S x S x D] mate[j][k][a] = member of k beside member a of j */
+    double *tour;           /* Held-Karp's table where S <= 16 */
+    int    *order;          /* [S] */
+    int    *line;           /* [N] the arrangement behind the last evaluation */
+    int     failed;         /* memory ran out */
+} ddp__place;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB int    ddp__matching_open(ddp__matching *m, int n); /* 0 = no memory */
+DDP_LIB void   ddp__matching_close(ddp__matching *m);
+DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
+
+/* best [n 2^n]. The second is 0 where memory is short. */
+DDP_LIB double ddp__tour_exact(int n, const double *cost, int first, int last, double *best,
+                               int *order);
+DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int *order,
+                            double *length);
+
+/* Cost of an arrangement as it stands; datap and hops may be NULL. */
+DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
+DDP_LIB double ddp__place_datap(const ddp__place *p, const int *at);
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. */
+DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
+/* Keeps an arrangement if it is better than the best so far. */
+DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost);
+/* The seconds since the start; reports progress and sets p->stop where the time is over. */
+DDP_LIB double ddp__place_clock(ddp__place *p);
+/* Counts one candidate: 0 where the search is over. */
+DDP_LIB int ddp__place_next(ddp__place *p);
+DDP_LIB void ddp__place_shuffle(ddp__place *p, int *at);
+
+DDP_LIB void ddp__place_anneal(ddp__place *p);
+DDP_LIB void ddp__place_random(ddp__place *p);
+DDP_LIB void ddp__place_genetic(ddp__place *p);
+DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
+/* One pass of cyclic moves on label[N] (exposed for the tests). */
+DDP_LIB int ddp__place_cyclic_pass(const ddp__place *p, int *label, int kl);
+DDP_LIB void ddp__place_exact(ddp__place *p);
+/* All partitions where there are few: 1 = done and proven, 0 = too many. */
+DDP_LIB int ddp__place_enumerate(ddp__place *p);
+/* Arrangements that follow the clusters of the network, each offered exactly evaluated; kept[0..]
+ * receives up to `most` of them, best first. Returns their number. */
+DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
+
+/* Shared by both genetic searches: parents, crossover and the population. */
+typedef struct ddp__place_pool {
+    int     size;
+    int    *label; /* [size x N] stage of each device */
+    double *cost;  /* [size] */
+    int    *child; /* [N] */
+    int    *at;    /* [N] */
+} ddp__place_pool;
+
+DDP_LIB int    ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool);
+DDP_LIB void   ddp__place_pool_close(ddp__place_pool *pool);
+DDP_LIB void   ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two);
+DDP_LIB double ddp__place_judge(ddp__place *p, ddp__place_pool *pool);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_PLACE_CORE_H */
+/* ==== end plan/place_core.h ==== */
+
+/* ==== begin plan/matching.c ==== [plan] */
+
+static int ddp__matching_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* An augmenting path from u over weights of at most `most` (Kuhn). */
+static int ddp__matching_augment(ddp__matching *m, const double *weight, double most, int u)
+{
+    const double *row = weight + (size_t)u * (size_t)m->n;
+    int v;
+
+    for (v = 0; v < m->n; v++) {
+        if (row[v] > most || m->seen[v] == m->round) continue;
+        m->seen[v] = m->round;
+        if (m->right[v] >= 0 && !ddp__matching_augment(m, weight, most, m->right[v])) continue;
+        m->right[v] = u;
+        m->left[u] = v;
+        return 1;
+    }
+    return 0;
+}
+
+/* Extends the matching in m to a perfect one; 0 where weights up to `most` do not allow it. */
+static int ddp__matching_extend(ddp__matching *m, const double *weight, double most)
+{
+    int u;
+
+    for (u = 0; u < m->n; u++) {
+        if (m->left[u] >= 0) continue;
+        m->round++;
+        if (!ddp__matching_augment(m, weight, most, u)) return 0;
+    }
+    return 1;
+}
+
+/* No perfect matching avoids the lightest weight of any row or column. */
+static double ddp__matching_bound(int n, const double *weight)
+{
+    double most = -INFINITY, row, column;
+    int u, v;
+
+    for (u = 0; u < n; u++) {
+        row = column = INFINITY;
+        for (v = 0; v < n; v++) {
+            double r = weight[(size_t)u * (size_t)n + (size_t)v];
+            double c = weight[(size_t)v * (size_t)n + (size_t)u];
+            if (r < row) row = r;
+            if (c < column) column = c;
+        }
+        if (row > most) most = row;
+        if (column > most) most = column;
+    }
+    return most;
+}
+
+double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
+{
+    double bound = ddp__matching_bound(m->n, weight);
+    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid;
+    size_t bytes = (size_t)m->n * sizeof(int);
+
+    memset(m->seen, 0, bytes);
+    memset(m->left, -1, bytes);
+    memset(m->right, -1, bytes);
+    m->round = 0;
+    if (!ddp__matching_extend(m, weight, bound)) {
+        for (i = 0; i < cells; i++)
+            if (weight[i] > bound) m->sorted[count++] = weight[i];
+        qsort(m->sorted, count, sizeof(double), ddp__matching_order);
+        for (i = 1, hi = 0; i < count; i++)
+            if (m->sorted[i] > m->sorted[hi]) m->sorted[++hi] = m->sorted[i];
+        while (lo < hi) {
+            mid = (lo + hi) / 2;
+            memcpy(m->kept, m->left, bytes);
+            memcpy(m->kept + m->n, m->right, bytes);
+            if (!ddp__matching_extend(m, weight, m->sorted[mid])) {
+                lo = mid + 1; /* what was found stays allowed at every larger threshold */
+                continue;
+            }
+            hi = mid;
+            memcpy(m->left, m->kept, bytes);
+            memcpy(m->right, m->kept + m->n, bytes);
+        }
+        bound = m->sorted[lo];
+        (void)ddp__matching_extend(m, weight, bound);
+    }
+    memcpy(mate, m->left, bytes);
+    return bound;
+}
+
+int ddp__matching_open(ddp__matching *m, int n)
+{
+    size_t N = (size_t)n;
+
+    memset(m, 0, sizeof *m);
+    m->n = n;
+    m->sorted = (double *)ddp__calloc(N * N, sizeof(double));
+    m->left = (int *)ddp__calloc(5 * N, sizeof(int));
+    if (!m->sorted || !m->left) {
+        ddp__matching_close(m);
+        return 0;
+    }
+    m->right = m->left + n;
+    m->seen = m->right + n;
+    m->kept = m->seen + n;
+    return 1;
+}
+
+void ddp__matching_close(ddp__matching *m)
+{
+    DDP_FREE(m->sorted);
+    DDP_FREE(m->left);
+    memset(m, 0, sizeof *m);
+}
+
+ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value,
+                                   ddp_error *err)
+{
+    ddp__matching m;
+    double most;
+    int u, v;
+
+    if (n < 1 || !weight || !mate || !value)
+        return ddp__fail(err, DDP_ARG,
+                         "a matching of %d vertices or a NULL array; both sides have "
+                         "at least 1",
+                         n);
+    for (u = 0; u < n; u++)
+        for (v = 0; v < n; v++) {
+            double w = weight[(size_t)u * (size_t)n + (size_t)v];
+            if (!(w >= -DBL_MAX && w <= DBL_MAX))
+                return ddp__fail(err, DDP_ARG,
+                                 "the weight of pair (%d, %d) is %g; it must be "
+                                 "finite",
+                                 u, v, w);
+        }
+    if (!ddp__matching_open(&m, n))
+        return ddp__fail(err, DDP_MEMORY, "no memory to match %d vertices", n);
+    most = ddp__matching_solve(&m, weight, mate);
+    ddp__matching_close(&m);
+    *value = most;
+    return DDP_OK;
+}
+/* ==== end plan/matching.c ==== */
+
+/* ==== begin plan/tour.c ==== [plan] */
+
+/* ---- up to 16 nodes: Held-Karp ---- */
+
+/* best[set * n + e] = shortest path that visits exactly `set` and ends at e; sets in ascending
+ * order, so that every smaller set is done first. The path is read back from the lengths. */
+double ddp__tour_exact(int n, const double *cost, int first, int last, double *best, int *order)
+{
+    size_t N = (size_t)n, sets = (size_t)1 << n, set, e, b, at;
+    double length = INFINITY;
+    int k;
+
+    for (set = 1; set < sets; set++)
+        for (e = 0; e < N; e++) {
+            double *to = &best[set * N + e];
+            size_t rest = set & ~((size_t)1 << e);
+            *to = INFINITY;
+            if (!(set >> e & 1)) continue;
+            if (!rest) {
+                if (first < 0 || first == (int)e) *to = 0;
+                continue;
+            }
+            for (b = 0; b < N; b++) {
+                double via = best[rest * N + b] + cost[b * N + e];
+                if ((rest >> b & 1) && via < *to) *to = via;
+            }
+        }
+    set = sets - 1;
+    for (e = 0, at = 0; e < N; e++)
+        if ((last < 0 || last == (int)e) && best[set * N + e] < length)
+            length = best[set * N + e], at = e;
+    for (k = n - 1; k >= 0; k--) {
+        size_t rest = set & ~((size_t)1 << at), from = 0;
+        order[k] = (int)at;
+        for (b = 0; k > 0 && b < N; b++)
+            if ((rest >> b & 1) && best[rest * N + b] + cost[b * N + at] == best[set * N + at]) {
+                from = b;
+                break;
+            }
+        set = rest;
+        at = from;
+    }
+    return length;
+}
+
+/* ---- beyond: nearest neighbour, then 2-opt and or-opt ---- */
+
+typedef struct ddp__tour {
+    int n, lo, hi; /* positions lo..hi may change */
+    const double *cost;
+    int *order, *spare;
+    double *along, *against; /* [n] cost of order[0..k], and of the same way back */
+} ddp__tour;
+
+/* Cost of the edge between two positions; beyond the ends there is none. */
+static double ddp__tour_edge(const ddp__tour *t, int a, int b)
+{
+    if (a < 0 || b < 0 || a >= t->n || b >= t->n) return 0;
+    return t->cost[(size_t)t->order[a] * (size_t)t->n + (size_t)t->order[b]];
+}
+
+static void ddp__tour_sums(ddp__tour *t)
+{
+    int k;
+
+    t->along[0] = t->against[0] = 0;
+    for (k = 1; k < t->n; k++) {
+        t->along[k] = t->along[k - 1] + ddp__tour_edge(t, k - 1, k);
+        t->against[k] = t->against[k - 1] + ddp__tour_edge(t, k, k - 1);
+    }
+}
+
+static void ddp__tour_reverse(int *order, int i, int j)
+{
+    for (; i < j; i++, j--) {
+        int swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+    }
+}
+
+static double ddp__tour_inside(const ddp__tour *t, int i, int j, int turned)
+{
+    return turned ? t->against[j] - t->against[i] : t->along[j] - t->along[i];
+}
+
+/* Reverses the run i..j where that is shorter. */
+static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
+{
+    double old =
+        ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
+    double now =
+        ddp__tour_edge(t, i - 1, j) + ddp__tour_inside(t, i, j, 1) + ddp__tour_edge(t, i, j + 1);
+
+    if (!(old - now > least)) return 0;
+    ddp__tour_reverse(t->order, i, j);
+    ddp__tour_sums(t);
+    return 1;
+}
+
+/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
+{
+    int head = turned ? j : i, tail = turned ? i : j, k, w = 0;
+    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) +
+                 ddp__tour_edge(t, j, j + 1) + ddp__tour_edge(t, p, p + 1);
+    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) +
+                 ddp__tour_inside(t, i, j, turned) + ddp__tour_edge(t, tail, p + 1);
+
+    if (!(old - now > least)) return 0;
+    for (k = -1; k < t->n; k++) {
+        int m;
+        if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
+        if (k != p) continue;
+        for (m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
+    }
+    memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
+    ddp__tour_sums(t);
+    return 1;
+}
+
+/* All moves until none shortens the path by more than rounding. */
+static double ddp__tour_improve(ddp__tour *t)
+{
+    int i, j, p, turned, better = 1;
+    double least;
+
+    ddp__tour_sums(t);
+    least = 1e-12 * (t->along[t->n - 1] + t->against[t->n - 1]);
+    while (better) {
+        better = 0;
+        for (i = t->lo; i <= t->hi; i++) {
+            for (j = i + 1; j <= t->hi; j++) better |= ddp__tour_two_opt(t, i, j, least);
+            for (j = i; j <= t->hi && j < i + 3; j++)
+                for (p = t->lo - 1; p <= t->hi; p++)
+                    for (turned = 0; turned < 2 && (p < i - 1 || p > j); turned++)
+                        better |= ddp__tour_or_opt(t, i, j, p, turned, least);
+        }
+    }
+    return t->along[t->n - 1];
+}
+
+static void ddp__tour_nearest(ddp__tour *t, int start, int last)
+{
+    int *order = t->order, k, v, best;
+
+    for (v = 0; v < t->n; v++) order[v] = v;
+    order[0] = start;
+    order[start] = 0;
+    if (last >= 0) {
+        for (k = 1; order[k] != last; k++) {
+        }
+        order[k] = order[t->n - 1];
+        order[t->n - 1] = last;
+    }
+    for (k = 1; k < (last >= 0 ? t->n - 1 : t->n); k++) {
+        for (v = best = k; v < (last >= 0 ? t->n - 1 : t->n); v++) {
+            double a = ddp__tour_edge(t, k - 1, v), b = ddp__tour_edge(t, k - 1, best);
+            if (a < b || (a == b && order[v] < order[best])) best = v;
+        }
+        v = order[k];
+        order[k] = order[best];
+        order[best] = v;
+    }
+}
+
+int ddp__tour_local(int n, const double *cost, int first, int last, int *order, double *length)
+{
+    ddp__tour t;
+    double *sums = (double *)ddp__calloc(2 * (size_t)n, sizeof(double)), now;
+    int *room = (int *)ddp__calloc(2 * (size_t)n, sizeof(int));
+    int start, starts = n <= 64 ? n : n < 1024 ? 4096 / n : 4;
+
+    if (sums && room) {
+        t.n = n;
+        t.cost = cost;
+        t.along = sums;
+        t.against = sums + n;
+        t.order = room;
+        t.spare = room + n;
+        t.lo = first >= 0 ? 1 : 0;
+        t.hi = last >= 0 ? n - 2 : n - 1;
+        *length = INFINITY;
+        for (start = 0; start < (first >= 0 ? 1 : starts); start++) {
+            if (first < 0 && start == last) continue;
+            ddp__tour_nearest(&t, first >= 0 ? first : start, last);
+            now = ddp__tour_improve(&t);
+            if (!(now < *length)) continue;
+            *length = now;
+            memcpy(order, t.order, (size_t)n * sizeof(int));
+        }
+    }
+    start = sums && room;
+    DDP_FREE(sums);
+    DDP_FREE(room);
+    return start;
+}
+
+ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
+                         ddp_error *err)
+{
+    double *best, found = 0;
+    int *path, u, v, ok;
+
+    if (n < 1 || !cost || !order || !length)
+        return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node",
+                         n);
+    if (first < -1 || first >= n || last < -1 || last >= n)
+        return ddp__fail(err, DDP_ARG,
+                         "the tour is to go from node %d to node %d; nodes are 0 to "
+                         "%d, -1 = free",
+                         first, last, n - 1);
+    if (n > 1 && first >= 0 && first == last)
+        return ddp__fail(err, DDP_ARG,
+                         "the tour is to begin and end at node %d; an open tour of "
+                         "%d nodes has two ends",
+                         first, n);
+    for (u = 0; u < n; u++)
+        for (v = 0; v < n; v++) {
+            double c = cost[(size_t)u * (size_t)n + (size_t)v];
+            if (u != v && !(c >= 0 && c <= DBL_MAX))
+                return ddp__fail(err, DDP_ARG,
+                                 "the cost from node %d to node %d is %g; it must be "
+                                 "finite and at least 0",
+                                 u, v, c);
+        }
+    path = (int *)ddp__calloc((size_t)n, sizeof(int));
+    best = (double *)ddp__calloc(n > DDP_TOUR_EXACT ? 1 : (size_t)n << n, sizeof(double));
+    ok = path && best;
+    if (ok && n > DDP_TOUR_EXACT)
+        ok = ddp__tour_local(n, cost, first, last, path, &found);
+    else if (ok)
+        found = ddp__tour_exact(n, cost, first, last, best, path);
+    if (ok) {
+        memcpy(order, path, (size_t)n * sizeof(int));
+        *length = found;
+    }
+    DDP_FREE(path);
+    DDP_FREE(best);
+    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory for a tour of %d nodes", n);
+}
+/* ==== end plan/tour.c ==== */
+
+/* ==== begin plan/place_cyclic.c ==== [plan] */
+
+/* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each
+ * into the group that the last one left for. Two gains of moving v to group q:
+ *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group;
+ *                   only the unlocked v with the smallest own of its group may move
+ *     kl            s(v, q) - s(v, own group),  s = sum of (c_pp - c_dp)/b; any unlocked v
+ * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when
+ * it comes back to it; it is closed where the gains so far plus that of sending the device straight
+ * to S0 are largest, and undone if that is nowhere positive. Locks last for the whole pass. */
+
+typedef struct ddp__place_cycle {
+    const ddp__place *p;
+    int kl;
+    int *label;
+    int *size;         /* [S] devices in each group now */
+    char *locked;      /* [N] */
+    char *got;         /* [S] has received a device in this pass */
+    int *moved, *from; /* [N] moves of this cycle */
+    double *sum;       /* [S] weight between one device and each group */
+} ddp__place_cycle;
+
+/* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
+static double ddp__place_weigh(ddp__place_cycle *c, int v)
+{
+    const ddp__place *p = c->p;
+    const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
+    double own = INFINITY;
+    int u;
+
+    memset(c->sum, 0, (size_t)p->S * sizeof(double));
+    for (u = 0; u < p->N; u++) {
+        if (u == v) continue;
+        c->sum[c->label[u]] += row[u];
+        if (c->label[u] == c->label[v] && row[u] < own) own = row[u];
+    }
+    return own < INFINITY ? own : 0;
+}
+
+/* The gain of sending the device last weighed, with that own link, to group q. pp is twice w. */
+static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int q)
+{
+    if (c->kl) return c->sum[q] - c->sum[c->label[v]];
+    return ((c->size[q] ? c->sum[q] / c->size[q] : 0) - own) / 2;
+}
+
+/* The best move out of group g: the device (-1 = none unlocked), where to, and the gain. */
+static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
+{
+    const ddp__place *p = c->p;
+    double least = INFINITY, own, now;
+    int v, q, best = -1, only = -1;
+
+    *gain = -INFINITY;
+    if (p->S < 2) return -1;
+    for (v = 0; v < p->N && !c->kl; v++) {
+        const double *row = p->pp + (size_t)v * (size_t)p->N;
+        int u;
+        if (c->label[v] != g || c->locked[v]) continue;
+        for (u = 0, own = INFINITY; u < p->N; u++)
+            if (u != v && c->label[u] == g && row[u] < own) own = row[u];
+        if (only < 0 || own < least) only = v, least = own;
+    }
+    for (v = 0; v < p->N; v++) {
+        if (c->label[v] != g || c->locked[v] || (!c->kl && v != only)) continue;
+        own = ddp__place_weigh(c, v);
+        for (q = 0; q < p->S; q++) {
+            if (q == g) continue;
+            now = ddp__place_gain(c, v, own, q);
+            if (best >= 0 && !(now > *gain)) continue;
+            best = v;
+            *to = q;
+            *gain = now;
+        }
+    }
+    return best;
+}
+
+static void ddp__place_send(ddp__place_cycle *c, int v, int q)
+{
+    c->size[c->label[v]]--;
+    c->size[q]++;
+    c->label[v] = q;
+}
+
+/* One cycle; 0 where no group has an unlocked device. */
+static int ddp__place_cycle_once(ddp__place_cycle *c)
+{
+    int home = -1, g, v, to = 0, n = 0, keep = 0, k;
+    double most = -INFINITY, gain, sum = 0, close, best = 0;
+
+    for (g = 0; g < c->p->S; g++) {
+        v = ddp__place_leave(c, g, &to, &gain);
+        if (v >= 0 && (home < 0 || gain > most)) home = g, most = gain;
+    }
+    if (home < 0) return 0;
+    for (g = home; n < c->p->N; g = to) {
+        v = ddp__place_leave(c, g, &to, &gain);
+        if (v < 0) break;
+        if (n) {
+            double own = ddp__place_weigh(c, v);
+            close = sum + ddp__place_gain(c, v, own, home);
+            if (close > best) best = close, keep = n;
+        }
+        c->moved[n] = v;
+        c->from[n++] = g;
+        ddp__place_send(c, v, to);
+        c->locked[v] = 1;
+        sum += gain;
+        if (to == home) break;
+    }
+    for (k = n - 1; k > keep; k--) ddp__place_send(c, c->moved[k], c->from[k]);
+    ddp__place_send(c, c->moved[keep], home);
+    for (k = 0; k <= keep && keep > 0; k++) c->got[c->label[c->moved[k]]] = 1;
+    return 1;
+}
+
+/* The device of the last move where the chain ran into a group without an unlocked device goes on
+ * to S0: that is the closing at the last prefix. */
+int ddp__place_cyclic_pass(const ddp__place *p, int *label, int kl)
+{
+    size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__place_cycle c;
+    int k, g, ok;
+
+    memset(&c, 0, sizeof c);
+    c.p = p;
+    c.kl = kl;
+    c.label = label;
+    c.size = (int *)ddp__calloc(S + 2 * N, sizeof(int));
+    c.locked = (char *)ddp__calloc(N + S, 1);
+    c.sum = (double *)ddp__calloc(S, sizeof(double));
+    ok = c.size && c.locked && c.sum;
+    if (ok) {
+        c.moved = c.size + S;
+        c.from = c.moved + N;
+        c.got = c.locked + N;
+        for (k = 0; k < p->N; k++) c.size[label[k]]++;
+        for (k = 0; k < p->S && ddp__place_cycle_once(&c); k++) {
+            for (g = 0; g < p->S && c.got[g]; g++) {
+            }
+            if (g == p->S) break;
+        }
+    }
+    DDP_FREE(c.size);
+    DDP_FREE(c.locked);
+    DDP_FREE(c.sum);
+    return ok;
+}
+
+void ddp__place_cyclic(ddp__place *p, int kl)
+{
+    size_t N = (size_t)p->N;
+    ddp__place_pool pool;
+    int one, two;
+    double cost;
+
+    if (!ddp__place_pool_open(p, &pool)) return;
+    while (ddp__place_next(p)) {
+        ddp__place_cross(p, &pool, &one, &two);
+        if (!ddp__place_cyclic_pass(p, pool.child, kl)) {
+            p->failed = 1;
+            break;
+        }
+        cost = ddp__place_judge(p, &pool);
+        if (!(cost < pool.cost[one])) continue;
+        if (pool.cost[two] > pool.cost[one]) one = two;
+        pool.cost[one] = cost;
+        memcpy(pool.label + (size_t)one * N, pool.child, N * sizeof(int));
+    }
+    ddp__place_pool_close(&pool);
+}
+/* ==== end plan/place_cyclic.c ==== */
+
+/* ==== begin plan/place_genetic.c ==== [plan] */
+
+/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released
+ * variant shares. A genome is the stage of each device, label[N].
+ *
+ * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its
+ * unlocked devices. Two groups have four candidate swaps, each of one end with one end, with
+ *     gain = mean of w(d, C') - w(d1, d2) + mean of w(d', C) - w(d1', d2')
+ * A chain begins with the best swap of all, then goes on from the second group to the best third
+ * one, each swapped device being locked, until it returns to the first group or no group has two
+ * unlocked devices; it is cut behind its largest sum of gains. w is one direction, a + c_pp/b. */
+
+enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
+
+void ddp__place_pool_close(ddp__place_pool *pool)
+{
+    DDP_FREE(pool->label);
+    DDP_FREE(pool->cost);
+    memset(pool, 0, sizeof *pool);
+}
+
+/* A label array as an arrangement. */
+static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
+{
+    int j, v, n = 0;
+
+    for (j = 0; j < p->S; j++)
+        for (v = 0; v < p->N; v++)
+            if (label[v] == j) at[n++] = v;
+}
+
+double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
+{
+    double cost;
+
+    ddp__place_gather(p, pool->child, pool->at);
+    cost = ddp__place_evaluate(p, pool->at);
+    ddp__place_offer(p, p->line, cost);
+    return cost;
+}
+
+/* Random shuffles, exactly evaluated; fewer than 100 where the limits end first. 0 = no memory. */
+int ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
+{
+    size_t N = (size_t)p->N;
+    int v;
+
+    memset(pool, 0, sizeof *pool);
+    pool->label = (int *)ddp__calloc((DDP__PLACE_POPULATION + 2) * N, sizeof(int));
+    pool->cost = (double *)ddp__calloc(DDP__PLACE_POPULATION, sizeof(double));
+    if (!pool->label || !pool->cost) {
+        ddp__place_pool_close(pool);
+        p->failed = 1;
+        return 0;
+    }
+    pool->child = pool->label + DDP__PLACE_POPULATION * N;
+    pool->at = pool->child + N;
+    while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
+        ddp__place_shuffle(p, pool->at);
+        for (v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
+        pool->cost[pool->size] = ddp__place_judge(p, pool);
+        memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
+    }
+    return 1;
+}
+
+/* "Five-point crossover": the second parent, but five random devices follow the first one; then
+ * each device of an over-full group moves to the first group with room. Parents may be equal. */
+void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
+{
+    size_t N = (size_t)p->N;
+    int *child = pool->child, *count = pool->at, k, v, q;
+
+    *one = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
+    *two = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
+    memcpy(child, pool->label + (size_t)*two * N, N * sizeof(int));
+    for (k = 0; k < DDP__PLACE_CROSSED; k++) {
+        v = (int)ddp_rng_below(&p->rng, (uint64_t)p->N);
+        child[v] = pool->label[(size_t)*one * N + (size_t)v];
+    }
+    memset(count, 0, N * sizeof(int));
+    for (v = 0; v < p->N; v++) count[child[v]]++;
+    for (v = q = 0; v < p->N; v++) {
+        if (count[child[v]] <= p->D) continue;
+        while (count[q] >= p->D) q++;
+        count[child[v]]--;
+        count[q]++;
+        child[v] = q;
+    }
+}
+
+/* ---- the paper's swaps ---- */
+
+typedef struct ddp__place_swap {
+    int u, v; /* device of the one group, of the other */
+    double gain;
+} ddp__place_swap;
+
+/* The lightest pair of unlocked devices in each group; end[2g] = -1 where there are not two. */
+static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
+                               double *link)
+{
+    int g, u, v;
+
+    for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = INFINITY;
+    for (u = 0; u < p->N; u++)
+        for (v = u + 1; v < p->N; v++) {
+            double w = p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
+            g = label[u];
+            if (label[v] != g || locked[u] || locked[v] || !(w < link[g])) continue;
+            link[g] = w;
+            end[2 * g] = u;
+            end[2 * g + 1] = v;
+        }
+}
+
+/* Mean weight between u and the devices of group g (u itself counts 0 in its own). */
+static double ddp__place_mean(const ddp__place *p, const int *label, int u, int g)
+{
+    double sum = 0;
+    int v;
+
+    for (v = 0; v < p->N; v++)
+        if (label[v] == g) sum += p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
+    return sum / p->D;
+}
+
+/* The best swap of group g (-1 = any) with another one. */
+static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *label, const int *end,
+                                            const double *link, const double *mean, int g)
+{
+    ddp__place_swap best = {-1, -1, -INFINITY};
+    int a, b, k;
+
+    for (a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
+        for (b = 0; b < p->S; b++)
+            for (k = 0; k < 4 && b != a && end[2 * a] >= 0 && end[2 * b] >= 0; k++) {
+                int u = 2 * a + k / 2, v = 2 * b + k % 2;
+                double gain = mean[(size_t)u * (size_t)p->S + (size_t)b] - link[a] +
+                              mean[(size_t)v * (size_t)p->S + (size_t)a] - link[b];
+                if (!(gain > best.gain)) continue;
+                best.gain = gain;
+                best.u = end[u];
+                best.v = end[v];
+            }
+    (void)label;
+    return best;
+}
+
+typedef struct ddp__place_chain {
+    char *locked;          /* [N] */
+    int *end;              /* [2 S] */
+    double *link;          /* [S] */
+    double *mean;          /* [2 S x S] of each end with each group */
+    ddp__place_swap *swap; /* [N] */
+} ddp__place_chain;
+
+/* Improves label by one chain of swaps. */
+static void ddp__place_circulate(const ddp__place *p, ddp__place_chain *c, int *label)
+{
+    double sum = 0, most = 0;
+    int n, keep = 0, first = -1, g = -1, k, h, t;
+
+    memset(c->locked, 0, (size_t)p->N);
+    for (n = 0; n < p->N; n++) {
+        ddp__place_swap s;
+        ddp__place_fastest(p, label, c->locked, c->end, c->link);
+        for (k = 0; k < 2 * p->S; k++)
+            for (h = 0; h < p->S && c->end[k] >= 0; h++)
+                c->mean[(size_t)k * (size_t)p->S + (size_t)h] =
+                    ddp__place_mean(p, label, c->end[k], h);
+        s = ddp__place_best_swap(p, label, c->end, c->link, c->mean, g);
+        if (s.u < 0) break;
+        if (first < 0) first = label[s.u];
+        g = label[s.v];
+        t = label[s.u];
+        label[s.u] = label[s.v];
+        label[s.v] = t;
+        c->locked[s.u] = c->locked[s.v] = 1;
+        c->swap[n] = s;
+        sum += s.gain;
+        if (sum > most) most = sum, keep = n + 1;
+        if (g == first) {
+            n++;
+            break;
+        }
+    }
+    while (n-- > keep) {
+        t = label[c->swap[n].u];
+        label[c->swap[n].u] = label[c->swap[n].v];
+        label[c->swap[n].v] = t;
+    }
+}
+
+void ddp__place_genetic(ddp__place *p)
+{
+    size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__place_pool pool;
+    ddp__place_chain c;
+    int one, two, k, worst;
+    double cost;
+
+    memset(&c, 0, sizeof c);
+    c.locked = (char *)ddp__calloc(N, 1);
+    c.end = (int *)ddp__calloc(2 * S, sizeof(int));
+    c.link = (double *)ddp__calloc(S + 2 * S * S, sizeof(double));
+    c.swap = (ddp__place_swap *)ddp__calloc(N, sizeof *c.swap);
+    if (!c.locked || !c.end || !c.link || !c.swap)
+        p->failed = 1;
+    else
+        c.mean = c.link + S;
+    if (!p->failed && ddp__place_pool_open(p, &pool)) {
+        while (ddp__place_next(p)) {
+            ddp__place_cross(p, &pool, &one, &two);
+            ddp__place_circulate(p, &c, pool.child);
+            cost = ddp__place_judge(p, &pool);
+            for (k = 1, worst = 0; k < pool.size; k++)
+                if (pool.cost[k] > pool.cost[worst]) worst = k;
+            if (!(cost < pool.cost[worst])) continue;
+            pool.cost[worst] = cost;
+            memcpy(pool.label + (size_t)worst * N, pool.child, N * sizeof(int));
+        }
+        ddp__place_pool_close(&pool);
+    }
+    DDP_FREE(c.locked);
+    DDP_FREE(c.end);
+    DDP_FREE(c.link);
+    DDP_FREE(c.swap);
+}
+/* ==== end plan/place_genetic.c ==== */
+
+/* ==== begin plan/place_starts.c ==== [plan] */
+
+/* Arrangements that follow the structure of the network. The line of devices is the order in which
+ * Prim's algorithm reaches them over the lightest hops, so that well connected ones are neighbours;
+ * cutting its heavy steps gives clusters. From the line, and from the order given:
+ *   pipelines inside clusters: each run of S devices is a pipeline
+ *   stages inside clusters: each run of D devices is a stage
+ *   packed: a cluster smaller than a pipeline gives one device to each of the first free stages of
+ *   a pipeline, the largest clusters first, for the cuts with the largest relative steps */
+
+enum { DDP__STARTS_CUTS = 4 };
+
+typedef struct ddp__starts {
+    ddp__place *p;
+    int *line;              /* [N] */
+    double *step;           /* [N] hop over which line[k] was reached */
+    double *sorted;         /* [N] */
+    int *at, *fill, *chunk; /* [N], [D], [2 N] */
+    int most, count;
+    int *kept;
+    double *cost;
+} ddp__starts;
+
+static void ddp__starts_line(ddp__starts *s)
+{
+    const ddp__place *p = s->p;
+    double *reach = s->sorted;
+    int k, v, best, last = 0;
+
+    for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = INFINITY;
+    s->step[0] = INFINITY;
+    for (k = 1; k < p->N; k++) {
+        for (v = best = k; v < p->N; v++) {
+            double w = p->pp[(size_t)last * (size_t)p->N + (size_t)s->line[v]];
+            if (w < reach[s->line[v]]) reach[s->line[v]] = w;
+            if (reach[s->line[v]] < reach[s->line[best]] ||
+                (reach[s->line[v]] <= reach[s->line[best]] && s->line[v] < s->line[best]))
+                best = v;
+        }
+        last = s->line[best];
+        s->line[best] = s->line[k];
+        s->line[k] = last;
+        s->step[k] = reach[last];
+    }
+}
+
+/* Evaluates s->at exactly and keeps it among the best. */
+static void ddp__starts_keep(ddp__starts *s)
+{
+    ddp__place *p = s->p;
+    size_t N = (size_t)p->N;
+    double cost;
+    int k;
+
+    if (!ddp__place_next(p)) return;
+    cost = ddp__place_evaluate(p, s->at);
+    ddp__place_offer(p, p->line, cost);
+    for (k = 0; k < s->count && s->cost[k] < cost; k++) {
+    }
+    if (k < s->count && !(cost < s->cost[k])) return; /* the same again */
+    if (k == s->most) return;
+    if (s->count < s->most) s->count++;
+    memmove(s->kept + (size_t)(k + 1) * N, s->kept + (size_t)k * N,
+            (size_t)(s->count - 1 - k) * N * sizeof(int));
+    memmove(s->cost + k + 1, s->cost + k, (size_t)(s->count - 1 - k) * sizeof(double));
+    memcpy(s->kept + (size_t)k * N, p->line, N * sizeof(int));
+    s->cost[k] = cost;
+}
+
+static void ddp__starts_runs(ddp__starts *s, const int *line)
+{
+    const ddp__place *p = s->p;
+    int k;
+
+    for (k = 0; k < p->N; k++) s->at[k % p->S * p->D + k / p->S] = line ? line[k] : k;
+    ddp__starts_keep(s);
+    for (k = 0; k < p->N; k++) s->at[k] = line ? line[k] : k;
+    ddp__starts_keep(s);
+}
+
+static int ddp__starts_larger(const void *a, const void *b)
+{
+    const int *x = (const int *)a, *y = (const int *)b; /* begin, length */
+
+    return x[1] != y[1] ? y[1] - x[1] : x[0] - y[0];
+}
+
+/* Lays devices into the pipeline with the fewest so far. */
+static void ddp__starts_lay(ddp__starts *s, int begin, int length)
+{
+    const ddp__place *p = s->p;
+
+    while (length > 0) {
+        int i, best = 0;
+        for (i = 1; i < p->D; i++)
+            if (s->fill[i] < s->fill[best]) best = i;
+        for (; length > 0 && s->fill[best] < p->S; length--)
+            s->at[s->fill[best]++ * p->D + best] = s->line[begin++];
+    }
+}
+
+static void ddp__starts_pack(ddp__starts *s, double cut)
+{
+    const ddp__place *p = s->p;
+    int chunks = 0, k, begin = 0;
+
+    for (k = 1; k <= p->N; k++) {
+        if (k < p->N && !(s->step[k] > cut) && k - begin < p->S) continue;
+        s->chunk[2 * chunks] = begin;
+        s->chunk[2 * chunks++ + 1] = k - begin;
+        begin = k;
+    }
+    qsort(s->chunk, (size_t)chunks, 2 * sizeof(int), ddp__starts_larger);
+    memset(s->fill, 0, (size_t)p->D * sizeof(int));
+    for (k = 0; k < chunks; k++) ddp__starts_lay(s, s->chunk[2 * k], s->chunk[2 * k + 1]);
+    ddp__starts_keep(s);
+}
+
+static int ddp__starts_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The cuts with the largest relative steps between neighbouring distinct weights of the line. */
+static void ddp__starts_cuts(ddp__starts *s)
+{
+    const ddp__place *p = s->p;
+    double cut[DDP__STARTS_CUTS], jump[DDP__STARTS_CUTS];
+    int n = 0, k, m;
+
+    memcpy(s->sorted, s->step, (size_t)p->N * sizeof(double));
+    qsort(s->sorted, (size_t)p->N, sizeof(double), ddp__starts_order);
+    for (k = 0; k + 2 < p->N; k++) { /* the last one is the first device's infinity */
+        double low = s->sorted[k], ratio = (s->sorted[k + 1] - low) / s->sorted[k + 1];
+        if (!(s->sorted[k + 1] > low)) continue;
+        for (m = n < DDP__STARTS_CUTS ? n++ : DDP__STARTS_CUTS; m > 0 && jump[m - 1] < ratio; m--)
+            if (m < DDP__STARTS_CUTS) jump[m] = jump[m - 1], cut[m] = cut[m - 1];
+        if (m < DDP__STARTS_CUTS) jump[m] = ratio, cut[m] = low;
+    }
+    for (m = 0; m < n; m++) ddp__starts_pack(s, cut[m]);
+}
+
+int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
+{
+    size_t N = (size_t)p->N, D = (size_t)p->D;
+    ddp__starts s;
+
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.most = most;
+    s.kept = kept;
+    s.cost = cost;
+    s.line = (int *)ddp__calloc(4 * N + D, sizeof(int));
+    s.step = (double *)ddp__calloc(2 * N, sizeof(double));
+    if (s.line && s.step) {
+        s.at = s.line + N;
+        s.chunk = s.at + N;
+        s.fill = s.chunk + 2 * N;
+        s.sorted = s.step + N;
+        ddp__starts_line(&s);
+        ddp__starts_runs(&s, s.line);
+        ddp__starts_runs(&s, NULL);
+        ddp__starts_cuts(&s);
+    } else {
+        p->failed = p->stop = 1;
+    }
+    DDP_FREE(s.line);
+    DDP_FREE(s.step);
+    return s.count;
+}
+/* ==== end plan/place_starts.c ==== */
+
+/* ==== begin plan/place_anneal.c ==== [plan] */
+
+/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true
+ * cost is a maximum of maxima, flat almost everywhere, so what is cooled is
+ *     max_j DP_j + lam sum_j DP_j + sum over hops (max_i w + mu sum_i w)
+ * with the best kept by the true cost. lam and mu are powers of two and the acceptance rule is a
+ * table of exactly rounded operations, so that no compiler changes the walk.
+ *
+ * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one
+ * pipeline; exchange a run of stages of two pipelines (its tail, if it reaches the end); reverse a
+ * run of stages. */
+
+#define DDP__ANNEAL_CHUNK 512 /* moves between two looks at the clock */
+#define DDP__ANNEAL_TABLE 4096
+
+typedef struct ddp__anneal {
+    ddp__place *p;
+    int N, D, S;
+    float *dp, *pp;     /* [N x N] as in p */
+    float *edge;        /* [N] at position j D + i: pp between stages j and j+1 of pipeline i */
+    int *spare;         /* [D] */
+    double *load;       /* [N] by position: sum of dp over the other devices of its stage */
+    double *fresh;      /* [2 D] loads of the two stages on trial */
+    double *data;       /* [S] DP_j */
+    double *most, *sum; /* [S] of each hop's edges */
+    int *at, *best;     /* [N] the walk; the best of it by true cost */
+    int *stage;         /* [N] of each position */
+    double top, all;    /* maximum and sum of data */
+    double hops;        /* sum of most */
+    double lam, mu, heat, best_cost;
+    int improved;
+    double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
+    int hop_count, hop_at[4];        /* hops on trial, with what they were */
+    double most_was[4], sum_was[4];
+    int edge_count, edge_at[4];
+    float edge_was[4];
+} ddp__anneal;
+
+static int ddp__anneal_below(ddp__anneal *s, int n)
+{
+    return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32);
+}
+
+/* Metropolis with 1/(1 + x/16)^16 in place of exp(-x), as a bound on x drawn beforehand. */
+static int ddp__anneal_accepts(ddp__anneal *s, double worse)
+{
+    if (worse <= 0) return 1;
+    return worse < s->heat * s->table[ddp_rng_u64(&s->p->rng) >> 52];
+}
+
+static void ddp__anneal_table(ddp__anneal *s)
+{
+    int k;
+
+    for (k = 0; k < DDP__ANNEAL_TABLE; k++) {
+        double u = (k + 0.5) / DDP__ANNEAL_TABLE;
+        s->table[k] = 16 / sqrt(sqrt(sqrt(sqrt(u)))) - 16;
+    }
+}
+
+static float ddp__anneal_pair(const ddp__anneal *s, int x, int y)
+{
+    return s->pp[(size_t)x * (size_t)s->N + (size_t)y];
+}
+
+/* Everything that follows from s->at. */
+static void ddp__anneal_rebuild(ddp__anneal *s)
+{
+    int j, a, b;
+
+    s->top = s->all = s->hops = 0;
+    for (j = 0; j < s->S; j++) {
+        const int *stage = s->at + (size_t)j * (size_t)s->D;
+        s->data[j] = s->most[j] = s->sum[j] = 0;
+        for (a = 0; a < s->D; a++) {
+            const float *row = s->dp + (size_t)stage[a] * (size_t)s->N;
+            double sum = 0;
+            for (b = 0; b < s->D; b++) sum += (double)row[stage[b]];
+            s->load[j * s->D + a] = sum;
+            if (sum > s->data[j]) s->data[j] = sum;
+            if (j + 1 == s->S) continue;
+            s->edge[j * s->D + a] = ddp__anneal_pair(s, stage[a], stage[a + s->D]);
+            s->sum[j] += (double)s->edge[j * s->D + a];
+            if ((double)s->edge[j * s->D + a] > s->most[j])
+                s->most[j] = (double)s->edge[j * s->D + a];
+        }
+        s->all += s->data[j];
+        s->hops += s->most[j];
+        if (s->data[j] > s->top) s->top = s->data[j];
+    }
+}
+
+/* ---- trial of single edges ---- */
+
+/* Edge i of hop j becomes w; what was there is kept for ddp__anneal_undo. */
+static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
+{
+    int j = s->stage[at], k;
+    float old = s->edge[at];
+
+    for (k = 0; k < s->edge_count; k++)
+        if (s->edge_at[k] == at) return;
+    s->edge_at[s->edge_count] = at;
+    s->edge_was[s->edge_count++] = old;
+    for (k = 0; k < s->hop_count && s->hop_at[k] != j; k++) {
+    }
+    if (k == s->hop_count) {
+        s->hop_at[k] = j;
+        s->most_was[k] = s->most[j];
+        s->sum_was[k] = s->sum[j];
+        s->hop_count++;
+    }
+    s->edge[at] = w;
+    s->sum[j] += (double)w - (double)old;
+    if ((double)w >= s->most[j]) {
+        s->most[j] = (double)w;
+    } else if ((double)old >= s->most[j]) {
+        const float *edge = s->edge + (size_t)j * (size_t)s->D;
+        float most = edge[0];
+        for (k = 1; k < s->D; k++) most = edge[k] > most ? edge[k] : most;
+        s->most[j] = (double)most;
+    }
+}
+
+/* Both edges of the device at a position, from s->at. */
+static void ddp__anneal_edges(ddp__anneal *s, int a)
+{
+    if (a >= s->D) ddp__anneal_edge(s, a - s->D, ddp__anneal_pair(s, s->at[a - s->D], s->at[a]));
+    if (a + s->D < s->N) ddp__anneal_edge(s, a, ddp__anneal_pair(s, s->at[a], s->at[a + s->D]));
+}
+
+/* How much the hops on trial grew: their maxima, and with the smoothing. */
+static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
+{
+    double most = 0, sum = 0;
+    int k;
+
+    for (k = 0; k < s->hop_count; k++) {
+        most += s->most[s->hop_at[k]] - s->most_was[k];
+        sum += s->sum[s->hop_at[k]] - s->sum_was[k];
+    }
+    *maxima = most;
+    return most + s->mu * sum;
+}
+
+static void ddp__anneal_undo(ddp__anneal *s)
+{
+    int k;
+
+    for (k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
+    for (k = 0; k < s->hop_count; k++) {
+        s->most[s->hop_at[k]] = s->most_was[k];
+        s->sum[s->hop_at[k]] = s->sum_was[k];
+    }
+}
+
+static void ddp__anneal_swap(int *at, int a, int b)
+{
+    int t = at[a];
+
+    at[a] = at[b];
+    at[b] = t;
+}
+
+/* ---- moves: each returns whether it was taken ---- */
+
+/* Loads of the stage of position a when its device x gives way to y; the largest of them. */
+static double ddp__anneal_load(const ddp__anneal *s, int a, int x, int y, double *fresh)
+{
+    const float *rx = s->dp + (size_t)x * (size_t)s->N, *ry = s->dp + (size_t)y * (size_t)s->N;
+    int first = s->stage[a] * s->D, i;
+    const int *stage = s->at + first;
+    const double *load = s->load + first;
+    double own = 0, most = 0;
+
+    for (i = 0; i < s->D; i++) {
+        double in = (double)ry[stage[i]], now = load[i] + (in - (double)rx[stage[i]]);
+        fresh[i] = now;
+        if (first + i == a) continue;
+        own += in;
+        if (now > most) most = now;
+    }
+    fresh[a - first] = own;
+    return own > most ? own : most;
+}
+
+static double ddp__anneal_top(const ddp__anneal *s, int j, int k, double dj, double dk)
+{
+    double top = dj > dk ? dj : dk;
+    int m;
+
+    if (s->data[j] < s->top && s->data[k] < s->top) return top > s->top ? top : s->top;
+    for (m = 0; m < s->S; m++)
+        if (m != j && m != k && s->data[m] > top) top = s->data[m];
+    return top;
+}
+
+static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
+{
+    int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
+    double dj, dk, top, growth, maxima, change;
+
+    dj = ddp__anneal_load(s, a, x, y, s->fresh);
+    dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
+    top = ddp__anneal_top(s, j, k, dj, dk);
+    change = dj - s->data[j] + (dk - s->data[k]);
+    s->at[a] = y;
+    s->at[b] = x;
+    s->edge_count = s->hop_count = 0;
+    ddp__anneal_edges(s, a);
+    ddp__anneal_edges(s, b);
+    growth = ddp__anneal_growth(s, &maxima);
+    if (!ddp__anneal_accepts(s, top - s->top + s->lam * change + growth)) {
+        ddp__anneal_undo(s);
+        ddp__anneal_swap(s->at, a, b);
+        return 0;
+    }
+    memcpy(s->load + (size_t)j * (size_t)s->D, s->fresh, (size_t)s->D * sizeof(double));
+    memcpy(s->load + (size_t)k * (size_t)s->D, s->fresh + s->D, (size_t)s->D * sizeof(double));
+    s->data[j] = dj;
+    s->data[k] = dk;
+    s->top = top;
+    s->all += change;
+    s->hops += maxima;
+    return 1;
+}
+
+/* Stages j..k of the pipelines i and l change places; no stage gets other devices. */
+static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
+{
+    int D = s->D, first = j * D, last = k * D, m;
+    double growth, maxima;
+
+    s->edge_count = s->hop_count = 0;
+    if (j > 0) {
+        const int *at = s->at + first - D;
+        ddp__anneal_edge(s, first - D + i, ddp__anneal_pair(s, at[i], at[D + l]));
+        ddp__anneal_edge(s, first - D + l, ddp__anneal_pair(s, at[l], at[D + i]));
+    }
+    if (k + 1 < s->S) {
+        const int *at = s->at + last;
+        ddp__anneal_edge(s, last + i, ddp__anneal_pair(s, at[l], at[D + i]));
+        ddp__anneal_edge(s, last + l, ddp__anneal_pair(s, at[i], at[D + l]));
+    }
+    growth = ddp__anneal_growth(s, &maxima);
+    if (!ddp__anneal_accepts(s, growth)) {
+        ddp__anneal_undo(s);
+        return 0;
+    }
+    for (m = first; m <= last; m += D) {
+        double load = s->load[m + i];
+        ddp__anneal_swap(s->at, m + i, m + l);
+        s->load[m + i] = s->load[m + l];
+        s->load[m + l] = load;
+        if (m < last) {
+            float t = s->edge[m + i];
+            s->edge[m + i] = s->edge[m + l];
+            s->edge[m + l] = t;
+        }
+    }
+    s->hops += maxima;
+    return 1;
+}
+
+/* The maximum and sum of the hop between row j and row k, if they were neighbours. */
+static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *sum)
+{
+    const int *here = s->at + (size_t)j * (size_t)s->D, *there = s->at + (size_t)k * (size_t)s->D;
+    double most = 0, w;
+    int i;
+
+    for (i = 0; i < s->D; i++) {
+        w = (double)ddp__anneal_pair(s, here[i], there[i]);
+        *sum += w;
+        if (w > most) most = w;
+    }
+    return most;
+}
+
+static void ddp__anneal_turn(int *at, int *spare, int D, int j, int k)
+{
+    size_t bytes = (size_t)D * sizeof(int);
+
+    for (; j < k; j++, k--) {
+        memcpy(spare, at + (size_t)j * (size_t)D, bytes);
+        memcpy(at + (size_t)j * (size_t)D, at + (size_t)k * (size_t)D, bytes);
+        memcpy(at + (size_t)k * (size_t)D, spare, bytes);
+    }
+}
+
+static int ddp__anneal_reverse(ddp__anneal *s, int j, int k)
+{
+    double most = 0, sum = 0;
+
+    if (j > 0) {
+        most += ddp__anneal_between(s, j - 1, k, &sum) - s->most[j - 1];
+        sum -= s->sum[j - 1];
+    }
+    if (k + 1 < s->S) {
+        most += ddp__anneal_between(s, j, k + 1, &sum) - s->most[k];
+        sum -= s->sum[k];
+    }
+    if (!ddp__anneal_accepts(s, most + s->mu * sum)) return 0;
+    ddp__anneal_turn(s->at, s->spare, s->D, j, k);
+    ddp__anneal_rebuild(s);
+    return 1;
+}
+
+/* An end of the slowest edge of a random hop. */
+static int ddp__anneal_slowest(ddp__anneal *s)
+{
+    int j = ddp__anneal_below(s, s->S - 1), i;
+    const float *edge = s->edge + (size_t)j * (size_t)s->D;
+
+    for (i = 0; i + 1 < s->D && (double)edge[i] < s->most[j]; i++) {
+    }
+    return (j + ddp__anneal_below(s, 2)) * s->D + i;
+}
+
+static int ddp__anneal_move(ddp__anneal *s)
+{
+    int kind = (int)(ddp_rng_u64(&s->p->rng) >> 58), a, b, j, k; /* 0..63 */
+
+    if (kind < 36 && s->S > 1 && s->D > 1) {
+        a = kind < 18 ? ddp__anneal_slowest(s) : ddp__anneal_below(s, s->N);
+        b = ddp__anneal_below(s, s->N - s->D);
+        if (b >= s->stage[a] * s->D) b += s->D;
+        return ddp__anneal_exchange(s, a, b);
+    }
+    if (s->S < 2) return 0;
+    j = ddp__anneal_below(s, s->S);
+    k = ddp__anneal_below(s, s->S - 1);
+    if (kind < 42 || s->D == 1) {
+        if (k >= j) k++;
+        a = ddp__anneal_below(s, s->D);
+        if (s->D == 1 && kind >= 32) return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
+        return ddp__anneal_exchange(s, j * s->D + a, k * s->D + a);
+    }
+    if (kind < 60) {
+        if (k >= j) k++;
+        if (kind < 50)
+            k = j;
+        else if (kind < 56)
+            k = s->S - 1;
+        a = ddp__anneal_below(s, s->D);
+        b = ddp__anneal_below(s, s->D - 1);
+        if (b >= a) b++;
+        return ddp__anneal_cross(s, a, b, j < k ? j : k, j < k ? k : j);
+    }
+    if (k >= j) k++;
+    return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
+}
+
+/* ---- a run ---- */
+
+/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first,
+ * starting from s->at; the best of it ends in s->best and is offered. */
+static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
+{
+    static const double ratio = 0x1.ea4afa2a490dap-1; /* 2^(-1/16) */
+    ddp__place *p = s->p;
+    double begin = ddp__place_clock(p), now = begin, spent;
+    long done = 0, k, chunk;
+    int levels = 0, level = 0;
+    double h;
+
+    for (h = hot; h > cold; h *= ratio) levels++;
+    s->heat = hot;
+    ddp__anneal_rebuild(s);
+    s->best_cost = s->top + s->hops;
+    s->improved = 1;
+    memcpy(s->best, s->at, (size_t)s->N * sizeof(int));
+    while (done < moves && !p->stop && p->candidates < p->limit) {
+        chunk = moves - done < DDP__ANNEAL_CHUNK ? moves - done : DDP__ANNEAL_CHUNK;
+        if (chunk > p->limit - p->candidates) chunk = p->limit - p->candidates;
+        for (k = 0; k < chunk; k++) {
+            if (!ddp__anneal_move(s) || !(s->top + s->hops < s->best_cost)) continue;
+            s->best_cost = s->top + s->hops;
+            s->improved = 1;
+            memcpy(s->best, s->at, (size_t)s->N * sizeof(int));
+        }
+        done += chunk;
+        p->candidates += chunk;
+        if (s->improved && s->best_cost < p->cost * (1 + 1e-6))
+            ddp__place_offer(p, s->best, ddp__place_flat(p, s->best, NULL, NULL));
+        s->improved = 0;
+        spent = (double)done / (double)moves;
+        if (p->limit_s < INFINITY || p->o->progress) {
+            now = ddp__place_clock(p);
+            if (seconds < INFINITY && (now - begin) / seconds > spent)
+                spent = (now - begin) / seconds;
+        }
+        for (; level < (int)(spent * levels); level++) s->heat *= ratio;
+        if (spent >= 1) break;
+    }
+}
+
+static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
+{
+    size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, k;
+
+    memset(s, 0, sizeof *s);
+    s->p = p;
+    s->N = p->N;
+    s->D = p->D;
+    s->S = p->S;
+    s->dp = (float *)ddp__calloc(2 * N * N + N, sizeof(float));
+    s->load = (double *)ddp__calloc(N + 2 * D + 3 * S, sizeof(double));
+    s->at = (int *)ddp__calloc(3 * N + D, sizeof(int));
+    if (!s->dp || !s->load || !s->at) return 0;
+    s->pp = s->dp + N * N;
+    s->edge = s->pp + N * N;
+    s->fresh = s->load + N;
+    s->data = s->fresh + 2 * D;
+    s->most = s->data + S;
+    s->sum = s->most + S;
+    s->best = s->at + N;
+    s->stage = s->best + N;
+    s->spare = s->stage + N;
+    for (k = 0; k < N * N; k++) {
+        s->dp[k] = (float)p->dp[k];
+        s->pp[k] = (float)p->pp[k];
+    }
+    for (k = 0; k < N; k++) s->stage[k] = (int)(k / D);
+    ddp__anneal_table(s);
+    return 1;
+}
+
+static void ddp__anneal_close(ddp__anneal *s)
+{
+    DDP_FREE(s->dp);
+    DDP_FREE(s->load);
+    DDP_FREE(s->at);
+}
+
+/* ---- the whole search ---- */
+
+/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined,
+ * at a heat that suits the smaller share of one device in the cost. */
+#define DDP__ANNEAL_STARTS 4
+#define DDP__ANNEAL_LARGE  256
+
+/* One run within a share of the limits; heats are fractions of the best cost so far. What it found
+ * is then exactly matched and ordered again. */
+static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold, double share)
+{
+    ddp__place *p = s->p;
+    double moves = p->limit < LONG_MAX ? share * (double)p->limit : 1e15;
+    double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
+
+    if (p->stop || p->candidates >= p->limit) return;
+    s->lam = 0x1p-4;
+    s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
+    hot *= scale * p->cost;
+    cold *= scale * p->cost;
+    ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
+    cost = ddp__place_evaluate(p, s->best);
+    ddp__place_offer(p, p->line, cost);
+}
+
+/* Short runs from each start show which structure of the network carries (from cold random starts
+ * a run mostly freezes in a worse one); then two long, milder ones refine the best of all. */
+void ddp__place_anneal(ddp__place *p)
+{
+    size_t N = (size_t)p->N;
+    double cost[DDP__ANNEAL_STARTS];
+    int *kept, k, n;
+    ddp__anneal s;
+
+    memset(&s, 0, sizeof s);
+    kept = (int *)ddp__calloc(DDP__ANNEAL_STARTS * N, sizeof(int));
+    if (kept && ddp__anneal_open(&s, p)) {
+        n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
+        for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
+            memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
+            ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
+        }
+        if (p->N <= DDP__ANNEAL_LARGE) {
+            ddp__place_shuffle(p, s.at);
+            ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
+        }
+        for (k = 0; k < 2; k++) {
+            memcpy(s.at, p->best, N * sizeof(int));
+            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.5);
+        }
+    } else {
+        p->failed = 1;
+    }
+    ddp__anneal_close(&s);
+    DDP_FREE(kept);
+}
+/* ==== end plan/place_anneal.c ==== */
+
+/* ==== begin plan/place_exact.c ==== [plan] */
+
+/* Proven placements: every partition where there are few, else branch and bound over the make-up
+ * of stages in path order.
+ *
+ * Devices with equal rows (towards all others) form a class; only how many of each class a stage
+ * has matters. A node fixes the first k stages. Its bound is the largest DP so far, or the least
+ * DP that any device left over can have, plus the hops so far, plus the least hop that the last
+ * stage can have towards what is left, plus the least hop of any device for the rest. Partial
+ * stages are bounded too: loads only grow while devices are added. */
+
+/* ---- every partition ---- */
+
+typedef struct ddp__place_all {
+    ddp__place *p;
+    int *at;    /* [N] members so far, at[j * D ..] */
+    int *count; /* [S] */
+} ddp__place_all;
+
+/* Device v joins each stage with room, and of the empty ones the first. */
+static int ddp__place_all_from(ddp__place_all *a, int v)
+{
+    ddp__place *p = a->p;
+    int j;
+
+    if (v == p->N) {
+        if (!ddp__place_next(p)) return 0;
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at));
+        return 1;
+    }
+    for (j = 0; j < p->S; j++) {
+        if (a->count[j] == p->D) continue;
+        a->at[(size_t)j * (size_t)p->D + (size_t)a->count[j]++] = v;
+        if (!ddp__place_all_from(a, v + 1)) return 0;
+        if (--a->count[j] == 0) break;
+    }
+    return 1;
+}
+
+int ddp__place_enumerate(ddp__place *p)
+{
+    ddp__place_all a;
+    double count = 1;
+    int k;
+
+    /* N! / (D!^S S!) as a product over the devices after the first of each stage */
+    for (k = 0; k < p->N && count <= 20000; k++)
+        if (k % p->D) count = count * (p->N - k) / (p->D - k % p->D);
+    if (count > 20000 || p->S > DDP_TOUR_EXACT) return 0;
+    a.p = p;
+    a.at = (int *)ddp__calloc((size_t)p->N + (size_t)p->S, sizeof(int));
+    if (!a.at) {
+        p->failed = p->stop = 1;
+        return 1;
+    }
+    a.count = a.at + p->N;
+    if (p->S == 1) {
+        for (k = 0; k < p->N; k++) a.at[k] = k;
+        p->candidates++;
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at));
+        p->proven = 1;
+    } else {
+        p->proven = ddp__place_all_from(&a, 0);
+    }
+    DDP_FREE(a.at);
+    return 1;
+}
+
+/* ---- branch and bound ---- */
+
+typedef struct ddp__place_tree {
+    ddp__place *p;
+    int classes;
+    int *member;     /* [N] devices by class */
+    int *first;      /* [classes + 1] where each class begins in member */
+    double *dp, *pp; /* [classes x classes] between two devices of these classes */
+    double *near;    /* [classes] least hop of a device */
+    double *least;   /* [classes] least DP of a device */
+    int *left;       /* [classes] not yet in a stage */
+    int *mix;        /* [S x classes] make-up of the stages so far */
+    int *mate;       /* [D] */
+    int *a, *b;      /* [D] classes of the members of two stages */
+    int *at;         /* [N] */
+    double *load;    /* [S x classes] of one device, from the members so far */
+    double low;      /* least hop of all */
+    long looks;
+} ddp__place_tree;
+
+static int ddp__place_same(const ddp__place *p, int i, int k)
+{
+    size_t N = (size_t)p->N, a = (size_t)i, b = (size_t)k, m;
+
+    for (m = 0; m < N; m++)
+        if (m != a && m != b &&
+            (p->dp[a * N + m] != p->dp[b * N + m] || p->pp[a * N + m] != p->pp[b * N + m]))
+            return 0;
+    return 1;
+}
+
+/* Between two devices of classes c and d; 0 for a class of one with itself. */
+static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
+{
+    int i = t->member[t->first[c]], k = t->member[t->first[d] + (c == d)];
+
+    if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
+    return w[(size_t)i * (size_t)t->p->N + (size_t)k];
+}
+
+static void ddp__place_classes(ddp__place_tree *t)
+{
+    ddp__place *p = t->p;
+    int *of = t->at, v, c, n = 0;
+
+    for (v = 0; v < p->N; v++) {
+        for (c = 0; c < t->classes && !ddp__place_same(p, t->mix[c], v); c++) {
+        }
+        if (c == t->classes) t->mix[t->classes++] = v; /* the first device of each class */
+        of[v] = c;
+    }
+    for (c = 0; c < t->classes; c++) {
+        t->first[c] = n;
+        for (v = 0; v < p->N; v++)
+            if (of[v] == c) t->member[n++] = v;
+    }
+    t->first[c] = n;
+}
+
+/* Pair terms between classes, and the least hop and DP of each. */
+static void ddp__place_tables(ddp__place_tree *t)
+{
+    int C = t->classes, c, d, k;
+
+    t->low = INFINITY;
+    for (c = 0; c < C; c++) {
+        t->near[c] = INFINITY;
+        for (d = 0; d < C; d++) {
+            size_t at = (size_t)c * (size_t)C + (size_t)d;
+            t->dp[at] = ddp__place_between(t, t->p->dp, c, d);
+            t->pp[at] = ddp__place_between(t, t->p->pp, c, d);
+            if ((c != d || t->first[c + 1] - t->first[c] > 1) && t->pp[at] < t->near[c])
+                t->near[c] = t->pp[at];
+        }
+        if (t->near[c] < t->low) t->low = t->near[c];
+    }
+    for (c = 0; c < C; c++) { /* the D - 1 nearest companions, found by repeated selection */
+        int need = t->p->D - 1;
+        memset(t->left, 0, (size_t)C * sizeof(int));
+        while (need > 0) {
+            int best = -1, room;
+            for (d = 0; d < C; d++)
+                if (!t->left[d] && t->first[d + 1] - t->first[d] > (c == d) &&
+                    (best < 0 || t->dp[c * C + d] < t->dp[c * C + best]))
+                    best = d;
+            if (best < 0) break;
+            t->left[best] = 1;
+            room = t->first[best + 1] - t->first[best] - (c == best);
+            if (room > need) room = need;
+            for (k = 0; k < room; k++) t->least[c] += t->dp[c * C + best];
+            need -= room;
+        }
+    }
+    for (c = 0; c < C; c++) t->left[c] = t->first[c + 1] - t->first[c];
+}
+
+/* The exact hop between two make-ups. */
+static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y)
+{
+    int D = t->p->D, C = t->classes, c, k, n = 0, m = 0;
+
+    for (c = 0; c < C; c++) {
+        for (k = 0; k < x[c]; k++) t->a[n++] = c;
+        for (k = 0; k < y[c]; k++) t->b[m++] = c;
+    }
+    for (n = 0; n < D; n++)
+        for (m = 0; m < D; m++) t->p->weight[n * D + m] = t->pp[t->a[n] * C + t->b[m]];
+    return ddp__matching_solve(&t->p->matching, t->p->weight, t->mate);
+}
+
+/* Least hop from make-up x towards what is left; with nothing left none is needed. */
+static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
+{
+    int C = t->classes, c, d;
+    double most = 0, least;
+
+    for (c = 0; c < C; c++) {
+        if (!x[c]) continue;
+        least = INFINITY;
+        for (d = 0; d < C; d++)
+            if (t->left[d] && t->pp[c * C + d] < least) least = t->pp[c * C + d];
+        if (least < INFINITY && least > most) most = least;
+    }
+    return most;
+}
+
+static int ddp__place_tree_worse(const ddp__place_tree *t, double bound)
+{
+    return bound >= t->p->cost * (1 - 1e-9);
+}
+
+static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops);
+
+/* A whole stage k has been chosen: 0 = stop. */
+static int ddp__place_tree_stage(ddp__place_tree *t, int k, double top, double hops)
+{
+    ddp__place *p = t->p;
+    int C = t->classes, c;
+    const int *x = t->mix + (size_t)k * (size_t)C;
+    const double *load = t->load + (size_t)k * (size_t)C;
+
+    if (!ddp__place_next(p)) return 0;
+    for (c = 0; c < C; c++) {
+        double now = load[c] - t->dp[c * C + c];
+        if (x[c] && now > top) top = now;
+    }
+    if (k) hops += ddp__place_tree_hop(t, x - C, x);
+    if (k + 1 < p->S) {
+        double reach = ddp__place_tree_reach(t, x);
+        if (ddp__place_tree_worse(t, top + hops + reach + (p->S - k - 2) * t->low)) return 1;
+    } else if (ddp__place_tree_worse(t, top + hops)) {
+        return 1;
+    }
+    return ddp__place_tree_node(t, k + 1, top, hops);
+}
+
+/* Chooses how many devices of class c and later ones stage k gets, `need` in all. */
+static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, double top, double hops)
+{
+    int C = t->classes, *x = t->mix + (size_t)k * (size_t)C, d, m, most;
+    double *load = t->load + (size_t)k * (size_t)C, rest;
+
+    if (need == 0) return ddp__place_tree_stage(t, k, top, hops);
+    if (++t->looks % 1024 == 0 && (ddp__place_clock(t->p), t->p->stop)) return 0;
+    for (d = c, m = 0; d < C; d++) m += t->left[d];
+    if (m < need) return 1;
+    most = t->left[c] < need ? t->left[c] : need;
+    for (m = most; m >= 0; m--) {
+        double worst = top;
+        int go = 1;
+        x[c] = m;
+        t->left[c] -= m;
+        for (d = 0; d < C; d++) load[d] += m * t->dp[d * C + c];
+        for (d = 0; d <= c; d++)
+            if (x[d] && load[d] - t->dp[d * C + d] > worst) worst = load[d] - t->dp[d * C + d];
+        rest = (t->p->S - 1 - k + (k > 0)) * t->low;
+        if (!ddp__place_tree_worse(t, worst + hops + rest))
+            go = ddp__place_tree_fill(t, k, c + 1, need - m, top, hops);
+        for (d = 0; d < C; d++) load[d] -= m * t->dp[d * C + c];
+        t->left[c] += m;
+        x[c] = 0;
+        if (!go) return 0;
+    }
+    return 1;
+}
+
+/* All stages are made up: devices of a class in order, exactly evaluated. */
+static void ddp__place_tree_leaf(ddp__place_tree *t)
+{
+    ddp__place *p = t->p;
+    int C = t->classes, j, c, m, n = 0;
+
+    memset(t->left, 0, (size_t)C * sizeof(int));
+    for (j = 0; j < p->S; j++)
+        for (c = 0; c < C; c++)
+            for (m = 0; m < t->mix[j * C + c]; m++)
+                t->at[n++] = t->member[t->first[c] + t->left[c]++];
+    memset(t->left, 0, (size_t)C * sizeof(int));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at));
+}
+
+static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops)
+{
+    int C = t->classes, c;
+
+    if (k == t->p->S) {
+        ddp__place_tree_leaf(t);
+        return 1;
+    }
+    for (c = 0; c < C; c++)
+        if (t->left[c] && t->least[c] > top) top = t->least[c];
+    if (ddp__place_tree_worse(t, top + hops + (t->p->S - 1 - k + (k > 0)) * t->low)) return 1;
+    memset(t->load + (size_t)k * (size_t)C, 0, (size_t)C * sizeof(double));
+    return ddp__place_tree_fill(t, k, 0, t->p->D, top, hops);
+}
+
+static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
+{
+    size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, C;
+
+    memset(t, 0, sizeof *t);
+    t->p = p;
+    t->member = (int *)ddp__calloc(4 * N + 1 + 3 * D, sizeof(int));
+    t->mix = (int *)ddp__calloc(N, sizeof(int));
+    if (!t->member || !t->mix) return 0;
+    t->at = t->member + N;
+    t->left = t->at + N;
+    t->first = t->left + N;
+    t->mate = t->first + N + 1;
+    t->a = t->mate + D;
+    t->b = t->a + D;
+    ddp__place_classes(t);
+    C = (size_t)t->classes;
+    DDP_FREE(t->mix);
+    t->mix = (int *)ddp__calloc(S * C, sizeof(int));
+    t->dp = (double *)ddp__calloc(2 * C * C + 2 * C + S * C, sizeof(double));
+    if (!t->mix || !t->dp) return 0;
+    t->pp = t->dp + C * C;
+    t->near = t->pp + C * C;
+    t->least = t->near + C;
+    t->load = t->least + C;
+    ddp__place_tables(t);
+    return 1;
+}
+
+void ddp__place_exact(ddp__place *p)
+{
+    ddp__place_tree t;
+    long limit = p->limit;
+    double limit_s = p->limit_s;
+
+    /* a good placement first: 400,000 moves, at most a quarter of the limits */
+    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000;
+    p->limit_s = limit_s / 4;
+    ddp__place_anneal(p);
+    p->limit = limit;
+    p->limit_s = limit_s;
+    if (p->failed) return;
+    if (p->stop && ddp__place_clock(p) < limit_s / 4) return; /* the caller has stopped it */
+    p->stop = 0;
+    if (ddp__place_tree_open(&t, p))
+        p->proven = ddp__place_tree_node(&t, 0, 0, 0);
+    else
+        p->failed = 1;
+    DDP_FREE(t.member);
+    DDP_FREE(t.mix);
+    DDP_FREE(t.dp);
+}
+/* ==== end plan/place_exact.c ==== */
+
+/* ==== begin plan/place.c ==== [plan] */
+
+static const char *const ddp__place_names[] = {"anneal", "anneal", "genetic", "genetic-code",
+                                               "kl",     "random", "exact"};
+enum { DDP__PLACE_NAMES = sizeof ddp__place_names / sizeof ddp__place_names[0] };
+
+const char *ddp_place_solver_name(ddp_place_solver solver)
+{
+    return (int)solver >= 0 && (int)solver < DDP__PLACE_NAMES ? ddp__place_names[solver]
+                                                              : "unknown";
+}
+
+ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err)
+{
+    int k;
+
+    for (k = 1; name && k < DDP__PLACE_NAMES; k++)
+        if (!strcmp(name, ddp__place_names[k])) {
+            *out = (ddp_place_solver)k;
+            return DDP_OK;
+        }
+    return ddp__fail(err, DDP_ARG,
+                     "solver '%.60s' is unknown; use anneal, genetic, genetic-code, "
+                     "kl, random or exact",
+                     name ? name : "NULL");
+}
+
+/* ---- evaluation ---- */
+
+double ddp__place_datap(const ddp__place *p, const int *at)
+{
+    double most = 0;
+    int j, a, b;
+
+    for (j = 0; j < p->S; j++)
+        for (a = 0; a < p->D; a++) {
+            const int *stage = at + (size_t)j * (size_t)p->D;
+            const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
+            double sum = 0;
+            for (b = 0; b < p->D; b++) sum += row[stage[b]];
+            if (sum > most) most = sum;
+        }
+    return most;
+}
+
+double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops)
+{
+    double data = ddp__place_datap(p, at), sum = 0;
+    int j, i;
+
+    for (j = 0; j + 1 < p->S; j++) {
+        const int *here = at + (size_t)j * (size_t)p->D, *there = here + p->D;
+        double most = 0;
+        for (i = 0; i < p->D; i++) {
+            double w = p->pp[(size_t)here[i] * (size_t)p->N + (size_t)there[i]];
+            if (w > most) most = w;
+        }
+        sum += most;
+    }
+    if (datap) *datap = data;
+    if (hops) *hops = sum;
+    return data + sum;
+}
+
+/* Matches every pair of stages: hop values into p->hop, partners into p->mate. */
+static void ddp__place_match_all(ddp__place *p, const int *at)
+{
+    size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, j, k, a, b;
+
+    for (j = 0; j < S; j++)
+        for (k = j + 1; k < S; k++) {
+            int *there = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
+            for (a = 0; a < D; a++)
+                for (b = 0; b < D; b++)
+                    p->weight[a * D + b] = p->pp[(size_t)at[j * D + a] * N + (size_t)at[k * D + b]];
+            p->hop[j * S + k] = ddp__matching_solve(&p->matching, p->weight, there);
+            p->hop[k * S + j] = p->hop[j * S + k];
+            for (a = 0; a < D; a++) back[there[a]] = (int)a;
+        }
+}
+
+double ddp__place_evaluate(ddp__place *p, const int *at)
+{
+    size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
+    double length = 0;
+
+    ddp__place_match_all(p, at);
+    if (p->S <= DDP_TOUR_EXACT) {
+        length = ddp__tour_exact(p->S, p->hop, -1, -1, p->tour, p->order);
+    } else if (!ddp__tour_local(p->S, p->hop, -1, -1, p->order, &length)) {
+        p->failed = p->stop = 1;
+        return INFINITY;
+    }
+    for (i = 0; i < D; i++) {
+        size_t member = i;
+        for (k = 0; k < S; k++) {
+            size_t stage = (size_t)p->order[k];
+            if (k) member = (size_t)p->mate[((size_t)p->order[k - 1] * S + stage) * D + member];
+            p->line[k * D + i] = at[stage * D + member];
+        }
+    }
+    return ddp__place_flat(p, p->line, NULL, NULL);
+}
+
+/* ---- limits and the best so far ---- */
+
+double ddp__place_clock(ddp__place *p)
+{
+    double now = ddp_now() - p->start;
+
+    if (now >= p->limit_s) p->stop = 1;
+    if (p->o->progress && now - p->told >= 0.1 && p->cost < INFINITY) {
+        p->told = now;
+        if (p->o->progress(p->o->user, now, p->cost)) p->stop = 1;
+    }
+    return now;
+}
+
+int ddp__place_next(ddp__place *p)
+{
+    if (p->stop || p->candidates >= p->limit) return 0;
+    if (p->limit_s < INFINITY || p->o->progress) ddp__place_clock(p);
+    if (p->stop && p->cost < INFINITY) return 0;
+    p->candidates++;
+    return 1;
+}
+
+void ddp__place_offer(ddp__place *p, const int *at, double cost)
+{
+    double now;
+
+    if (!(cost < p->cost)) return;
+    now = ddp_now() - p->start;
+    memcpy(p->best, at, (size_t)p->N * sizeof(int));
+    p->cost = cost;
+    if (p->points == p->room) {
+        int room = p->room ? 2 * p->room : 64;
+        double *more = (double *)DDP_REALLOC(p->curve, 2 * (size_t)room * sizeof(double));
+        if (!more) {
+            p->failed = p->stop = 1;
+            return;
+        }
+        p->curve = more;
+        p->room = room;
+    }
+    p->curve[2 * p->points] = now;
+    p->curve[2 * p->points + 1] = cost;
+    p->points++;
+    if (!p->o->progress) return;
+    p->told = now;
+    if (p->o->progress(p->o->user, now, cost)) p->stop = 1;
+}
+
+void ddp__place_shuffle(ddp__place *p, int *at)
+{
+    int k, m, swap;
+
+    for (k = 0; k < p->N; k++) at[k] = k;
+    for (k = p->N - 1; k > 0; k--) {
+        m = (int)ddp_rng_below(&p->rng, (uint64_t)k + 1);
+        swap = at[k];
+        at[k] = at[m];
+        at[m] = swap;
+    }
+}
+
+void ddp__place_random(ddp__place *p)
+{
+    do {
+        ddp__place_shuffle(p, p->line);
+        ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
+    } while (ddp__place_next(p));
+}
+
+/* ---- opening and closing a search ---- */
+
+static void ddp__place_close(ddp__place *p)
+{
+    DDP_FREE(p->dp);
+    DDP_FREE(p->best);
+    DDP_FREE(p->curve);
+    DDP_FREE(p->weight);
+    DDP_FREE(p->hop);
+    DDP_FREE(p->mate);
+    DDP_FREE(p->tour);
+    DDP_FREE(p->order);
+    ddp__matching_close(&p->matching);
+    memset(p, 0, sizeof *p);
+}
+
+/* Pair terms, averaged over directions; the sums of a whole placement must stay finite. */
+static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_error *err)
+{
+    size_t N = (size_t)p->N, i, j;
+
+    for (i = 0; i < N; i++)
+        for (j = 0; j < N; j++) {
+            double a, b, data, pipe;
+            if (i == j) continue;
+            a = net->delay_s[i * N + j] / 2 + net->delay_s[j * N + i] / 2;
+            b = net->rate[i * N + j] / 2 + net->rate[j * N + i] / 2;
+            data = net->dp_bytes / p->D / b;
+            pipe = net->pp_bytes / b;
+            p->dp[i * N + j] = 2 * (a + data);
+            p->pp[i * N + j] = 2 * (a + pipe);
+            p->kl[i * N + j] = pipe - net->dp_bytes / b;
+            if (!((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N <= DBL_MAX))
+                return ddp__fail(err, DDP_NUMERIC,
+                                 "sending from device %zu to device %zu takes "
+                                 "more than a double holds; rates are bytes per second",
+                                 i, j);
+        }
+    return DDP_OK;
+}
+
+static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *stages,
+                                   ddp_error *err)
+{
+    DDP__TRY(ddp_network_check(net, err));
+    if (*pipelines < 0 || *stages < 0)
+        return ddp__fail(err, DDP_ARG,
+                         "%d pipelines of %d stages are impossible; both are at "
+                         "least 1, or 0 for what the network says",
+                         *pipelines, *stages);
+    if (!*pipelines && !*stages) *pipelines = net->pipelines, *stages = net->stages;
+    if (!*stages && *pipelines) *stages = net->devices / *pipelines;
+    if (!*pipelines && *stages) *pipelines = net->devices / *stages;
+    if (!*pipelines || !*stages || (double)*pipelines * *stages != (double)net->devices)
+        return ddp__fail(err, DDP_ARG,
+                         "%d devices are not D_dp x D_pp = %d x %d; pipelines times "
+                         "stages must use every device",
+                         net->devices, *pipelines, *stages);
+    return DDP_OK;
+}
+
+static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, int S,
+                                  ddp_error *err)
+{
+    size_t n = (size_t)net->devices, d = (size_t)D, s = (size_t)S;
+    int ok;
+
+    memset(p, 0, sizeof *p);
+    p->N = net->devices;
+    p->D = D;
+    p->S = S;
+    p->cost = INFINITY;
+    p->dp = (double *)ddp__calloc(3 * n * n, sizeof(double));
+    p->best = (int *)ddp__calloc(2 * n, sizeof(int));
+    p->weight = (double *)ddp__calloc(d * d, sizeof(double));
+    p->hop = (double *)ddp__calloc(s * s, sizeof(double));
+    p->mate = (int *)ddp__calloc(s * s * d, sizeof(int));
+    p->order = (int *)ddp__calloc(s, sizeof(int));
+    p->tour = (double *)ddp__calloc(S <= DDP_TOUR_EXACT ? s << s : 1, sizeof(double));
+    ok = ddp__matching_open(&p->matching, D);
+    if (!ok || !p->dp || !p->best || !p->weight || !p->hop || !p->mate || !p->order || !p->tour) {
+        ddp__place_close(p);
+        return ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", net->devices);
+    }
+    p->line = p->best + n;
+    p->pp = p->dp + n * n;
+    p->kl = p->pp + n * n;
+    return ddp__place_pairs(p, net, err);
+}
+
+static void ddp__place_solve(ddp__place *p)
+{
+    int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL ||
+               p->o->solver == DDP_PLACE_DEFAULT;
+
+    if (ours && ddp__place_enumerate(p)) return;
+    switch (p->o->solver) {
+    case DDP_PLACE_GENETIC:
+        ddp__place_genetic(p);
+        break;
+    case DDP_PLACE_GENETIC_CODE:
+        ddp__place_cyclic(p, 0);
+        break;
+    case DDP_PLACE_KL:
+        ddp__place_cyclic(p, 1);
+        break;
+    case DDP_PLACE_RANDOM:
+        ddp__place_random(p);
+        break;
+    case DDP_PLACE_EXACT:
+        ddp__place_exact(p);
+        break;
+    default:
+        ddp__place_anneal(p);
+        break;
+    }
+}
+
+static void ddp__place_limits(ddp__place *p)
+{
+    const ddp_place_options *o = p->o;
+    int exact = o->solver == DDP_PLACE_EXACT;
+    int anneal = o->solver == DDP_PLACE_ANNEAL || o->solver == DDP_PLACE_DEFAULT;
+
+    p->limit = o->max_candidates > 0 ? o->max_candidates : LONG_MAX;
+    p->limit_s = o->time_limit_s > 0 ? o->time_limit_s : INFINITY;
+    if (p->limit == LONG_MAX && p->limit_s == INFINITY) {
+        if (exact)
+            p->limit_s = 60;
+        else
+            p->limit = anneal ? 4000000 : 5000;
+    }
+    p->rng = ddp_rng_seed(o->seed, 0);
+    p->start = ddp_now();
+}
+
+ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out,
+                     ddp_error *err)
+{
+    ddp__place p;
+    ddp_placement r;
+    ddp_status status;
+    int i, j;
+
+    memset(&r, 0, sizeof r);
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_place: options and out must not be NULL");
+    if ((int)o->solver < 0 || (int)o->solver >= DDP__PLACE_NAMES)
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver",
+                         (int)o->solver);
+    if (!(o->time_limit_s >= 0) || o->max_candidates < 0)
+        return ddp__fail(err, DDP_ARG,
+                         "the limits are %g s and %ld candidates; both must be at "
+                         "least 0, 0 = none",
+                         o->time_limit_s, o->max_candidates);
+    r.pipelines = o->pipelines;
+    r.stages = o->stages;
+    DDP__TRY(ddp__place_shape(net, &r.pipelines, &r.stages, err));
+    status = ddp__place_open(&p, net, r.pipelines, r.stages, err);
+    if (status == DDP_OK) {
+        p.o = o;
+        ddp__place_limits(&p);
+        ddp__place_solve(&p);
+        r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
+        if (p.failed || !r.assign)
+            status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
+    }
+    if (status == DDP_OK) {
+        for (i = 0; i < p.D; i++)
+            for (j = 0; j < p.S; j++)
+                r.assign[(size_t)i * (size_t)p.S + (size_t)j] =
+                    p.best[(size_t)j * (size_t)p.D + (size_t)i];
+        r.cost_s = ddp__place_flat(&p, p.best, &r.datap_s, &r.pipelinep_s);
+        r.proven = p.proven;
+        r.solve_s = ddp_now() - p.start;
+        r.candidates = p.candidates;
+        r.points = p.points;
+        r.curve = p.curve;
+        p.curve = NULL;
+        *out = r;
+    } else {
+        DDP_FREE(r.assign);
+    }
+    ddp__place_close(&p);
+    return status;
+}
+
+ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
+                          double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err)
+{
+    double cost, datap = 0, hops = 0;
+    ddp__place p;
+    ddp_status status;
+    int i, j;
+
+    if (!assign || !cost_s)
+        return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
+    DDP__TRY(ddp__place_shape(net, &pipelines, &stages, err));
+    status = ddp__place_open(&p, net, pipelines, stages, err);
+    for (i = 0; status == DDP_OK && i < pipelines; i++)
+        for (j = 0; status == DDP_OK && j < stages; j++) {
+            int device = assign[(size_t)i * (size_t)stages + (size_t)j];
+            if (device < 0 || device >= p.N || p.best[device]++)
+                status = ddp__fail(err, DDP_ARG,
+                                   "stage %d of pipeline %d is on device %d; each of "
+                                   "the devices 0 to %d runs exactly one stage",
+                                   j, i, device, p.N - 1);
+            else
+                p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
+        }
+    if (status == DDP_OK) {
+        cost = ddp__place_flat(&p, p.line, &datap, &hops);
+        *cost_s = cost;
+        if (datap_s) *datap_s = datap;
+        if (pipelinep_s) *pipelinep_s = hops;
+    }
+    ddp__place_close(&p);
+    return status;
+}
+
+void ddp_placement_free(ddp_placement *p)
+{
+    if (!p) return;
+    DDP_FREE(p->assign);
+    DDP_FREE(p->curve);
+    memset(p, 0, sizeof *p);
+}
+/* ==== end plan/place.c ==== */
 
 /* ==== begin sync/context.h ==== [sync] */
 /* Inside of a ddp_ctx. */

@@ -1,0 +1,190 @@
+/* The placement solvers on the networks of the DT-FM paper, on the same with noise on every link,
+ * and on 1,000 devices.
+ *
+ *   cc -O2 -I. bench/bench_place.c -o bench_place -lm -lpthread && ./bench_place
+ * reads $DDP_DATA/networks/case1.json .. case5.json (default: data), skipped where absent. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+static ddp_placement run(const ddp_network *n, ddp_place_solver solver, uint64_t seed,
+                         double seconds, long candidates)
+{
+    ddp_place_options o;
+    ddp_placement p;
+    ddp_error err;
+
+    memset(&o, 0, sizeof o);
+    o.solver = solver;
+    o.seed = seed;
+    o.time_limit_s = seconds;
+    o.max_candidates = candidates;
+    if (ddp_place(n, &o, &p, &err) != DDP_OK) {
+        fprintf(stderr, "place: %s\n", err.msg);
+        exit(1);
+    }
+    return p;
+}
+
+/* Seconds after which the cost was within 0.1 % of the last one. */
+static double settled(const ddp_placement *p)
+{
+    int k = p->points - 1;
+
+    while (k > 0 && p->curve[2 * (k - 1) + 1] <= p->cost_s * 1.001) k--;
+    return p->curve[2 * k];
+}
+
+/* A lognormal factor of its own on the rate and on the delay of each pair. */
+static void noise(ddp_network *n, uint64_t seed)
+{
+    ddp_rng r = ddp_rng_seed(seed, 77);
+    size_t N = (size_t)n->devices;
+
+    for (size_t i = 0; i < N; i++)
+        for (size_t j = i + 1; j < N; j++) {
+            double rate = exp(0.25 * ddp_rng_normal(&r)), delay = exp(0.1 * ddp_rng_normal(&r));
+            n->rate[j * N + i] = n->rate[i * N + j] *= rate;
+            n->delay_s[j * N + i] = n->delay_s[i * N + j] *= delay;
+        }
+}
+
+static const ddp_place_solver others[] = {DDP_PLACE_GENETIC_CODE, DDP_PLACE_GENETIC, DDP_PLACE_KL,
+                                          DDP_PLACE_RANDOM};
+
+/* One line: others after 5,000 candidates, then ours after a second, then exact within 4 s. */
+static void line(const char *name, const ddp_network *n, int all, double known)
+{
+    ddp_placement p;
+
+    printf("%-14s", name);
+    for (size_t k = 0; k < sizeof others / sizeof others[0]; k++) {
+        if (!all) {
+            printf(" %9s", "");
+            continue;
+        }
+        p = run(n, others[k], 0, 0, 5000);
+        printf(" %9.5f", p.cost_s);
+        ddp_placement_free(&p);
+    }
+    p = run(n, DDP_PLACE_ANNEAL, 0, 1, 0);
+    printf(" %9.5f %8.4f", p.cost_s, settled(&p));
+    ddp_placement_free(&p);
+    p = run(n, DDP_PLACE_EXACT, 0, 4, 0);
+    if (p.proven)
+        printf("  proven %5.2f s", p.solve_s);
+    else
+        printf("  %14s", "-");
+    ddp_placement_free(&p);
+    printf("  %9.5f\n", known);
+}
+
+/* The same network with noise: every solver at 5,000 candidates, then all at equal time. */
+static void noisy(const char *path, int number, uint64_t seed)
+{
+    static const double at[] = {0.05, 0.2, 1};
+    ddp_network n;
+    ddp_placement p;
+    double code = 0;
+
+    if (ddp_network_read(path, "as_in_code", &n, NULL) != DDP_OK) return;
+    noise(&n, seed);
+    for (uint64_t s = 0; s < 3; s++) {
+        p = run(&n, DDP_PLACE_GENETIC_CODE, s, 0, 5000);
+        code += p.cost_s / 3;
+        ddp_placement_free(&p);
+    }
+    for (size_t t = 0; t < sizeof at / sizeof at[0]; t++) {
+        double ours = 0;
+        printf("case %d, noise %d %5.2f s ", number, (int)seed, at[t]);
+        for (size_t k = 0; k < sizeof others / sizeof others[0]; k++) {
+            p = run(&n, others[k], 0, at[t], 0);
+            printf(" %8.4f", p.cost_s);
+            ddp_placement_free(&p);
+        }
+        for (uint64_t s = 0; s < 3; s++) {
+            p = run(&n, DDP_PLACE_ANNEAL, s, at[t], 0);
+            ours += p.cost_s / 3;
+            ddp_placement_free(&p);
+        }
+        printf(" %8.4f  %5.1f %% below %.4f\n", ours, 100 * (1 - ours / code), code);
+    }
+    ddp_network_free(&n);
+}
+
+/* 10 regions of 100 devices, 25 pipelines of 40 stages: 2 Gbit/s and 5 ms inside a region, 0.3 to
+ * 1.1 Gbit/s and 10 to 200 ms between two, all with noise. */
+static void thousand(void)
+{
+    ddp_rng r = ddp_rng_seed(5, 0);
+    double rate[10][10], delay[10][10];
+    ddp_placement p;
+    ddp_network n;
+
+    if (ddp_network_new(1000, &n, NULL) != DDP_OK) exit(1);
+    n.pipelines = 25;
+    n.stages = 40;
+    n.dp_bytes = 650e6;
+    n.pp_bytes = 160e6;
+    for (int a = 0; a < 10; a++)
+        for (int b = 0; b <= a; b++) {
+            rate[a][b] = rate[b][a] =
+                a == b ? 2e9 / 8 : (0.3 + 0.8 * ddp_rng_uniform(&r)) * 1e9 / 8;
+            delay[a][b] = delay[b][a] = a == b ? 5e-3 : 0.01 + 0.19 * ddp_rng_uniform(&r);
+        }
+    for (size_t i = 0; i < 1000; i++)
+        for (size_t j = 0; j < 1000; j++) {
+            n.rate[i * 1000 + j] = rate[i % 10][j % 10];
+            n.delay_s[i * 1000 + j] = delay[i % 10][j % 10];
+        }
+    noise(&n, 1);
+    for (int k = 0; k < 5; k++) {
+        ddp_place_solver s = k ? others[k - 1] : DDP_PLACE_ANNEAL;
+        p = run(&n, s, 0, k ? 3 : 10, 0);
+        printf("%-14s %10.4f after %5.2f s, %ld candidates; first %.4f after %.2f s\n",
+               ddp_place_solver_name(s), p.cost_s, p.solve_s, p.candidates, p.curve[1], p.curve[0]);
+        if (!k)
+            for (double t = 0.25; t < 11; t *= 2) {
+                int m = 0;
+                while (m + 1 < p.points && p.curve[2 * (m + 1)] <= t) m++;
+                printf("    after %5.2f s %10.4f\n", t, p.curve[2 * m + 1]);
+            }
+        ddp_placement_free(&p);
+    }
+    ddp_network_free(&n);
+}
+
+int main(void)
+{
+    static const double known[2][5] = {{3.43980, 31.63416, 16.08684, 34.80204, 49.21838},
+                                       {0.41179, 4.43256, 10.86726, 37.08408, 51.50042}};
+    const char *data = getenv("DDP_DATA"), *variant[2] = {"as_in_code", NULL};
+    char path[512], name[32];
+    ddp_network n;
+
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    printf("seconds of communication per iteration; solvers at 5,000 candidates, anneal at 1 s\n"
+           "%-14s %9s %9s %9s %9s %9s %8s %15s %10s\n",
+           "network", "gen.-code", "genetic", "kl", "random", "anneal", "settled", "exact",
+           "best known");
+    for (int v = 0; v < 2; v++)
+        for (int c = 1; c <= 5; c++) {
+            snprintf(path, sizeof path, "%s/networks/case%d.json", data ? data : "data", c);
+            snprintf(name, sizeof name, "case %d %s", c, v ? "paper" : "code");
+            if (ddp_network_read(path, variant[v], &n, NULL) != DDP_OK) {
+                printf("%-14s skipped: no %s\n", name, path);
+                continue;
+            }
+            line(name, &n, !v, known[v][c - 1]);
+            ddp_network_free(&n);
+        }
+    printf("\nnoise on every link (lognormal, 0.25 on rates, 0.1 on delays), all at equal time\n"
+           "%-23s %9s %8s %8s %8s %8s  below genetic-code at 5,000 candidates (mean of 3 seeds)\n",
+           "", "gen.-code", "genetic", "kl", "random", "anneal");
+    for (int c = 4; c <= 5; c++) {
+        snprintf(path, sizeof path, "%s/networks/case%d.json", data ? data : "data", c);
+        noisy(path, c, 1);
+    }
+    printf("\n1,000 devices, 25 pipelines of 40 stages\n");
+    thousand();
+    return 0;
+}

@@ -1,0 +1,493 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "plan/place_core.h"
+
+/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true
+ * cost is a maximum of maxima, flat almost everywhere, so what is cooled is
+ *     max_j DP_j + lam sum_j DP_j + sum over hops (max_i w + mu sum_i w)
+ * with the best kept by the true cost. lam and mu are powers of two and the acceptance rule is a
+ * table of exactly rounded operations, so that no compiler changes the walk.
+ *
+ * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one
+ * pipeline; exchange a run of stages of two pipelines (its tail, if it reaches the end); reverse a
+ * run of stages. */
+
+#define DDP__ANNEAL_CHUNK 512 /* moves between two looks at the clock */
+#define DDP__ANNEAL_TABLE 4096
+
+typedef struct ddp__anneal {
+    ddp__place *p;
+    int N, D, S;
+    float *dp, *pp;     /* [N x N] as in p */
+    float *edge;        /* [N] at position j D + i: pp between stages j and j+1 of pipeline i */
+    int *spare;         /* [D] */
+    double *load;       /* [N] by position: sum of dp over the other devices of its stage */
+    double *fresh;      /* [2 D] loads of the two stages on trial */
+    double *data;       /* [S] DP_j */
+    double *most, *sum; /* [S] of each hop's edges */
+    int *at, *best;     /* [N] the walk; the best of it by true cost */
+    int *stage;         /* [N] of each position */
+    double top, all;    /* maximum and sum of data */
+    double hops;        /* sum of most */
+    double lam, mu, heat, best_cost;
+    int improved;
+    double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
+    int hop_count, hop_at[4];        /* hops on trial, with what they were */
+    double most_was[4], sum_was[4];
+    int edge_count, edge_at[4];
+    float edge_was[4];
+} ddp__anneal;
+
+static int ddp__anneal_below(ddp__anneal *s, int n)
+{
+    return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32);
+}
+
+/* Metropolis with 1/(1 + x/16)^16 in place of exp(-x), as a bound on x drawn beforehand. */
+static int ddp__anneal_accepts(ddp__anneal *s, double worse)
+{
+    if (worse <= 0) return 1;
+    return worse < s->heat * s->table[ddp_rng_u64(&s->p->rng) >> 52];
+}
+
+static void ddp__anneal_table(ddp__anneal *s)
+{
+    int k;
+
+    for (k = 0; k < DDP__ANNEAL_TABLE; k++) {
+        double u = (k + 0.5) / DDP__ANNEAL_TABLE;
+        s->table[k] = 16 / sqrt(sqrt(sqrt(sqrt(u)))) - 16;
+    }
+}
+
+static float ddp__anneal_pair(const ddp__anneal *s, int x, int y)
+{
+    return s->pp[(size_t)x * (size_t)s->N + (size_t)y];
+}
+
+/* Everything that follows from s->at. */
+static void ddp__anneal_rebuild(ddp__anneal *s)
+{
+    int j, a, b;
+
+    s->top = s->all = s->hops = 0;
+    for (j = 0; j < s->S; j++) {
+        const int *stage = s->at + (size_t)j * (size_t)s->D;
+        s->data[j] = s->most[j] = s->sum[j] = 0;
+        for (a = 0; a < s->D; a++) {
+            const float *row = s->dp + (size_t)stage[a] * (size_t)s->N;
+            double sum = 0;
+            for (b = 0; b < s->D; b++) sum += (double)row[stage[b]];
+            s->load[j * s->D + a] = sum;
+            if (sum > s->data[j]) s->data[j] = sum;
+            if (j + 1 == s->S) continue;
+            s->edge[j * s->D + a] = ddp__anneal_pair(s, stage[a], stage[a + s->D]);
+            s->sum[j] += (double)s->edge[j * s->D + a];
+            if ((double)s->edge[j * s->D + a] > s->most[j])
+                s->most[j] = (double)s->edge[j * s->D + a];
+        }
+        s->all += s->data[j];
+        s->hops += s->most[j];
+        if (s->data[j] > s->top) s->top = s->data[j];
+    }
+}
+
+/* ---- trial of single edges ---- */
+
+/* Edge i of hop j becomes w; what was there is kept for ddp__anneal_undo. */
+static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
+{
+    int j = s->stage[at], k;
+    float old = s->edge[at];
+
+    for (k = 0; k < s->edge_count; k++)
+        if (s->edge_at[k] == at) return;
+    s->edge_at[s->edge_count] = at;
+    s->edge_was[s->edge_count++] = old;
+    for (k = 0; k < s->hop_count && s->hop_at[k] != j; k++) {
+    }
+    if (k == s->hop_count) {
+        s->hop_at[k] = j;
+        s->most_was[k] = s->most[j];
+        s->sum_was[k] = s->sum[j];
+        s->hop_count++;
+    }
+    s->edge[at] = w;
+    s->sum[j] += (double)w - (double)old;
+    if ((double)w >= s->most[j]) {
+        s->most[j] = (double)w;
+    } else if ((double)old >= s->most[j]) {
+        const float *edge = s->edge + (size_t)j * (size_t)s->D;
+        float most = edge[0];
+        for (k = 1; k < s->D; k++) most = edge[k] > most ? edge[k] : most;
+        s->most[j] = (double)most;
+    }
+}
+
+/* Both edges of the device at a position, from s->at. */
+static void ddp__anneal_edges(ddp__anneal *s, int a)
+{
+    if (a >= s->D) ddp__anneal_edge(s, a - s->D, ddp__anneal_pair(s, s->at[a - s->D], s->at[a]));
+    if (a + s->D < s->N) ddp__anneal_edge(s, a, ddp__anneal_pair(s, s->at[a], s->at[a + s->D]));
+}
+
+/* How much the hops on trial grew: their maxima, and with the smoothing. */
+static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
+{
+    double most = 0, sum = 0;
+    int k;
+
+    for (k = 0; k < s->hop_count; k++) {
+        most += s->most[s->hop_at[k]] - s->most_was[k];
+        sum += s->sum[s->hop_at[k]] - s->sum_was[k];
+    }
+    *maxima = most;
+    return most + s->mu * sum;
+}
+
+static void ddp__anneal_undo(ddp__anneal *s)
+{
+    int k;
+
+    for (k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
+    for (k = 0; k < s->hop_count; k++) {
+        s->most[s->hop_at[k]] = s->most_was[k];
+        s->sum[s->hop_at[k]] = s->sum_was[k];
+    }
+}
+
+static void ddp__anneal_swap(int *at, int a, int b)
+{
+    int t = at[a];
+
+    at[a] = at[b];
+    at[b] = t;
+}
+
+/* ---- moves: each returns whether it was taken ---- */
+
+/* Loads of the stage of position a when its device x gives way to y; the largest of them. */
+static double ddp__anneal_load(const ddp__anneal *s, int a, int x, int y, double *fresh)
+{
+    const float *rx = s->dp + (size_t)x * (size_t)s->N, *ry = s->dp + (size_t)y * (size_t)s->N;
+    int first = s->stage[a] * s->D, i;
+    const int *stage = s->at + first;
+    const double *load = s->load + first;
+    double own = 0, most = 0;
+
+    for (i = 0; i < s->D; i++) {
+        double in = (double)ry[stage[i]], now = load[i] + (in - (double)rx[stage[i]]);
+        fresh[i] = now;
+        if (first + i == a) continue;
+        own += in;
+        if (now > most) most = now;
+    }
+    fresh[a - first] = own;
+    return own > most ? own : most;
+}
+
+static double ddp__anneal_top(const ddp__anneal *s, int j, int k, double dj, double dk)
+{
+    double top = dj > dk ? dj : dk;
+    int m;
+
+    if (s->data[j] < s->top && s->data[k] < s->top) return top > s->top ? top : s->top;
+    for (m = 0; m < s->S; m++)
+        if (m != j && m != k && s->data[m] > top) top = s->data[m];
+    return top;
+}
+
+static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
+{
+    int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
+    double dj, dk, top, growth, maxima, change;
+
+    dj = ddp__anneal_load(s, a, x, y, s->fresh);
+    dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
+    top = ddp__anneal_top(s, j, k, dj, dk);
+    change = dj - s->data[j] + (dk - s->data[k]);
+    s->at[a] = y;
+    s->at[b] = x;
+    s->edge_count = s->hop_count = 0;
+    ddp__anneal_edges(s, a);
+    ddp__anneal_edges(s, b);
+    growth = ddp__anneal_growth(s, &maxima);
+    if (!ddp__anneal_accepts(s, top - s->top + s->lam * change + growth)) {
+        ddp__anneal_undo(s);
+        ddp__anneal_swap(s->at, a, b);
+        return 0;
+    }
+    memcpy(s->load + (size_t)j * (size_t)s->D, s->fresh, (size_t)s->D * sizeof(double));
+    memcpy(s->load + (size_t)k * (size_t)s->D, s->fresh + s->D, (size_t)s->D * sizeof(double));
+    s->data[j] = dj;
+    s->data[k] = dk;
+    s->top = top;
+    s->all += change;
+    s->hops += maxima;
+    return 1;
+}
+
+/* Stages j..k of the pipelines i and l change places; no stage gets other devices. */
+static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
+{
+    int D = s->D, first = j * D, last = k * D, m;
+    double growth, maxima;
+
+    s->edge_count = s->hop_count = 0;
+    if (j > 0) {
+        const int *at = s->at + first - D;
+        ddp__anneal_edge(s, first - D + i, ddp__anneal_pair(s, at[i], at[D + l]));
+        ddp__anneal_edge(s, first - D + l, ddp__anneal_pair(s, at[l], at[D + i]));
+    }
+    if (k + 1 < s->S) {
+        const int *at = s->at + last;
+        ddp__anneal_edge(s, last + i, ddp__anneal_pair(s, at[l], at[D + i]));
+        ddp__anneal_edge(s, last + l, ddp__anneal_pair(s, at[i], at[D + l]));
+    }
+    growth = ddp__anneal_growth(s, &maxima);
+    if (!ddp__anneal_accepts(s, growth)) {
+        ddp__anneal_undo(s);
+        return 0;
+    }
+    for (m = first; m <= last; m += D) {
+        double load = s->load[m + i];
+        ddp__anneal_swap(s->at, m + i, m + l);
+        s->load[m + i] = s->load[m + l];
+        s->load[m + l] = load;
+        if (m < last) {
+            float t = s->edge[m + i];
+            s->edge[m + i] = s->edge[m + l];
+            s->edge[m + l] = t;
+        }
+    }
+    s->hops += maxima;
+    return 1;
+}
+
+/* The maximum and sum of the hop between row j and row k, if they were neighbours. */
+static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *sum)
+{
+    const int *here = s->at + (size_t)j * (size_t)s->D, *there = s->at + (size_t)k * (size_t)s->D;
+    double most = 0, w;
+    int i;
+
+    for (i = 0; i < s->D; i++) {
+        w = (double)ddp__anneal_pair(s, here[i], there[i]);
+        *sum += w;
+        if (w > most) most = w;
+    }
+    return most;
+}
+
+static void ddp__anneal_turn(int *at, int *spare, int D, int j, int k)
+{
+    size_t bytes = (size_t)D * sizeof(int);
+
+    for (; j < k; j++, k--) {
+        memcpy(spare, at + (size_t)j * (size_t)D, bytes);
+        memcpy(at + (size_t)j * (size_t)D, at + (size_t)k * (size_t)D, bytes);
+        memcpy(at + (size_t)k * (size_t)D, spare, bytes);
+    }
+}
+
+static int ddp__anneal_reverse(ddp__anneal *s, int j, int k)
+{
+    double most = 0, sum = 0;
+
+    if (j > 0) {
+        most += ddp__anneal_between(s, j - 1, k, &sum) - s->most[j - 1];
+        sum -= s->sum[j - 1];
+    }
+    if (k + 1 < s->S) {
+        most += ddp__anneal_between(s, j, k + 1, &sum) - s->most[k];
+        sum -= s->sum[k];
+    }
+    if (!ddp__anneal_accepts(s, most + s->mu * sum)) return 0;
+    ddp__anneal_turn(s->at, s->spare, s->D, j, k);
+    ddp__anneal_rebuild(s);
+    return 1;
+}
+
+/* An end of the slowest edge of a random hop. */
+static int ddp__anneal_slowest(ddp__anneal *s)
+{
+    int j = ddp__anneal_below(s, s->S - 1), i;
+    const float *edge = s->edge + (size_t)j * (size_t)s->D;
+
+    for (i = 0; i + 1 < s->D && (double)edge[i] < s->most[j]; i++) {
+    }
+    return (j + ddp__anneal_below(s, 2)) * s->D + i;
+}
+
+static int ddp__anneal_move(ddp__anneal *s)
+{
+    int kind = (int)(ddp_rng_u64(&s->p->rng) >> 58), a, b, j, k; /* 0..63 */
+
+    if (kind < 36 && s->S > 1 && s->D > 1) {
+        a = kind < 18 ? ddp__anneal_slowest(s) : ddp__anneal_below(s, s->N);
+        b = ddp__anneal_below(s, s->N - s->D);
+        if (b >= s->stage[a] * s->D) b += s->D;
+        return ddp__anneal_exchange(s, a, b);
+    }
+    if (s->S < 2) return 0;
+    j = ddp__anneal_below(s, s->S);
+    k = ddp__anneal_below(s, s->S - 1);
+    if (kind < 42 || s->D == 1) {
+        if (k >= j) k++;
+        a = ddp__anneal_below(s, s->D);
+        if (s->D == 1 && kind >= 32) return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
+        return ddp__anneal_exchange(s, j * s->D + a, k * s->D + a);
+    }
+    if (kind < 60) {
+        if (k >= j) k++;
+        if (kind < 50)
+            k = j;
+        else if (kind < 56)
+            k = s->S - 1;
+        a = ddp__anneal_below(s, s->D);
+        b = ddp__anneal_below(s, s->D - 1);
+        if (b >= a) b++;
+        return ddp__anneal_cross(s, a, b, j < k ? j : k, j < k ? k : j);
+    }
+    if (k >= j) k++;
+    return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
+}
+
+/* ---- a run ---- */
+
+/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first,
+ * starting from s->at; the best of it ends in s->best and is offered. */
+static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
+{
+    static const double ratio = 0x1.ea4afa2a490dap-1; /* 2^(-1/16) */
+    ddp__place *p = s->p;
+    double begin = ddp__place_clock(p), now = begin, spent;
+    long done = 0, k, chunk;
+    int levels = 0, level = 0;
+    double h;
+
+    for (h = hot; h > cold; h *= ratio) levels++;
+    s->heat = hot;
+    ddp__anneal_rebuild(s);
+    s->best_cost = s->top + s->hops;
+    s->improved = 1;
+    memcpy(s->best, s->at, (size_t)s->N * sizeof(int));
+    while (done < moves && !p->stop && p->candidates < p->limit) {
+        chunk = moves - done < DDP__ANNEAL_CHUNK ? moves - done : DDP__ANNEAL_CHUNK;
+        if (chunk > p->limit - p->candidates) chunk = p->limit - p->candidates;
+        for (k = 0; k < chunk; k++) {
+            if (!ddp__anneal_move(s) || !(s->top + s->hops < s->best_cost)) continue;
+            s->best_cost = s->top + s->hops;
+            s->improved = 1;
+            memcpy(s->best, s->at, (size_t)s->N * sizeof(int));
+        }
+        done += chunk;
+        p->candidates += chunk;
+        if (s->improved && s->best_cost < p->cost * (1 + 1e-6))
+            ddp__place_offer(p, s->best, ddp__place_flat(p, s->best, NULL, NULL));
+        s->improved = 0;
+        spent = (double)done / (double)moves;
+        if (p->limit_s < INFINITY || p->o->progress) {
+            now = ddp__place_clock(p);
+            if (seconds < INFINITY && (now - begin) / seconds > spent)
+                spent = (now - begin) / seconds;
+        }
+        for (; level < (int)(spent * levels); level++) s->heat *= ratio;
+        if (spent >= 1) break;
+    }
+}
+
+static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
+{
+    size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, k;
+
+    memset(s, 0, sizeof *s);
+    s->p = p;
+    s->N = p->N;
+    s->D = p->D;
+    s->S = p->S;
+    s->dp = (float *)ddp__calloc(2 * N * N + N, sizeof(float));
+    s->load = (double *)ddp__calloc(N + 2 * D + 3 * S, sizeof(double));
+    s->at = (int *)ddp__calloc(3 * N + D, sizeof(int));
+    if (!s->dp || !s->load || !s->at) return 0;
+    s->pp = s->dp + N * N;
+    s->edge = s->pp + N * N;
+    s->fresh = s->load + N;
+    s->data = s->fresh + 2 * D;
+    s->most = s->data + S;
+    s->sum = s->most + S;
+    s->best = s->at + N;
+    s->stage = s->best + N;
+    s->spare = s->stage + N;
+    for (k = 0; k < N * N; k++) {
+        s->dp[k] = (float)p->dp[k];
+        s->pp[k] = (float)p->pp[k];
+    }
+    for (k = 0; k < N; k++) s->stage[k] = (int)(k / D);
+    ddp__anneal_table(s);
+    return 1;
+}
+
+static void ddp__anneal_close(ddp__anneal *s)
+{
+    DDP_FREE(s->dp);
+    DDP_FREE(s->load);
+    DDP_FREE(s->at);
+}
+
+/* ---- the whole search ---- */
+
+/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined,
+ * at a heat that suits the smaller share of one device in the cost. */
+#define DDP__ANNEAL_STARTS 4
+#define DDP__ANNEAL_LARGE  256
+
+/* One run within a share of the limits; heats are fractions of the best cost so far. What it found
+ * is then exactly matched and ordered again. */
+static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold, double share)
+{
+    ddp__place *p = s->p;
+    double moves = p->limit < LONG_MAX ? share * (double)p->limit : 1e15;
+    double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
+
+    if (p->stop || p->candidates >= p->limit) return;
+    s->lam = 0x1p-4;
+    s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
+    hot *= scale * p->cost;
+    cold *= scale * p->cost;
+    ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
+    cost = ddp__place_evaluate(p, s->best);
+    ddp__place_offer(p, p->line, cost);
+}
+
+/* Short runs from each start show which structure of the network carries (from cold random starts
+ * a run mostly freezes in a worse one); then two long, milder ones refine the best of all. */
+void ddp__place_anneal(ddp__place *p)
+{
+    size_t N = (size_t)p->N;
+    double cost[DDP__ANNEAL_STARTS];
+    int *kept, k, n;
+    ddp__anneal s;
+
+    memset(&s, 0, sizeof s);
+    kept = (int *)ddp__calloc(DDP__ANNEAL_STARTS * N, sizeof(int));
+    if (kept && ddp__anneal_open(&s, p)) {
+        n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
+        for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
+            memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
+            ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
+        }
+        if (p->N <= DDP__ANNEAL_LARGE) {
+            ddp__place_shuffle(p, s.at);
+            ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
+        }
+        for (k = 0; k < 2; k++) {
+            memcpy(s.at, p->best, N * sizeof(int));
+            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.5);
+        }
+    } else {
+        p->failed = 1;
+    }
+    ddp__anneal_close(&s);
+    DDP_FREE(kept);
+}

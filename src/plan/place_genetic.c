@@ -1,0 +1,231 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "plan/place_core.h"
+
+/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released
+ * variant shares. A genome is the stage of each device, label[N].
+ *
+ * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its
+ * unlocked devices. Two groups have four candidate swaps, each of one end with one end, with
+ *     gain = mean of w(d, C') - w(d1, d2) + mean of w(d', C) - w(d1', d2')
+ * A chain begins with the best swap of all, then goes on from the second group to the best third
+ * one, each swapped device being locked, until it returns to the first group or no group has two
+ * unlocked devices; it is cut behind its largest sum of gains. w is one direction, a + c_pp/b. */
+
+enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
+
+void ddp__place_pool_close(ddp__place_pool *pool)
+{
+    DDP_FREE(pool->label);
+    DDP_FREE(pool->cost);
+    memset(pool, 0, sizeof *pool);
+}
+
+/* A label array as an arrangement. */
+static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
+{
+    int j, v, n = 0;
+
+    for (j = 0; j < p->S; j++)
+        for (v = 0; v < p->N; v++)
+            if (label[v] == j) at[n++] = v;
+}
+
+double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
+{
+    double cost;
+
+    ddp__place_gather(p, pool->child, pool->at);
+    cost = ddp__place_evaluate(p, pool->at);
+    ddp__place_offer(p, p->line, cost);
+    return cost;
+}
+
+/* Random shuffles, exactly evaluated; fewer than 100 where the limits end first. 0 = no memory. */
+int ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
+{
+    size_t N = (size_t)p->N;
+    int v;
+
+    memset(pool, 0, sizeof *pool);
+    pool->label = (int *)ddp__calloc((DDP__PLACE_POPULATION + 2) * N, sizeof(int));
+    pool->cost = (double *)ddp__calloc(DDP__PLACE_POPULATION, sizeof(double));
+    if (!pool->label || !pool->cost) {
+        ddp__place_pool_close(pool);
+        p->failed = 1;
+        return 0;
+    }
+    pool->child = pool->label + DDP__PLACE_POPULATION * N;
+    pool->at = pool->child + N;
+    while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
+        ddp__place_shuffle(p, pool->at);
+        for (v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
+        pool->cost[pool->size] = ddp__place_judge(p, pool);
+        memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
+    }
+    return 1;
+}
+
+/* "Five-point crossover": the second parent, but five random devices follow the first one; then
+ * each device of an over-full group moves to the first group with room. Parents may be equal. */
+void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
+{
+    size_t N = (size_t)p->N;
+    int *child = pool->child, *count = pool->at, k, v, q;
+
+    *one = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
+    *two = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
+    memcpy(child, pool->label + (size_t)*two * N, N * sizeof(int));
+    for (k = 0; k < DDP__PLACE_CROSSED; k++) {
+        v = (int)ddp_rng_below(&p->rng, (uint64_t)p->N);
+        child[v] = pool->label[(size_t)*one * N + (size_t)v];
+    }
+    memset(count, 0, N * sizeof(int));
+    for (v = 0; v < p->N; v++) count[child[v]]++;
+    for (v = q = 0; v < p->N; v++) {
+        if (count[child[v]] <= p->D) continue;
+        while (count[q] >= p->D) q++;
+        count[child[v]]--;
+        count[q]++;
+        child[v] = q;
+    }
+}
+
+/* ---- the paper's swaps ---- */
+
+typedef struct ddp__place_swap {
+    int u, v; /* device of the one group, of the other */
+    double gain;
+} ddp__place_swap;
+
+/* The lightest pair of unlocked devices in each group; end[2g] = -1 where there are not two. */
+static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
+                               double *link)
+{
+    int g, u, v;
+
+    for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = INFINITY;
+    for (u = 0; u < p->N; u++)
+        for (v = u + 1; v < p->N; v++) {
+            double w = p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
+            g = label[u];
+            if (label[v] != g || locked[u] || locked[v] || !(w < link[g])) continue;
+            link[g] = w;
+            end[2 * g] = u;
+            end[2 * g + 1] = v;
+        }
+}
+
+/* Mean weight between u and the devices of group g (u itself counts 0 in its own). */
+static double ddp__place_mean(const ddp__place *p, const int *label, int u, int g)
+{
+    double sum = 0;
+    int v;
+
+    for (v = 0; v < p->N; v++)
+        if (label[v] == g) sum += p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
+    return sum / p->D;
+}
+
+/* The best swap of group g (-1 = any) with another one. */
+static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *label, const int *end,
+                                            const double *link, const double *mean, int g)
+{
+    ddp__place_swap best = {-1, -1, -INFINITY};
+    int a, b, k;
+
+    for (a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
+        for (b = 0; b < p->S; b++)
+            for (k = 0; k < 4 && b != a && end[2 * a] >= 0 && end[2 * b] >= 0; k++) {
+                int u = 2 * a + k / 2, v = 2 * b + k % 2;
+                double gain = mean[(size_t)u * (size_t)p->S + (size_t)b] - link[a] +
+                              mean[(size_t)v * (size_t)p->S + (size_t)a] - link[b];
+                if (!(gain > best.gain)) continue;
+                best.gain = gain;
+                best.u = end[u];
+                best.v = end[v];
+            }
+    (void)label;
+    return best;
+}
+
+typedef struct ddp__place_chain {
+    char *locked;          /* [N] */
+    int *end;              /* [2 S] */
+    double *link;          /* [S] */
+    double *mean;          /* [2 S x S] of each end with each group */
+    ddp__place_swap *swap; /* [N] */
+} ddp__place_chain;
+
+/* Improves label by one chain of swaps. */
+static void ddp__place_circulate(const ddp__place *p, ddp__place_chain *c, int *label)
+{
+    double sum = 0, most = 0;
+    int n, keep = 0, first = -1, g = -1, k, h, t;
+
+    memset(c->locked, 0, (size_t)p->N);
+    for (n = 0; n < p->N; n++) {
+        ddp__place_swap s;
+        ddp__place_fastest(p, label, c->locked, c->end, c->link);
+        for (k = 0; k < 2 * p->S; k++)
+            for (h = 0; h < p->S && c->end[k] >= 0; h++)
+                c->mean[(size_t)k * (size_t)p->S + (size_t)h] =
+                    ddp__place_mean(p, label, c->end[k], h);
+        s = ddp__place_best_swap(p, label, c->end, c->link, c->mean, g);
+        if (s.u < 0) break;
+        if (first < 0) first = label[s.u];
+        g = label[s.v];
+        t = label[s.u];
+        label[s.u] = label[s.v];
+        label[s.v] = t;
+        c->locked[s.u] = c->locked[s.v] = 1;
+        c->swap[n] = s;
+        sum += s.gain;
+        if (sum > most) most = sum, keep = n + 1;
+        if (g == first) {
+            n++;
+            break;
+        }
+    }
+    while (n-- > keep) {
+        t = label[c->swap[n].u];
+        label[c->swap[n].u] = label[c->swap[n].v];
+        label[c->swap[n].v] = t;
+    }
+}
+
+void ddp__place_genetic(ddp__place *p)
+{
+    size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__place_pool pool;
+    ddp__place_chain c;
+    int one, two, k, worst;
+    double cost;
+
+    memset(&c, 0, sizeof c);
+    c.locked = (char *)ddp__calloc(N, 1);
+    c.end = (int *)ddp__calloc(2 * S, sizeof(int));
+    c.link = (double *)ddp__calloc(S + 2 * S * S, sizeof(double));
+    c.swap = (ddp__place_swap *)ddp__calloc(N, sizeof *c.swap);
+    if (!c.locked || !c.end || !c.link || !c.swap)
+        p->failed = 1;
+    else
+        c.mean = c.link + S;
+    if (!p->failed && ddp__place_pool_open(p, &pool)) {
+        while (ddp__place_next(p)) {
+            ddp__place_cross(p, &pool, &one, &two);
+            ddp__place_circulate(p, &c, pool.child);
+            cost = ddp__place_judge(p, &pool);
+            for (k = 1, worst = 0; k < pool.size; k++)
+                if (pool.cost[k] > pool.cost[worst]) worst = k;
+            if (!(cost < pool.cost[worst])) continue;
+            pool.cost[worst] = cost;
+            memcpy(pool.label + (size_t)worst * N, pool.child, N * sizeof(int));
+        }
+        ddp__place_pool_close(&pool);
+    }
+    DDP_FREE(c.locked);
+    DDP_FREE(c.end);
+    DDP_FREE(c.link);
+    DDP_FREE(c.swap);
+}
