@@ -1873,6 +1873,244 @@ DDP_API ddp_status  ddp_place_solver_named(const char *name, ddp_place_solver *o
 #endif /* DDP_PLAN_PLACE_H */
 /* ==== end plan/place.h ==== */
 
+/* ==== begin plan/louvain.h ==== [plan] */
+/* Communities of a weighted graph: which devices are near each other. */
+#ifndef DDP_PLAN_LOUVAIN_H
+#define DDP_PLAN_LOUVAIN_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_modularity - Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2): L_c the
+ * weight inside c, d_c the weight at its nodes, m all weight.
+ *
+ *   weights    [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
+ *   resolution above 0; 1 = Newman's modularity; larger = smaller communities
+ *   community  [n] any numbers 0..n-1; equal = same community
+ *   out        receives Q; 0 for a graph without weight; untouched on error */
+DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolution,
+                                  const int *community, double *out, ddp_error *err);
+
+/* ddp_louvain - communities of high modularity (arguments as above).
+ *
+ *   community   [n] receives 0..communities-1, numbered by their lowest node
+ *   communities receives their number, or NULL
+ *   modularity  receives Q, or NULL
+ *
+ * Blondel et al. 2008: nodes move one by one to the neighbouring community of largest gain (ties:
+ * the lowest number; only gains beyond rounding), then communities become nodes, until nothing
+ * gains. Beyond the paper: the result is handed back to the single nodes until they gain nothing
+ * either, and where n <= 1024 the same is done in 15 seeded orders besides index order; the best
+ * Q wins, index order on ties. Nodes without weight stay alone; a disconnected graph has at least
+ * its components.
+ * Deterministic. O(n^2) per pass and n^2 doubles. Outputs untouched on error. Pure; safe from any
+ * thread. Errors: DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
+DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community,
+                               int *communities, double *modularity, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_LOUVAIN_H */
+/* ==== end plan/louvain.h ==== */
+
+/* ==== begin plan/workload.h ==== [plan] */
+/* FusionLLM's workload estimator: what an assignment of operators to devices costs. */
+#ifndef DDP_PLAN_WORKLOAD_H
+#define DDP_PLAN_WORKLOAD_H
+
+typedef struct ddp_workload_options {
+    int    microbatches; /* n_b per iteration; 0 = 1 */
+    double samples;      /* N_s per iteration; 0 = the number of micro-batches */
+    int    forward_only; /* 1 = no backward pass */
+    double state_factor; /* memory per byte of parameters; 0 = 4 (gradients, Adam's two moments),
+                            or 1 if forward only */
+} ddp_workload_options;
+
+/* A tensor that crosses devices, once per micro-batch. */
+typedef struct ddp_workload_message {
+    int    op;       /* whose result it is, or whose result's gradient */
+    int    user;     /* the first operator on the other device that takes it (a gradient is named
+                        "op-user" in the paper) */
+    int    from, to; /* devices */
+    int    gradient; /* 0 = the result, forward; 1 = its gradient, backward */
+    double bytes, seconds;
+} ddp_workload_message;
+
+/* Seconds of one micro-batch, [N] each. Owned by whoever called ddp_workload_estimate. */
+typedef struct ddp_workload {
+    int     devices;
+    double *compute_s;    /* C_p */
+    double *receive_s;    /* R_p */
+    double *memory_bytes; /* parameters and their state, results kept for backward */
+    double  latency_s;    /* Eq. 2 */
+    double  pipeline_s;   /* Eq. 3: one iteration */
+    double  throughput;   /* Eq. 4: samples per second */
+    int     messages;
+    ddp_workload_message *message; /* [messages], by op */
+} ddp_workload;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_workload_estimate - Eq. 1-4 of FusionLLM (arXiv:2410.12707) for any assignment.
+ *
+ *   device_of [ops] the device that runs each operator, 0..N-1
+ *   out       untouched on error, else freed by ddp_workload_free
+ *
+ *   C_p    sum of flops / speed[p] over the operators of p, three times that with backward
+ *   R_p    sum of delay + bytes/rate over what p receives: a producer's result once per remote
+ *          device that uses it, however many users it has there; with backward the gradient of
+ *          that result the other way, charged to the producer's device
+ *   T_lat  sum of C_p + R_p                                          Eq. 2
+ *   T_pipe T_lat + (n_b - 1) max over p of max(C_p, R_p)             Eq. 3
+ *   phi    N_s / T_pipe                                              Eq. 4
+ * Readings: the paper's "outputs of f" in R is the parent's output; reading and writing local
+ * memory costs nothing; placeholders (leaves without parameters) receive no gradient, other
+ * leaves and operators do. Memory: state_factor x parameters + what stays until backward, that is
+ * results and received results of all n_b micro-batches (of one, if forward only).
+ * O(operators + args). Pure; safe from any thread.
+ * Errors: DDP_ARG (no speeds in the network, no such device, bad costs), DDP_MEMORY. */
+DDP_API ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
+                                         const int *device_of, const ddp_workload_options *o,
+                                         ddp_workload *out, ddp_error *err);
+DDP_API void       ddp_workload_free(ddp_workload *w); /* all-zero is fine */
+
+/* ddp_speed_fit - the fraction lambda of its peak that a device reaches: S(p) = lambda S*(p).
+ *   flops, seconds [n] of measured operators; peak = S*(p) in FLOP/s
+ * Least squares through the origin of seconds on flops / peak; lambda = 1 / slope. A link's alpha
+ * and beta come from ddp_link_fit. *lambda is untouched on error.
+ * Errors: DDP_ARG (no sample, negative or not finite, nothing but zeros). */
+DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
+                                 double *lambda, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_WORKLOAD_H */
+/* ==== end plan/workload.h ==== */
+
+/* ==== begin plan/fence.h ==== [plan] */
+/* OP-Fence, FusionLLM's scheduler: a model's operators cut over unlike devices and links. */
+#ifndef DDP_PLAN_FENCE_H
+#define DDP_PLAN_FENCE_H
+
+typedef enum ddp_fence_solver {
+    DDP_FENCE_DEFAULT,    /* fence */
+    DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, exact cut */
+    DDP_FENCE_EQUAL_OPS,  /* baseline: operators / devices each, devices in index order */
+    DDP_FENCE_EQUAL_FLOPS /* baseline: the same with FLOPs, blind to speed */
+} ddp_fence_solver;
+
+/* All-zero = the defaults. Those from allow_idle on are read by OP-Fence only. */
+typedef struct ddp_fence_options {
+    ddp_fence_solver     solver;
+    ddp_workload_options work;
+    int                  no_memory;     /* 1 = the devices' memory is no limit */
+    int                  allow_idle;    /* 1 = devices may stay without an operator */
+    double               message_bytes; /* M that weighs links; 0 = the median over all cuts */
+    double               resolution;    /* of the clustering; 0 = 1 */
+} ddp_fence_options;
+
+/* Operators first .. end-1 of the list run on `device`. */
+typedef struct ddp_fence_segment {
+    int device, first, end;
+} ddp_fence_segment;
+
+typedef struct ddp_fence_plan {
+    ddp_fence_solver   solver;
+    int                devices, ops;
+    int                segments;
+    ddp_fence_segment *segment;      /* [segments] in pipeline order, none empty, all operators */
+    int               *order;        /* [N] devices along the pipeline, idle ones included */
+    int               *cluster;      /* [N] found by Louvain, 0..clusters-1 (baselines too) */
+    int                clusters;
+    int               *device_of;    /* [ops]: a placeholder is where its first user is */
+    double             message_bytes; /* M that weighed the links */
+    int                proven;       /* no cut along `order` has a smaller pipeline_s */
+    int                connected;    /* every cluster's operators form a connected sub-graph */
+    ddp_workload       work;         /* C_p, R_p, memory, messages, latency, pipeline, throughput */
+} ddp_fence_plan;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_fence - which device runs which operators.
+ *
+ *   list, net  borrowed; net->speed is needed, net->memory_bytes limits where given
+ *   out        untouched on error, else freed by ddp_fence_plan_free
+ *
+ * FusionLLM (arXiv:2410.12707) section 4 leaves open how; here, each step deterministic:
+ *  1. link weight M / (seconds for M bytes), both directions averaged; ddp_louvain
+ *  2. clusters in the order of the shortest open tour over their cheapest links
+ *  3. devices inside a cluster along a shortest path that enters and leaves at the devices of
+ *     those links (with two or more devices, never the same one)
+ *  4. consecutive segments of the list along that order: the minimum of T_pipe (Eq. 3) under
+ *     memory, with backward and skip edges exactly as ddp_workload_estimate counts them
+ *  5. 2-opt over the joined order (reversals, and swaps of two devices) on T_pipe itself with the
+ *     cut held, then a new cut, until nothing improves
+ * The order is also tried backwards and against index order, so that no baseline is better.
+ * The cut: for a cap on max(C_p, R_p) a best-first search over (operators placed, device, where
+ * results in use lie) finds the least latency, guided by a dynamic programme that is exact where
+ * no result is used beyond the next device; the cap is bisected over all values that matter. The
+ * effort is bounded by counts; if they end it, `proven` is 0 and the best found is returned.
+ * Placeholders (leaves without FLOPs and parameters, such as inputs and labels) are read where
+ * their first user runs, whatever segment their place in the list falls in.
+ *
+ * Without allow_idle every device gets an operator, as in the paper's figures.
+ * Pure; safe from any thread. Errors: DDP_ARG (bad list, network or option; fewer operators than
+ * devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: the device
+ * that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus
+ * 4 N^2 n if idle devices are allowed, beyond 1e9), DDP_MEMORY. */
+DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net,
+                             const ddp_fence_options *o, ddp_fence_plan *out, ddp_error *err);
+DDP_API void       ddp_fence_plan_free(ddp_fence_plan *plan); /* all-zero is fine */
+
+/* "fence", "equal_ops", "equal_flops"; DEFAULT gives "fence", a bad value "unknown". The inverse
+ * fails with DDP_ARG and a sentence that lists the names. */
+DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
+DDP_API ddp_status  ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_FENCE_H */
+/* ==== end plan/fence.h ==== */
+
+/* ==== begin plan/oplist_graph.h ==== [plan] */
+/* From this project's graphs to the operator lists that planners read. */
+#ifndef DDP_PLAN_OPLIST_GRAPH_H
+#define DDP_PLAN_OPLIST_GRAPH_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_graph_oplist - the operators of g, built or not, in the order in which they were added.
+ *
+ * Inputs of the graph are left out: they are read wherever they are used, so nothing of them
+ * crosses a cut. args are the operators among a node's inputs, in their order. flops is forward;
+ * output_bytes are of float32; a tied parameter counts where it is owned, so that param_bytes add
+ * up to 4 ddp_param_count. Names are "layer/operator", "layer/operator.1", ... ("operator" alone
+ * outside layers).
+ * *out is untouched on error, else freed by ddp_oplist_free and independent of g.
+ * Errors: DDP_ARG (no graph, no operators), the graph's own first error (also that of a
+ * ddp_graph_build that failed: what cannot run is read without building it), DDP_MEMORY. */
+DDP_API ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_OPLIST_GRAPH_H */
+/* ==== end plan/oplist_graph.h ==== */
+
 /* ==== begin sync/session.h ==== [sync] */
 /* The context: a training loop registers its layers and calls a few hooks; the library decides
  * when a layer is updated and what is sent when (DESIGN sections 3 to 5). */
@@ -21128,6 +21366,2039 @@ void ddp_placement_free(ddp_placement *p)
     memset(p, 0, sizeof *p);
 }
 /* ==== end plan/place.c ==== */
+
+/* ==== begin plan/louvain.c ==== [plan] */
+
+enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
+enum { DDP__LOUVAIN_TURNS = 1000 }; /* never met: should rounding make moves go round in circles */
+
+/* A level of the hierarchy: communities of the level below are its nodes. */
+typedef struct ddp__louvain {
+    int     n, size;    /* nodes of the graph, and of the level */
+    double  resolution, total; /* total = 2m */
+    double *graph;      /* [n x n] symmetric, diagonal 0 */
+    double *w;          /* [size x size] of the level; the diagonal holds twice the inner weight */
+    double *degree;     /* [size] */
+    double *inside;     /* [size] degrees of each community's members */
+    double *link;       /* [size] weight from the node at hand into each community */
+    double *pool;       /* all of the above but graph and w */
+    int    *community;  /* [size] of the level's nodes */
+    int    *flat;       /* [n] the level's node that each node of the graph is in */
+    int    *order;      /* [n] */
+    int    *number;     /* [n] scratch of the renumbering */
+    int    *best;       /* [n] */
+} ddp__louvain;
+
+static void ddp__louvain_close(ddp__louvain *g)
+{
+    DDP_FREE(g->graph);
+    DDP_FREE(g->w);
+    DDP_FREE(g->pool);
+    DDP_FREE(g->community);
+}
+
+static ddp_status ddp__louvain_open(int n, const double *weights, double resolution,
+                                    ddp__louvain *g, ddp_error *err)
+{
+    size_t N = (size_t)(n > 0 ? n : 0), i, j;
+
+    memset(g, 0, sizeof *g);
+    if (n < 1 || !weights)
+        return ddp__fail(err, DDP_ARG, "a graph of %d nodes%s has no communities", n,
+                         n < 1 ? "" : " without weights");
+    if (!(resolution > 0 && resolution <= 1e100))
+        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)",
+                         resolution);
+    for (i = 0; i < N * N; i++)
+        if (i % (N + 1) && !(weights[i] >= 0 && weights[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG,
+                             "the weight from node %zu to node %zu is %g; it must be finite and at "
+                             "least 0", i / N, i % N, weights[i]);
+    g->n = n;
+    g->resolution = resolution;
+    g->graph = (double *)ddp__calloc(N, N * sizeof(double));
+    g->w = (double *)ddp__calloc(N, N * sizeof(double));
+    g->pool = (double *)ddp__calloc(N, 3 * sizeof(double));
+    g->community = (int *)ddp__calloc(N, 5 * sizeof(int));
+    if (!g->graph || !g->w || !g->pool || !g->community) {
+        ddp__louvain_close(g);
+        return ddp__fail(err, DDP_MEMORY, "no memory for a graph of %d nodes", n);
+    }
+    g->degree = g->pool;
+    g->inside = g->pool + N;
+    g->link = g->pool + 2 * N;
+    g->flat = g->community + N;
+    g->order = g->community + 2 * N;
+    g->number = g->community + 3 * N;
+    g->best = g->community + 4 * N;
+    for (i = 0; i < N; i++)
+        for (j = 0; j < N; j++) {
+            if (i == j) continue;
+            g->graph[i * N + j] = 0.5 * weights[i * N + j] + 0.5 * weights[j * N + i];
+            g->total += g->graph[i * N + j];
+        }
+    if (g->total <= 1e150) return DDP_OK;
+    ddp__louvain_close(g);
+    return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150",
+                     g->total);
+}
+
+/* Numbers communities 0.. by their lowest node; returns how many there are. */
+static int ddp__louvain_renumber(int n, int *community, int *number)
+{
+    int i, next = 0;
+
+    for (i = 0; i < n; i++) number[i] = -1;
+    for (i = 0; i < n; i++) {
+        if (number[community[i]] < 0) number[community[i]] = next++;
+        community[i] = number[community[i]];
+    }
+    return next;
+}
+
+/* Q of a partition of the graph's nodes into `communities`. */
+static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
+{
+    size_t n = (size_t)g->n, i, j;
+    double q = 0, *inner = g->link, *ends = g->inside;
+
+    if (!(g->total > 0)) return 0;
+    for (i = 0; i < n; i++) inner[i] = ends[i] = 0;
+    for (i = 0; i < n; i++)
+        for (j = 0; j < n; j++) {
+            ends[community[i]] += g->graph[i * n + j];
+            if (community[i] == community[j]) inner[community[i]] += g->graph[i * n + j];
+        }
+    for (i = 0; i < n; i++)
+        q += inner[i] / g->total - g->resolution * (ends[i] / g->total) * (ends[i] / g->total);
+    return q;
+}
+
+/* The level whose nodes are the sets of g->flat (numbered 0..size-1). */
+static void ddp__louvain_level(ddp__louvain *g, int size)
+{
+    size_t n = (size_t)g->n, k = (size_t)size, i, j;
+
+    g->size = size;
+    for (i = 0; i < k * k; i++) g->w[i] = 0;
+    for (i = 0; i < n; i++)
+        for (j = 0; j < n; j++)
+            g->w[(size_t)g->flat[i] * k + (size_t)g->flat[j]] += g->graph[i * n + j];
+    for (i = 0; i < k; i++) {
+        g->degree[i] = 0;
+        for (j = 0; j < k; j++) g->degree[i] += g->w[i * k + j];
+    }
+}
+
+/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and
+ * improved. Returns whether anything moved. */
+static int ddp__louvain_move(ddp__louvain *g)
+{
+    int size = g->size, moved = 0, changed = 1, turn, at, i, j, own, best;
+    const double least = 1e-12 * g->total;
+    double gain, top, stay;
+
+    for (i = 0; i < size; i++) g->inside[i] = 0;
+    for (i = 0; i < size; i++) g->inside[g->community[i]] += g->degree[i];
+    for (turn = 0; changed && turn < DDP__LOUVAIN_TURNS; turn++) {
+        changed = 0;
+        for (at = 0; at < size; at++) {
+            const double *row;
+            i = g->order[at];
+            row = g->w + (size_t)i * (size_t)size;
+            if (!(g->degree[i] > 0)) continue;
+            own = g->community[i];
+            for (j = 0; j < size; j++) g->link[j] = 0;
+            for (j = 0; j < size; j++)
+                if (j != i) g->link[g->community[j]] += row[j];
+            g->inside[own] -= g->degree[i];
+            stay = g->link[own] - g->resolution * g->degree[i] * (g->inside[own] / g->total);
+            top = stay + least;
+            best = own;
+            for (j = 0; j < size; j++) {
+                if (j == own) continue;
+                gain = g->link[j] - g->resolution * g->degree[i] * (g->inside[j] / g->total);
+                if (gain > top) {
+                    top = gain;
+                    best = j;
+                }
+            }
+            g->inside[best] += g->degree[i];
+            g->community[i] = best;
+            if (best != own) changed = moved = 1;
+        }
+    }
+    return moved;
+}
+
+static void ddp__louvain_shuffle(int *order, int n, ddp_rng *r)
+{
+    int i, j, swap;
+
+    for (i = 0; i < n; i++) order[i] = i;
+    for (i = n - 1; r && i > 0; i--) {
+        j = (int)ddp_rng_below(r, (uint64_t)i + 1);
+        swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+    }
+}
+
+/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn
+ * that goes on has moved something, which raises Q; r NULL = index order. */
+static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
+{
+    int i, k, size, turn, moved = 1;
+
+    for (i = 0; i < g->n; i++) g->community[i] = i;
+    for (size = g->n, turn = 0; moved && turn < DDP__LOUVAIN_TURNS; turn++) {
+        for (i = 0; i < g->n; i++) g->flat[i] = i;
+        ddp__louvain_level(g, g->n);
+        ddp__louvain_shuffle(g->order, g->n, r);
+        moved = ddp__louvain_move(g);
+        size = ddp__louvain_renumber(g->n, g->community, g->number);
+        for (i = 0; i < g->n; i++) g->flat[i] = g->community[i];
+        for (k = 1; k;) {
+            ddp__louvain_level(g, size);
+            for (i = 0; i < size; i++) g->community[i] = i;
+            ddp__louvain_shuffle(g->order, size, r);
+            k = ddp__louvain_move(g);
+            moved |= k;
+            size = ddp__louvain_renumber(size, g->community, g->number);
+            for (i = 0; i < g->n; i++) g->flat[i] = g->community[g->flat[i]];
+        }
+        for (i = 0; i < g->n; i++) g->community[i] = g->flat[i];
+    }
+    return size;
+}
+
+ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
+                          double *out, ddp_error *err)
+{
+    ddp__louvain g;
+    int i;
+
+    DDP__TRY(ddp__louvain_open(n, weights, resolution, &g, err));
+    for (i = 0; community && i < n; i++)
+        if (community[i] < 0 || community[i] >= n) break;
+    if (community && out && i == n) *out = ddp__louvain_quality(&g, community);
+    ddp__louvain_close(&g);
+    if (!community || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
+    if (i < n)
+        return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i,
+                         community[i], n - 1);
+    return DDP_OK;
+}
+
+ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community,
+                       int *communities, double *modularity, ddp_error *err)
+{
+    double q, best = -INFINITY;
+    int i, start, size, most = 0;
+    ddp__louvain g;
+    ddp_rng r;
+
+    DDP__TRY(ddp__louvain_open(n, weights, resolution, &g, err));
+    if (!community) {
+        ddp__louvain_close(&g);
+        return ddp__fail(err, DDP_ARG, "ddp_louvain: community is NULL; it receives the result");
+    }
+    for (start = 0; start < (n <= DDP__LOUVAIN_MANY ? DDP__LOUVAIN_STARTS : 1); start++) {
+        r = ddp_rng_seed(1, (uint64_t)start);
+        size = ddp__louvain_climb(&g, start ? &r : NULL);
+        q = ddp__louvain_quality(&g, g.flat);
+        if (!(q > best + 1e-12)) continue;
+        best = q;
+        most = size;
+        for (i = 0; i < n; i++) g.best[i] = g.flat[i];
+    }
+    for (i = 0; i < n; i++) community[i] = g.best[i];
+    if (communities) *communities = most;
+    if (modularity) *modularity = best;
+    ddp__louvain_close(&g);
+    return DDP_OK;
+}
+/* ==== end plan/louvain.c ==== */
+
+/* ==== begin plan/workload_core.h ==== [plan] */
+/* Shared by the estimator and OP-Fence: who uses whose result, and the price of a transfer. */
+#ifndef DDP_PLAN_WORKLOAD_CORE_H
+#define DDP_PLAN_WORKLOAD_CORE_H
+
+/* Of one list on one network. ddp__workload_graph_open checks list, network and options. */
+typedef struct ddp__workload_graph {
+    const ddp_oplist  *list;
+    const ddp_network *net;
+    double  turns;        /* n_b - 1 */
+    double  samples;      /* N_s */
+    double  compute;      /* compute time in units of the forward pass: 1, or 3 with backward */
+    double  kept;         /* micro-batches whose results are in memory at once */
+    double  state_factor;
+    int     backward;
+    int    *users;        /* of op i: users[from[i]] .. users[from[i+1]-1], ascending, distinct */
+    int    *from;         /* [ops + 2] */
+    unsigned char *gradient; /* [ops] 1 = a remote user sends the result's gradient back */
+    int    *seen;         /* [max(N, ops)] scratch */
+} ddp__workload_graph;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
+                                            const ddp_workload_options *o, ddp__workload_graph *g,
+                                            ddp_error *err);
+DDP_LIB void       ddp__workload_graph_close(ddp__workload_graph *g);
+
+/* Seconds of one message, Tcomm of Eq. 1. */
+DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
+
+/* C_p, R_p and memory of every device, each [N], and T_lat; returns T_pipe. message (NULL = not
+ * wanted) receives the messages, *messages (NULL) their number. */
+DDP_LIB double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s,
+                                 double *receive_s, double *memory, double *latency_s,
+                                 ddp_workload_message *message, int *messages);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_WORKLOAD_CORE_H */
+/* ==== end plan/workload_core.h ==== */
+
+/* ==== begin plan/workload.c ==== [plan] */
+
+static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o,
+                                              ddp_error *err)
+{
+    size_t at;
+    int d, to;
+
+    DDP__TRY(ddp_network_check(net, err));
+    if (o->microbatches < 0 || o->microbatches > 1000000000)
+        return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are",
+                         o->microbatches);
+    if (!(o->samples >= 0 && o->samples <= 1e100))
+        return ddp__fail(err, DDP_ARG, "%g samples per iteration are impossible; 0 = one per "
+                         "micro-batch", o->samples);
+    if (!(o->state_factor >= 0 && o->state_factor <= 1e6))
+        return ddp__fail(err, DDP_ARG, "state_factor is %g; it must be from 0 (= default) to 1e6",
+                         o->state_factor);
+    if (!net->speed)
+        return ddp__fail(err, DDP_ARG, "the network has no speeds; give \"tflops\" for every "
+                         "device or group, what it reaches rather than its peak");
+    for (d = 0; d < net->devices; d++) { /* so that no quotient overflows */
+        if (!(net->speed[d] >= 1e-100 && net->speed[d] <= 1e100))
+            return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be from "
+                             "1e-100 to 1e100", d, net->speed[d]);
+        for (to = 0; to < net->devices; to++) {
+            at = (size_t)d * (size_t)net->devices + (size_t)to;
+            if (to != d && (net->rate[at] < 1e-100 || net->delay_s[at] > 1e100))
+                return ddp__fail(err, DDP_ARG, "the link from device %d to device %d (%g s, %g "
+                                 "bytes/s) is beyond 1e100 s, or 1e100 s per byte", d, to,
+                                 net->delay_s[at], net->rate[at]);
+        }
+    }
+    return DDP_OK;
+}
+
+void ddp__workload_graph_close(ddp__workload_graph *g)
+{
+    DDP_FREE(g->users);
+    DDP_FREE(g->from);
+    DDP_FREE(g->gradient);
+    DDP_FREE(g->seen);
+    memset(g, 0, sizeof *g);
+}
+
+/* Users of each result, without repetitions, in ascending order. from [ops + 2] is all-zero. */
+static void ddp__workload_users(ddp__workload_graph *g)
+{
+    const ddp_oplist *list = g->list;
+    int i, k, u, turn;
+
+    for (turn = 0; turn < 2; turn++) { /* count, then place: from[u + 1] runs from start to end */
+        for (i = 0; i < list->count; i++) g->seen[i] = -1;
+        for (i = 0; i < list->count; i++)
+            for (k = 0; k < list->op[i].arg_count; k++) {
+                u = list->op[i].args[k];
+                if (g->seen[u] == i) continue;
+                g->seen[u] = i;
+                if (turn) g->users[g->from[u + 1]++] = i;
+                else g->from[u + 2]++;
+            }
+        for (i = 0; !turn && i < list->count; i++) g->from[i + 2] += g->from[i + 1];
+    }
+}
+
+ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
+                                    const ddp_workload_options *o, ddp__workload_graph *g,
+                                    ddp_error *err)
+{
+    size_t edges = 0;
+    int i, n;
+
+    memset(g, 0, sizeof *g);
+    DDP__TRY(ddp_oplist_check(list, err));
+    DDP__TRY(ddp__workload_options_check(net, o, err));
+    n = list->count;
+    for (i = 0; i < n; i++) edges += (size_t)list->op[i].arg_count;
+    if (edges > INT_MAX)
+        return ddp__fail(err, DDP_UNSUPPORTED, "%zu args are too many; at most %d", edges, INT_MAX);
+    g->list = list;
+    g->net = net;
+    g->turns = o->microbatches > 1 ? o->microbatches - 1 : 0;
+    g->samples = o->samples > 0 ? o->samples : g->turns + 1;
+    g->backward = !o->forward_only;
+    g->compute = g->backward ? 3 : 1;
+    g->kept = g->backward ? g->turns + 1 : 1;
+    g->state_factor = o->state_factor > 0 ? o->state_factor : g->backward ? 4 : 1;
+    g->users = (int *)ddp__calloc(edges, sizeof(int));
+    g->from = (int *)ddp__calloc((size_t)n + 2, sizeof(int));
+    g->gradient = (unsigned char *)ddp__calloc((size_t)n, 1);
+    g->seen = (int *)ddp__calloc((size_t)(n > net->devices ? n : net->devices), sizeof(int));
+    if (!g->users || !g->from || !g->gradient || !g->seen) {
+        ddp__workload_graph_close(g);
+        return ddp__fail(err, DDP_MEMORY, "no memory to estimate %d operators", n);
+    }
+    ddp__workload_users(g);
+    for (i = 0; i < n; i++)
+        g->gradient[i] = (unsigned char)(g->backward && (list->op[i].arg_count > 0 ||
+                                                         list->op[i].param_bytes > 0));
+    return DDP_OK;
+}
+
+double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes)
+{
+    size_t at = (size_t)from * (size_t)net->devices + (size_t)to;
+
+    return net->delay_s[at] + bytes / net->rate[at];
+}
+
+static void ddp__workload_message_add(ddp_workload_message *message, int *count, int op, int user,
+                                      int from, int to, int gradient, double bytes, double seconds)
+{
+    if (message) {
+        ddp_workload_message *m = &message[*count];
+        m->op = op;
+        m->user = user;
+        m->from = from;
+        m->to = to;
+        m->gradient = gradient;
+        m->bytes = bytes;
+        m->seconds = seconds;
+    }
+    ++*count;
+}
+
+double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s,
+                         double *receive_s, double *memory, double *latency_s,
+                         ddp_workload_message *message, int *messages)
+{
+    const ddp_network *net = g->net;
+    double worst = 0, latency = 0, seconds;
+    int i, k, d, there, count = 0;
+
+    for (d = 0; d < net->devices; d++) {
+        compute_s[d] = receive_s[d] = memory[d] = 0;
+        g->seen[d] = -1;
+    }
+    for (i = 0; i < g->list->count; i++) {
+        const ddp_oplist_entry *e = &g->list->op[i];
+        d = device_of[i];
+        compute_s[d] += e->flops;
+        memory[d] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
+        for (k = g->from[i]; k < g->from[i + 1]; k++) {
+            there = device_of[g->users[k]];
+            if (there == d || g->seen[there] == i) continue;
+            g->seen[there] = i;
+            seconds = ddp__workload_transfer(net, d, there, e->output_bytes);
+            receive_s[there] += seconds;
+            memory[there] += g->kept * e->output_bytes;
+            ddp__workload_message_add(message, &count, i, g->users[k], d, there, 0, e->output_bytes,
+                                      seconds);
+            if (!g->gradient[i]) continue;
+            seconds = ddp__workload_transfer(net, there, d, e->output_bytes);
+            receive_s[d] += seconds;
+            ddp__workload_message_add(message, &count, i, g->users[k], there, d, 1, e->output_bytes,
+                                      seconds);
+        }
+    }
+    for (d = 0; d < net->devices; d++) {
+        compute_s[d] *= g->compute / net->speed[d];
+        latency += compute_s[d] + receive_s[d];
+        if (compute_s[d] > worst) worst = compute_s[d];
+        if (receive_s[d] > worst) worst = receive_s[d];
+    }
+    if (messages) *messages = count;
+    *latency_s = latency;
+    return latency + g->turns * worst;
+}
+
+void ddp_workload_free(ddp_workload *w)
+{
+    if (!w) return;
+    DDP_FREE(w->compute_s);
+    DDP_FREE(w->receive_s);
+    DDP_FREE(w->memory_bytes);
+    DDP_FREE(w->message);
+    memset(w, 0, sizeof *w);
+}
+
+static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_of, ddp_workload *w,
+                                     ddp_error *err)
+{
+    size_t N = (size_t)g->net->devices;
+    int i;
+
+    for (i = 0; i < g->list->count; i++)
+        if (device_of[i] < 0 || device_of[i] >= g->net->devices)
+            return ddp__fail(err, DDP_ARG, "operator %d is assigned to device %d; devices run from "
+                             "0 to %d", i, device_of[i], g->net->devices - 1);
+    w->devices = g->net->devices;
+    w->compute_s = (double *)ddp__calloc(N, sizeof(double));
+    w->receive_s = (double *)ddp__calloc(N, sizeof(double));
+    w->memory_bytes = (double *)ddp__calloc(N, sizeof(double));
+    if (!w->compute_s || !w->receive_s || !w->memory_bytes)
+        return ddp__fail(err, DDP_MEMORY, "no memory to estimate %d devices", w->devices);
+    w->pipeline_s = ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes,
+                                      &w->latency_s, NULL, &w->messages);
+    w->message = (ddp_workload_message *)ddp__calloc((size_t)w->messages, sizeof *w->message);
+    if (!w->message)
+        return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d messages", w->messages);
+    w->pipeline_s = ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes,
+                                      &w->latency_s, w->message, NULL);
+    if (!(w->pipeline_s > 0 && w->pipeline_s <= DBL_MAX))
+        return ddp__fail(err, DDP_NUMERIC, "an iteration takes %g s; the operators need FLOPs or "
+                         "bytes, and sums that a double holds", w->pipeline_s);
+    w->throughput = g->samples / w->pipeline_s;
+    return DDP_OK;
+}
+
+ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
+                                 const int *device_of, const ddp_workload_options *o,
+                                 ddp_workload *out, ddp_error *err)
+{
+    ddp__workload_graph g;
+    ddp_workload w;
+    ddp_status status;
+
+    if (!device_of || !o || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are "
+                         "needed");
+    memset(&w, 0, sizeof w);
+    DDP__TRY(ddp__workload_graph_open(list, net, o, &g, err));
+    status = ddp__workload_fill(&g, device_of, &w, err);
+    ddp__workload_graph_close(&g);
+    if (status == DDP_OK) *out = w;
+    else ddp_workload_free(&w);
+    return status;
+}
+
+ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
+                         double *lambda, ddp_error *err)
+{
+    double xx = 0, xy = 0, x, value;
+    int i;
+
+    if (n < 1 || !flops || !seconds || !lambda)
+        return ddp__fail(err, DDP_ARG, "%d measured operators are too few to fit a speed; 1 or "
+                         "more", n);
+    if (!(peak > 0 && peak <= 1e100))
+        return ddp__fail(err, DDP_ARG, "the peak is %g FLOP/s; it must be positive", peak);
+    for (i = 0; i < n; i++) {
+        if (!(flops[i] >= 0 && flops[i] <= 1e100) || !(seconds[i] >= 0 && seconds[i] <= 1e100))
+            return ddp__fail(err, DDP_ARG, "sample %d (%g FLOPs in %g s) must be finite and at "
+                             "least 0", i, flops[i], seconds[i]);
+        x = flops[i] / peak;
+        xx += x * x;
+        xy += x * seconds[i];
+    }
+    value = xx / xy;
+    if (!(value > 0 && value <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "%d samples without FLOPs or without time fit no speed", n);
+    *lambda = value;
+    return DDP_OK;
+}
+/* ==== end plan/workload.c ==== */
+
+/* ==== begin plan/fence_core.h ==== [plan] */
+/* Shared by the parts of OP-Fence: the operators as a tape to be cut, and a device sequence. */
+#ifndef DDP_PLAN_FENCE_CORE_H
+#define DDP_PLAN_FENCE_CORE_H
+
+enum { DDP__FENCE_AGES = 8 };
+
+/* A result that lies before a cut and is used behind it. */
+typedef struct ddp__fence_live {
+    int op;
+    int next; /* its first user at or behind the cut */
+} ddp__fence_live;
+
+/* Operators 0..n-1; cut a lies before operator a. */
+typedef struct ddp__fence_tape {
+    ddp__workload_graph graph;
+    int              n;
+    int             *home;   /* [n] whose segment holds a result: its own, or its first user's */
+    double          *flops;  /* [n+1] before cut a, times 3 with backward */
+    double          *memory; /* [n+1] bytes before cut a; what is received comes on top */
+    int             *from;   /* [n+2] live results of cut a: live[from[a]] .. live[from[a+1]-1], */
+    ddp__fence_live *live;   /*       by next user, then by operator */
+    int             *oldest; /* [n+1] least home of the live results of cut a, n = none */
+    int              width;  /* most live results of any cut, at least 1 */
+} ddp__fence_tape;
+
+/* A cut of the tape over a device sequence: position k runs [first[k], end[k]). */
+typedef struct ddp__fence_cut {
+    int    *first, *end; /* [positions] */
+    double  pipeline_s;  /* infinity = none found */
+    int     proven;
+    double  work;        /* elementary steps so far, over all orders */
+} ddp__fence_cut;
+
+/* Links and devices in the order of a sequence: [positions], or [positions x positions] with the
+ * sender as row. */
+typedef struct ddp__fence_line {
+    const ddp__fence_tape *tape;
+    int     positions, idle;     /* idle: positions may stay empty */
+    int     ages;                /* DDP__FENCE_AGES, or 2 if idle: an age names no position then */
+    double *pace;                /* seconds per FLOP */
+    double *limit;               /* bytes */
+    double *delay, *slope;       /* a message takes delay + slope x bytes */
+    double *to_delay, *to_slope; /* [k, q] least over the positions up to k, to position q */
+    double *of_delay, *of_slope; /* [k, q] the same from position q */
+    double *least;               /* [positions] every segment there receives so many seconds */
+    double *bound;               /* [ages, positions + 1, n + 1], see ddp__fence_bound */
+    double *ahead;               /* [2, ages, n + 1] scratch */
+    double *part;                /* [width + 1] scratch */
+} ddp__fence_line;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
+                                        const ddp_workload_options *o, ddp__fence_tape *t,
+                                        ddp_error *err);
+DDP_LIB void       ddp__fence_tape_close(ddp__fence_tape *t);
+/* The median over all cuts of the bytes that cross: what a link has to carry as a rule. */
+DDP_LIB ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err);
+
+/* cluster [N] and order [N] for messages of `bytes`: steps 1-3 of ddp_fence. */
+DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward,
+                                    double resolution, int *cluster, int *clusters, int *order,
+                                    ddp_error *err);
+
+DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle,
+                                        int no_memory, ddp__fence_line *line, ddp_error *err);
+DDP_LIB void       ddp__fence_line_close(ddp__fence_line *line);
+
+/* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none)
+ * with max(C, R) < cap costs less latency; infinity = there is none. The oldest live result lies
+ * in the segment that is `age` segments before the last one (the highest age: or further back);
+ * age 0 = the last one holds them all. Adds its steps to *work. */
+DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
+
+/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4).
+ * DDP_FAILED if no cut fits into memory. */
+DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle,
+                                       int no_memory, ddp__fence_cut *cut, int *improved,
+                                       ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_FENCE_CORE_H */
+/* ==== end plan/fence_core.h ==== */
+
+/* ==== begin plan/fence_tape.c ==== [plan] */
+
+/* The operator list as a tape: prefix sums, and what is live at each cut. */
+
+void ddp__fence_tape_close(ddp__fence_tape *t)
+{
+    ddp__workload_graph_close(&t->graph);
+    DDP_FREE(t->home);
+    DDP_FREE(t->flops);
+    DDP_FREE(t->memory);
+    DDP_FREE(t->from);
+    DDP_FREE(t->live);
+    DDP_FREE(t->oldest);
+    memset(t, 0, sizeof *t);
+}
+
+/* Live results at each cut, counted (t->live NULL) or written; `active` [n] and `next` [n] are
+ * scratch. A result becomes live behind its home and ends with its last user. */
+static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const int *born_from,
+                                   int *active, int *next)
+{
+    const ddp__workload_graph *g = &t->graph;
+    ddp__fence_live *live, swap;
+    size_t total = 0;
+    int a, i, j, u, count = 0, kept;
+
+    for (a = 1; a < t->n; a++) {
+        for (i = born_from[a - 1]; i < born_from[a]; i++) {
+            u = born[i];
+            next[u] = g->from[u];
+            active[count++] = u;
+        }
+        for (i = kept = 0; i < count; i++) {
+            u = active[i];
+            while (next[u] < g->from[u + 1] && g->users[next[u]] < a) next[u]++;
+            if (next[u] < g->from[u + 1]) active[kept++] = u;
+        }
+        count = kept;
+        if (count > t->width) t->width = count;
+        if (t->live) {
+            live = t->live + t->from[a];
+            for (i = 0; i < count; i++) {
+                live[i].op = active[i];
+                live[i].next = g->users[next[active[i]]];
+                for (j = i; j > 0 && (live[j - 1].next > live[j].next ||
+                                      (live[j - 1].next == live[j].next &&
+                                       live[j - 1].op > live[j].op)); j--) {
+                    swap = live[j];
+                    live[j] = live[j - 1];
+                    live[j - 1] = swap;
+                }
+            }
+        }
+        total += (size_t)count;
+        if (total > INT_MAX / 2) break;
+        t->from[a + 1] = (int)total;
+    }
+    return total;
+}
+
+static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_error *err)
+{
+    const ddp__workload_graph *g = &t->graph;
+    const ddp_oplist *list = g->list;
+    int *born = scratch, *born_from = scratch + t->n, *active = scratch + 2 * t->n + 2;
+    int *next = scratch + 3 * t->n + 2;
+    size_t total;
+    int i, a;
+
+    for (i = 0; i < t->n; i++) {
+        const ddp_oplist_entry *e = &list->op[i];
+        int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0);
+        t->home[i] = data && g->from[i] < g->from[i + 1] ? g->users[g->from[i]] : i;
+        t->flops[i + 1] += g->compute * e->flops;
+        t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
+        born_from[t->home[i] + 1]++;
+    }
+    for (i = 0; i < t->n; i++) {
+        t->flops[i + 1] += t->flops[i];
+        t->memory[i + 1] += t->memory[i];
+        born_from[i + 1] += born_from[i];
+        next[i] = born_from[i];
+    }
+    for (i = 0; i < t->n; i++) born[next[t->home[i]]++] = i;
+    total = ddp__fence_tape_live(t, born, born_from, active, next);
+    if (total > INT_MAX / 2)
+        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d "
+                         "operators; merge operators", t->n);
+    t->live = (ddp__fence_live *)ddp__calloc(total, sizeof *t->live);
+    if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    ddp__fence_tape_live(t, born, born_from, active, next);
+    t->from[t->n + 1] = t->from[t->n];
+    for (a = 0; a <= t->n; a++) {
+        t->oldest[a] = t->n;
+        for (i = t->from[a]; i < t->from[a + 1]; i++)
+            if (t->home[t->live[i].op] < t->oldest[a]) t->oldest[a] = t->home[t->live[i].op];
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
+                                const ddp_workload_options *o, ddp__fence_tape *t, ddp_error *err)
+{
+    ddp_status status;
+    size_t n;
+    int *scratch;
+
+    memset(t, 0, sizeof *t);
+    DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
+    t->n = list->count;
+    t->width = 1;
+    n = (size_t)t->n;
+    t->home = (int *)ddp__calloc(n, sizeof(int));
+    t->flops = (double *)ddp__calloc(n + 1, sizeof(double));
+    t->memory = (double *)ddp__calloc(n + 1, sizeof(double));
+    t->from = (int *)ddp__calloc(n + 2, sizeof(int));
+    t->oldest = (int *)ddp__calloc(n + 1, sizeof(int));
+    scratch = (int *)ddp__calloc(4 * n + 2, sizeof(int));
+    if (t->home && t->flops && t->memory && t->from && t->oldest && scratch)
+        status = ddp__fence_tape_fill(t, scratch, err);
+    else status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    DDP_FREE(scratch);
+    if (status != DDP_OK) ddp__fence_tape_close(t);
+    return status;
+}
+
+static int ddp__fence_by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)
+{
+    double *bytes = (double *)ddp__calloc((size_t)t->n, sizeof *bytes);
+    int a, i;
+
+    if (!bytes) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    for (a = 1; a < t->n; a++)
+        for (i = t->from[a]; i < t->from[a + 1]; i++)
+            bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
+    qsort(bytes, (size_t)(t->n - 1), sizeof *bytes, ddp__fence_by_size);
+    *out = t->n > 1 ? bytes[(t->n - 1) / 2] : 0;
+    DDP_FREE(bytes);
+    return DDP_OK;
+}
+/* ==== end plan/fence_tape.c ==== */
+
+/* ==== begin plan/fence_order.c ==== [plan] */
+
+/* Clusters of near devices, and the order in which a pipeline visits them. */
+
+typedef struct ddp__fence_map {
+    int     devices, clusters;
+    double *hop;     /* [N x N] seconds that a boundary costs between two devices */
+    double *weight;  /* [N x N] bytes per second of a typical message */
+    double *cost;    /* [N x N] scratch for the tours */
+    int    *member;  /* [N] devices by cluster */
+    int    *from;    /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
+    int    *tour;    /* [N] */
+    int    *entry, *leave; /* [N] per place in the tour of clusters: a device, -1 = free */
+} ddp__fence_map;
+
+static void ddp__fence_map_close(ddp__fence_map *m)
+{
+    DDP_FREE(m->hop);
+    DDP_FREE(m->from);
+}
+
+static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int backward,
+                                      ddp__fence_map *m, ddp_error *err)
+{
+    size_t N = (size_t)net->devices, i, j;
+
+    memset(m, 0, sizeof *m);
+    m->devices = net->devices;
+    m->hop = (double *)ddp__calloc(3 * N, N * sizeof(double));
+    m->from = (int *)ddp__calloc(5 * N + 1, sizeof(int));
+    if (!m->hop || !m->from) {
+        ddp__fence_map_close(m);
+        return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
+    }
+    m->weight = m->hop + N * N;
+    m->cost = m->hop + 2 * N * N;
+    m->member = m->from + N + 1;
+    m->tour = m->from + 2 * N + 1;
+    m->entry = m->from + 3 * N + 1;
+    m->leave = m->from + 4 * N + 1;
+    for (i = 0; i < N; i++)
+        for (j = 0; j < N; j++) {
+            double there, back;
+            if (i == j) continue;
+            there = ddp__workload_transfer(net, (int)i, (int)j, bytes);
+            back = ddp__workload_transfer(net, (int)j, (int)i, bytes);
+            m->hop[i * N + j] = backward ? there + back : there;
+            m->weight[i * N + j] = 2 * bytes / (there + back);
+        }
+    return DDP_OK;
+}
+
+static void ddp__fence_map_members(ddp__fence_map *m, const int *cluster)
+{
+    int c, d, at = 0;
+
+    for (c = 0; c < m->clusters; c++) {
+        m->from[c] = at;
+        for (d = 0; d < m->devices; d++)
+            if (cluster[d] == c) m->member[at++] = d;
+    }
+    m->from[m->clusters] = at;
+}
+
+/* The cheapest link from cluster a to cluster b that does not leave from device `not_this`. */
+static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_this, int *leave,
+                              int *enter)
+{
+    double best = INFINITY, hop;
+    int i, j;
+
+    *leave = *enter = -1;
+    for (i = m->from[a]; i < m->from[a + 1]; i++)
+        for (j = m->from[b]; j < m->from[b + 1]; j++) {
+            hop = m->hop[(size_t)m->member[i] * (size_t)m->devices + (size_t)m->member[j]];
+            if (m->member[i] == not_this || !(hop < best)) continue;
+            best = hop;
+            *leave = m->member[i];
+            *enter = m->member[j];
+        }
+    return best;
+}
+
+/* m->tour: the clusters in order, and where each is entered and left. */
+static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
+{
+    double length;
+    int a, b, k, leave, enter, alone;
+
+    for (a = 0; a < m->clusters; a++)
+        for (b = 0; b < m->clusters; b++)
+            m->cost[(size_t)a * (size_t)m->clusters + (size_t)b] =
+                a == b ? 0 : ddp__fence_link(m, a, b, -1, &leave, &enter);
+    DDP__TRY(ddp_tour_open(m->clusters, m->cost, -1, -1, m->tour, &length, err));
+    m->entry[0] = -1;
+    for (k = 0; k + 1 < m->clusters; k++) {
+        a = m->tour[k];
+        alone = m->from[a + 1] - m->from[a] == 1;
+        ddp__fence_link(m, a, m->tour[k + 1], alone ? -1 : m->entry[k], &m->leave[k],
+                        &m->entry[k + 1]);
+    }
+    m->leave[m->clusters - 1] = -1;
+    return DDP_OK;
+}
+
+/* The devices of the k-th cluster of the tour along a shortest path, into order. */
+static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_error *err)
+{
+    const int *member = m->member + m->from[m->tour[k]];
+    int size = m->from[m->tour[k] + 1] - m->from[m->tour[k]], i, j, first = -1, last = -1;
+    double length;
+
+    if (size == 1) {
+        order[0] = member[0];
+        return DDP_OK;
+    }
+    for (i = 0; i < size; i++) {
+        if (member[i] == m->entry[k]) first = i;
+        if (member[i] == m->leave[k]) last = i;
+        for (j = 0; j < size; j++)
+            m->cost[(size_t)i * (size_t)size + (size_t)j] =
+                m->hop[(size_t)member[i] * (size_t)m->devices + (size_t)member[j]];
+    }
+    DDP__TRY(ddp_tour_open(size, m->cost, first, last, order, &length, err));
+    for (i = 0; i < size; i++) order[i] = member[order[i]];
+    return DDP_OK;
+}
+
+ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution,
+                            int *cluster, int *clusters, int *order, ddp_error *err)
+{
+    ddp__fence_map m;
+    ddp_status status;
+    int k, at = 0;
+
+    DDP__TRY(ddp__fence_map_open(net, bytes, backward, &m, err));
+    status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
+    if (status == DDP_OK && order) {
+        ddp__fence_map_members(&m, cluster);
+        status = ddp__fence_tour(&m, err);
+        for (k = 0; k < m.clusters && status == DDP_OK; k++) {
+            status = ddp__fence_path(&m, k, order + at, err);
+            at += m.from[m.tour[k] + 1] - m.from[m.tour[k]];
+        }
+    }
+    *clusters = m.clusters;
+    ddp__fence_map_close(&m);
+    return status;
+}
+/* ==== end plan/fence_order.c ==== */
+
+/* ==== begin plan/fence_bound.c ==== [plan] */
+
+/* What the rest of a cut must cost at least. Where every result is used at the next position at
+ * the latest, the bound is the exact least latency (under the cap but for sums of what one device
+ * receives from several), and also where one result at a time is used further on: how many segments
+ * ago it was made is known. Of other results the cheapest place is taken. */
+
+void ddp__fence_line_close(ddp__fence_line *line)
+{
+    DDP_FREE(line->pace);
+    DDP_FREE(line->bound);
+    memset(line, 0, sizeof *line);
+}
+
+/* What each position receives at least: where none may stay empty, every segment but the first
+ * begins at some cut and takes what its first operator needs. */
+static void ddp__fence_line_least(ddp__fence_line *line)
+{
+    const ddp__fence_tape *t = line->tape;
+    double bytes = INFINITY, own;
+    int a, i, k, P = line->positions;
+    size_t at;
+
+    for (a = 1; a < t->n; a++) {
+        for (own = -1, i = t->from[a]; i < t->from[a + 1] && t->live[i].next == a; i++)
+            own = fmax(own, 0) + t->graph.list->op[t->live[i].op].output_bytes;
+        bytes = fmin(bytes, own);
+    }
+    for (k = 1; k < P && !line->idle && bytes >= 0; k++) {
+        at = (size_t)(k - 1) * (size_t)P + (size_t)k;
+        line->least[k] = line->to_delay[at] + line->to_slope[at] * bytes;
+    }
+}
+
+ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle,
+                                int no_memory, ddp__fence_line *line, ddp_error *err)
+{
+    const ddp_network *net = t->graph.net;
+    size_t P = (size_t)net->devices, n = (size_t)t->n, i, j, at, link;
+    double *x;
+
+    memset(line, 0, sizeof *line);
+    line->tape = t;
+    line->positions = net->devices;
+    line->idle = idle;
+    line->ages = idle ? 2 : DDP__FENCE_AGES;
+    x = line->pace = (double *)ddp__calloc(3 * P + 6 * P * P, sizeof(double));
+    line->bound = (double *)ddp__calloc(
+        DDP__FENCE_AGES * (P + 3) * (n + 1) + (size_t)t->width + 1, sizeof(double));
+    if (!x || !line->bound) {
+        ddp__fence_line_close(line);
+        return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
+                         net->devices);
+    }
+    line->limit = x + P;
+    line->least = x + 2 * P;
+    line->delay = x + 3 * P;
+    line->slope = line->delay + P * P;
+    line->to_delay = line->slope + P * P;
+    line->to_slope = line->to_delay + P * P;
+    line->of_delay = line->to_slope + P * P;
+    line->of_slope = line->of_delay + P * P;
+    line->ahead = line->bound + DDP__FENCE_AGES * (P + 1) * (n + 1);
+    line->part = line->ahead + 2 * DDP__FENCE_AGES * (n + 1);
+    for (i = 0; i < P; i++) {
+        line->pace[i] = 1 / net->speed[order[i]];
+        line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;
+        for (j = 0; j < P; j++) {
+            if (i == j) continue;
+            at = i * P + j;
+            link = (size_t)order[i] * P + (size_t)order[j];
+            line->delay[at] = net->delay_s[link];
+            line->slope[at] = 1 / net->rate[link];
+        }
+    }
+    for (i = 0; i < P; i++)
+        for (j = i + 1; j < P; j++) {
+            at = i * P + j;
+            line->to_delay[at] = i ? fmin(line->to_delay[at - P], line->delay[at])
+                                   : line->delay[at];
+            line->to_slope[at] = i ? fmin(line->to_slope[at - P], line->slope[at])
+                                   : line->slope[at];
+            link = j * P + i;
+            line->of_delay[at] = i ? fmin(line->of_delay[at - P], line->delay[link])
+                                   : line->delay[link];
+            line->of_slope[at] = i ? fmin(line->of_slope[at - P], line->slope[link])
+                                   : line->slope[link];
+        }
+    ddp__fence_line_least(line);
+    return DDP_OK;
+}
+
+/* Seconds to hand result u from position j to q, and its gradient back. */
+static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
+{
+    size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q;
+    size_t of = (size_t)q * P + (size_t)j;
+    double bytes = line->tape->graph.list->op[u].output_bytes;
+    double seconds = line->delay[to] + line->slope[to] * bytes;
+
+    if (line->tape->graph.gradient[u]) seconds += line->delay[of] + line->slope[of] * bytes;
+    return seconds;
+}
+
+/* The least of it for a result that lies at position k or before, where k ends at a cut `back`
+ * operators behind the result. */
+static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
+{
+    size_t at = (size_t)k * (size_t)line->positions + (size_t)q;
+    double bytes, seconds;
+    int j;
+
+    if (line->idle) {
+        bytes = line->tape->graph.list->op[u].output_bytes;
+        seconds = line->to_delay[at] + line->to_slope[at] * bytes;
+        if (line->tape->graph.gradient[u])
+            seconds += line->of_delay[at] + line->of_slope[at] * bytes;
+        return seconds;
+    }
+    seconds = INFINITY; /* no position is empty, so it is at most `back` positions behind k */
+    for (j = k > back ? k - back : 0; j <= k; j++)
+        seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
+    return seconds;
+}
+
+/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result is of that
+ * age, and uses exactly the first i live results; its own computing included. Returns how many
+ * parts there are; `last` is the furthest cut that cap and memory allow. */
+static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int last, double *work)
+{
+    const ddp__fence_tape *t = line->tape;
+    const ddp__fence_live *live = t->live + t->from[a];
+    int older = age + 1 < line->ages ? age + 1 : age;
+    const double *fresh = line->ahead, *same = fresh + (size_t)older * ((size_t)t->n + 1);
+    const double *other = same + DDP__FENCE_AGES * ((size_t)t->n + 1);
+    int count = t->from[a + 1] - t->from[a], i, b = a + 1, end;
+    double least, rest;
+
+    for (i = 0; i <= count && b <= last; i++) {
+        end = i < count && live[i].next < last ? live[i].next : last;
+        least = INFINITY;
+        *work += end - b + 1;
+        for (; b <= end; b++) {
+            rest = a <= t->oldest[b] ? fresh[b] : t->oldest[b] == t->oldest[a] ? same[b] : other[b];
+            least = rest < least ? rest : least;
+        }
+        line->part[i] = least - t->flops[a] * line->pace[q];
+    }
+    return i;
+}
+
+/* Seconds to hand the oldest live result u of cut a, of that age, from before position k to q. */
+static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, int u, int back,
+                                     int age)
+{
+    if (age > k) return INFINITY;
+    if (age == line->ages - 1)
+        return ddp__fence_pair_least(line, k - age, q, u, back - age);
+    return ddp__fence_pair(line, k - age, q, u);
+}
+
+/* The least rest from (k, cut a) on if the next segment is on q. */
+static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age,
+                              int parts)
+{
+    const ddp__fence_tape *t = line->tape;
+    const ddp__fence_live *live = t->live + t->from[a];
+    size_t to = (size_t)k * (size_t)line->positions + (size_t)q;
+    size_t of = (size_t)q * (size_t)line->positions + (size_t)k;
+    double best = INFINITY, sum = 0, there = 0, back = line->least[k], bytes;
+    int i, u, home;
+
+    for (i = 0; i < parts; i++) {
+        if (sum + line->part[i] < best) best = sum + line->part[i];
+        if (i + 1 == parts) break;
+        u = live[i].op;
+        home = t->home[u];
+        if (age > 0 && home == t->oldest[a]) {
+            sum += ddp__fence_pair_oldest(line, k, q, u, a - 1 - home, age);
+        } else if (age > 0 && home < a - 1) {
+            sum += ddp__fence_pair_least(line, k, q, u, a - 1 - home);
+        } else {
+            bytes = t->graph.list->op[u].output_bytes;
+            there += line->delay[to] + line->slope[to] * bytes;
+            if (t->graph.gradient[u]) back += line->delay[of] + line->slope[of] * bytes;
+            if (!(there < cap) || !(back < cap)) break;
+            sum += ddp__fence_pair(line, k, q, u);
+        }
+    }
+    return best;
+}
+
+/* ahead[age, b] = the rest from (q, cut b) on plus the computing up to b at q's pace; in the second
+ * half its least over the ages from 1 to that one. */
+static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
+{
+    const ddp__fence_tape *t = line->tape;
+    size_t row = (size_t)t->n + 1, b;
+    int age;
+
+    for (age = 0; age < line->ages; age++) {
+        const double *bound = line->bound +
+                              row * ((size_t)age * ((size_t)line->positions + 1) + (size_t)q + 1);
+        double *ahead = line->ahead + row * (size_t)age, *least = ahead + row * DDP__FENCE_AGES;
+        for (b = 0; b < row; b++) {
+            ahead[b] = t->flops[b] * line->pace[q] + bound[b];
+            least[b] = age > 1 && least[b - row] < ahead[b] ? least[b - row] : ahead[b];
+        }
+    }
+}
+
+void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
+{
+    const ddp__fence_tape *t = line->tape;
+    int n = t->n, P = line->positions, q, k, a, age, last, parts;
+    size_t row = (size_t)n + 1, whole = row * ((size_t)P + 1), at;
+    double rest;
+
+    for (at = 0; at < DDP__FENCE_AGES * whole; at++) line->bound[at] = INFINITY;
+    for (q = line->idle ? 0 : P - 1; q < P; q++) line->bound[row * ((size_t)q + 1) + (size_t)n] = 0;
+    for (q = P - 1; q >= 0; q--) {
+        ddp__fence_look_ahead(line, q);
+        for (a = last = 0; a < n; a++) {
+            if (last < a) last = a;
+            while (last < n && (t->flops[last + 1] - t->flops[a]) * line->pace[q] < cap &&
+                   t->memory[last + 1] - t->memory[a] <= line->limit[q])
+                last++;
+            /* every segment holds an operator; where nothing is live the oldest is n: age 0 only */
+            for (age = 0; age < line->ages && (age == 0 || age <= a - 1 - t->oldest[a]); age++) {
+                parts = ddp__fence_parts(line, q, a, age, last, work);
+                if (a == 0) {
+                    if ((line->idle || q == 0) && parts && line->part[0] < line->bound[0])
+                        line->bound[0] = line->part[0];
+                    continue;
+                }
+                for (k = line->idle ? 0 : q > 0 ? q - 1 : 0; k < q; k++) {
+                    at = whole * (size_t)age + row * (size_t)(k + 1) + (size_t)a;
+                    rest = ddp__fence_step(line, cap, k, q, a, age, parts);
+                    if (rest < line->bound[at]) line->bound[at] = rest;
+                    *work += 4 * parts;
+                }
+            }
+        }
+    }
+}
+/* ==== end plan/fence_bound.c ==== */
+
+/* ==== begin plan/fence_cut.c ==== [plan] */
+
+/* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
+ *
+ * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning
+ * of a cut: so many operators placed, the position used last, and for each live result the position
+ * where it lies and what that position has received so far: later segments add their gradients to
+ * it. Of two labels that agree in places, one is dropped if neither its latency nor any of those
+ * sums is smaller.
+ *
+ * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in
+ * [lo, t) none has a latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon
+ * leaves nothing. */
+
+enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
+#define DDP__FENCE_WORK  3e9 /* elementary steps of a plan, a few seconds */
+#define DDP__FENCE_ROUND 1e-12
+
+typedef struct ddp__fence_label {
+    double latency, rest;  /* so far; and at least to come */
+    double worst;          /* of C and R so far */
+    int    at, position;   /* operators placed, position used last */
+    int    parent;
+    int    older;          /* label of the same (at, position) */
+} ddp__fence_label;
+
+typedef struct ddp__fence_search {
+    ddp__fence_line line;
+    double turns, cap, limit; /* latencies from limit on are of no use */
+    ddp__fence_label *label;
+    int    *place;   /* [labels, width] position of each live result of the label's cut */
+    double *load;    /* [labels, width] what that position has received */
+    int     count, room, most;
+    int    *heap, heaped;
+    int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
+    int    *quickest; /* [positions, n+1] the least latency of those that cover all live results */
+    double *trial;   /* [width] loads of the label at hand */
+    double  work;
+    int     full;    /* some cap's search ran out of labels: not all of it was seen */
+    int     gave_up; /* out of work: some caps were not tried */
+    int     starved; /* memory was short */
+    int     goal;    /* label of the solution, -1 = none */
+} ddp__fence_search;
+
+static void ddp__fence_search_close(ddp__fence_search *s)
+{
+    ddp__fence_line_close(&s->line);
+    DDP_FREE(s->label);
+    DDP_FREE(s->place);
+    DDP_FREE(s->load);
+    DDP_FREE(s->heap);
+    DDP_FREE(s->newest);
+    DDP_FREE(s->quickest);
+    DDP_FREE(s->trial);
+}
+
+/* Room for one more label. */
+static int ddp__fence_room(ddp__fence_search *s)
+{
+    size_t width = (size_t)s->line.tape->width, room;
+    void *grown;
+
+    if (s->count >= s->most) {
+        s->full = 1;
+        return 0;
+    }
+    if (s->count < s->room) return 1;
+    room = s->room ? 2 * (size_t)s->room : 256;
+    s->starved = 1;
+    grown = DDP_REALLOC(s->label, room * sizeof *s->label);
+    if (!grown) return 0;
+    s->label = (ddp__fence_label *)grown;
+    grown = DDP_REALLOC(s->place, room * width * sizeof *s->place);
+    if (!grown) return 0;
+    s->place = (int *)grown;
+    grown = DDP_REALLOC(s->load, room * width * sizeof *s->load);
+    if (!grown) return 0;
+    s->load = (double *)grown;
+    grown = DDP_REALLOC(s->heap, room * sizeof *s->heap);
+    if (!grown) return 0;
+    s->heap = (int *)grown;
+    s->starved = 0;
+    s->room = (int)room;
+    return 1;
+}
+
+/* ---- the queue: least promise first, then most operators placed, then oldest ---- */
+
+static int ddp__fence_before(const ddp__fence_search *s, int a, int b)
+{
+    const ddp__fence_label *x = &s->label[a], *y = &s->label[b];
+    double fx = x->latency + x->rest, fy = y->latency + y->rest;
+
+    if (fx < fy || fx > fy) return fx < fy;
+    return x->at != y->at ? x->at > y->at : a < b;
+}
+
+static void ddp__fence_push(ddp__fence_search *s, int label)
+{
+    int i = s->heaped++, up;
+
+    for (; i > 0; i = up) {
+        up = (i - 1) / 2;
+        if (!ddp__fence_before(s, label, s->heap[up])) break;
+        s->heap[i] = s->heap[up];
+    }
+    s->heap[i] = label;
+}
+
+static int ddp__fence_pop(ddp__fence_search *s)
+{
+    int top = s->heap[0], last = s->heap[--s->heaped], i = 0, down;
+
+    for (; (down = 2 * i + 1) < s->heaped; i = down) {
+        if (down + 1 < s->heaped && ddp__fence_before(s, s->heap[down + 1], s->heap[down])) down++;
+        if (!ddp__fence_before(s, s->heap[down], last)) break;
+        s->heap[i] = s->heap[down];
+    }
+    s->heap[i] = last;
+    return top;
+}
+
+/* ---- labels ---- */
+
+/* Whether an older label of the same cut and position makes label x useless. */
+static int ddp__fence_dominated(ddp__fence_search *s, int x)
+{
+    const ddp__fence_tape *t = s->line.tape;
+    size_t width = (size_t)t->width;
+    const ddp__fence_label *l = &s->label[x];
+    int count = t->from[l->at + 1] - t->from[l->at], y, i;
+
+    for (y = l->older; y >= 0; y = s->label[y].older) {
+        s->work++;
+        if (s->label[y].latency > l->latency) continue;
+        for (i = 0; i < count; i++)
+            if (s->place[(size_t)y * width + (size_t)i] !=
+                    s->place[(size_t)x * width + (size_t)i] ||
+                (s->cap < INFINITY &&
+                 s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
+                break;
+        if (i == count) return 1;
+    }
+    return 0;
+}
+
+/* Writes the successor of `parent` that ends position q at cut b into slot s->count. */
+static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency,
+                             double rest, double worst, double received)
+{
+    const ddp__fence_tape *t = s->line.tape;
+    size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
+    const ddp__fence_live *now = t->live + t->from[b], *was = t->live + t->from[s->label[p].at];
+    ddp__fence_label *l = &s->label[x];
+    int count = t->from[b + 1] - t->from[b], a = s->label[p].at, i, j;
+
+    l->latency = latency;
+    l->rest = rest;
+    l->worst = worst;
+    l->at = b;
+    l->position = q;
+    l->parent = parent;
+    l->older = -1;
+    s->load[x * width] = 0; /* at the end nothing is live */
+    for (i = 0; i < count; i++) {
+        size_t at = x * width + (size_t)i;
+        if (t->home[now[i].op] >= a) {
+            s->place[at] = q;
+            s->load[at] = received;
+            continue;
+        }
+        for (j = 0; was[j].op != now[i].op; j++) {}
+        s->place[at] = s->place[p * width + (size_t)j];
+        s->load[at] = s->trial[j];
+    }
+}
+
+/* The slot becomes a label, unless it is useless. */
+static void ddp__fence_keep(ddp__fence_search *s, int covers)
+{
+    ddp__fence_label *l = &s->label[s->count];
+    size_t cell = (size_t)l->position * (size_t)(s->line.tape->n + 1) + (size_t)l->at;
+    int quickest = s->quickest[cell];
+
+    l->older = s->newest[cell];
+    if (ddp__fence_dominated(s, s->count)) return;
+    s->newest[cell] = s->count;
+    if (covers && (quickest < 0 || l->latency < s->label[quickest].latency))
+        s->quickest[cell] = s->count;
+    ddp__fence_push(s, s->count++);
+}
+
+/* The same for a label that covers all live results, against one and before it is written. */
+static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency,
+                               double received)
+{
+    int quickest = s->quickest[(size_t)q * (size_t)(s->line.tape->n + 1) + (size_t)b];
+
+    return quickest >= 0 && s->label[quickest].latency <= latency &&
+           (!(s->cap < INFINITY) ||
+            s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
+}
+
+/* In which segment operator `home` is, counted back from one that begins where label p ends. */
+static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
+{
+    int age = 0;
+
+    for (; age + 1 < s->line.ages && home < s->label[p].at; age++) p = s->label[p].parent;
+    return age;
+}
+
+/* Successors of label p whose segment is at position q. greedy: only the most promising of all is
+ * left in slot s->count, where *top is its promise. Returns 0 if there is no room. */
+static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
+{
+    const ddp__fence_line *line = &s->line;
+    const ddp__fence_tape *t = line->tape;
+    size_t P = (size_t)line->positions, width = (size_t)t->width, to, of;
+    const ddp__fence_label from = s->label[p];
+    const ddp__fence_live *live = t->live + t->from[from.at];
+    const double *bound = line->bound + (size_t)(q + 1) * (size_t)(t->n + 1);
+    int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0;
+    int home = -1;
+    double received = 0, kept = 0, latency = from.latency, worst = from.worst, rest, bytes, c, back;
+
+    for (j = 0; j < count; j++) s->trial[j] = s->load[(size_t)p * width + (size_t)j];
+    for (b = a + 1; b <= t->n; b++) {
+        for (; i < count && live[i].next < b; i++) {
+            int place = s->place[(size_t)p * width + (size_t)i];
+            to = (size_t)place * P + (size_t)q;
+            of = (size_t)q * P + (size_t)place;
+            bytes = t->graph.list->op[live[i].op].output_bytes;
+            received += line->delay[to] + line->slope[to] * bytes;
+            latency += line->delay[to] + line->slope[to] * bytes;
+            kept += t->graph.kept * bytes;
+            if (!t->graph.gradient[live[i].op]) continue;
+            back = line->delay[of] + line->slope[of] * bytes;
+            latency += back;
+            for (j = 0; j < count; j++) {
+                if (s->place[(size_t)p * width + (size_t)j] != place) continue;
+                s->trial[j] += back;
+                if (s->trial[j] > worst) worst = s->trial[j];
+            }
+        }
+        c = (t->flops[b] - t->flops[a]) * line->pace[q];
+        if (received > worst) worst = received;
+        if (!(c < s->cap) || !(worst < s->cap)) break;
+        if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
+        s->work++;
+        if (t->oldest[b] != home) {
+            home = t->oldest[b];
+            age = ddp__fence_age(s, p, home);
+        }
+        rest = bound[(size_t)age * (P + 1) * (size_t)(t->n + 1) + (size_t)b];
+        if (!(latency + c + rest < s->limit)) continue;
+        if (greedy && !(latency + c + rest < *top)) continue;
+        if (!greedy && age == 0 && ddp__fence_too_late(s, q, b, latency + c, received)) continue;
+        if (!ddp__fence_room(s)) return 0;
+        ddp__fence_write(s, p, q, b, latency + c, rest, c > worst ? c : worst, received);
+        if (greedy) *top = latency + c + rest;
+        else ddp__fence_keep(s, age == 0);
+    }
+    return 1;
+}
+
+/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or
+ * in the greedy case none. */
+static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
+{
+    int at = s->label[p].at, q = s->label[p].position + 1;
+    double top = INFINITY;
+
+    if (at == s->line.tape->n) return 0;
+    for (; q < s->line.positions; q++) {
+        if (!ddp__fence_segment_at(s, p, q, greedy, &top)) return 0;
+        if (!s->line.idle) break;
+    }
+    return !greedy || top < INFINITY;
+}
+
+static int ddp__fence_root(ddp__fence_search *s)
+{
+    s->count = s->heaped = 0;
+    s->goal = -1;
+    if (!ddp__fence_room(s)) return 0;
+    memset(&s->label[0], 0, sizeof s->label[0]);
+    s->label[0].position = s->label[0].parent = s->label[0].older = -1;
+    s->label[0].rest = s->line.bound[0];
+    s->count = 1;
+    return s->label[0].rest < s->limit;
+}
+
+/* ---- one cap ---- */
+
+static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, double pipeline_s)
+{
+    int k, x;
+
+    for (k = 0; k < s->line.positions; k++) cut->first[k] = cut->end[k] = 0;
+    for (x = s->goal; s->label[x].parent >= 0; x = s->label[x].parent) {
+        cut->first[s->label[x].position] = s->label[s->label[x].parent].at;
+        cut->end[s->label[x].position] = s->label[x].at;
+    }
+    cut->pipeline_s = pipeline_s;
+}
+
+/* The least latency with worst below cap, if it is below limit. First straight down the bound,
+ * which often is the answer and always shortens the search. Returns whether there is a solution:
+ * its latency and worst; stored in cut if T_pipe is less there. */
+static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut,
+                            double *latency, double *worst)
+{
+    size_t cells = (size_t)s->line.positions * (size_t)(s->line.tape->n + 1), i;
+    double pipeline;
+    int x, turn, found = 0, room;
+
+    s->cap = cap;
+    s->limit = limit;
+    ddp__fence_bound(&s->line, cap, &s->work);
+    for (turn = 0; turn < 2; turn++) {
+        if (!ddp__fence_root(s)) break;
+        if (turn == 0) {
+            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {}
+            if (s->label[x].at == s->line.tape->n) s->goal = x;
+        } else {
+            for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
+            ddp__fence_push(s, 0);
+            for (room = 1; room && s->heaped && s->goal < 0;) {
+                x = ddp__fence_pop(s);
+                if (s->label[x].at == s->line.tape->n) s->goal = x;
+                else room = ddp__fence_expand(s, x, 0);
+            }
+        }
+        if (s->goal < 0) continue;
+        found = 1;
+        *latency = s->label[s->goal].latency;
+        *worst = s->label[s->goal].worst;
+        pipeline = *latency + s->turns * *worst;
+        if (pipeline < cut->pipeline_s * (1 - DDP__FENCE_ROUND)) ddp__fence_store(s, cut, pipeline);
+        s->limit = *latency * (1 - DDP__FENCE_ROUND);
+    }
+    return found;
+}
+
+/* Every solution with worst in [lo, hi) has a latency of at least `least`. */
+static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least,
+                             ddp__fence_cut *cut)
+{
+    double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
+
+    if (s->starved || !(least + s->turns * lo < best)) return;
+    if (s->work > DDP__FENCE_WORK) s->gave_up = 1;
+    if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
+    middle = lo + 0.5 * (worst - lo);
+    if (!(s->turns > 0) || !(middle > lo && middle < worst)) return;
+    ddp__fence_halve(s, lo, middle, latency, cut);
+    ddp__fence_halve(s, middle, worst, latency, cut);
+}
+
+/* No assignment has a worst below this: all devices at once, and each operator on the fastest. */
+static double ddp__fence_floor(const ddp__fence_line *line)
+{
+    const ddp__fence_tape *t = line->tape;
+    double speed = 0, fastest = 0, most = 0;
+    int k, i;
+
+    for (k = 0; k < line->positions; k++) {
+        speed += 1 / line->pace[k];
+        if (1 / line->pace[k] > fastest) fastest = 1 / line->pace[k];
+    }
+    for (i = 0; i < t->n; i++)
+        if (t->flops[i + 1] - t->flops[i] > most) most = t->flops[i + 1] - t->flops[i];
+    most = fmax(most / fastest, t->flops[t->n] / speed);
+    return most * (1 - DDP__FENCE_ROUND);
+}
+
+ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                               ddp__fence_cut *cut, int *improved, ddp_error *err)
+{
+    double before = cut->pipeline_s;
+    ddp__fence_search s;
+    ddp_status status = DDP_OK;
+
+    memset(&s, 0, sizeof s);
+    *improved = 0;
+    DDP__TRY(ddp__fence_line_open(t, order, idle, no_memory, &s.line, err));
+    s.turns = t->graph.turns;
+    s.work = cut->work;
+    s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
+    s.newest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
+    s.quickest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
+    s.trial = (double *)ddp__calloc((size_t)t->width, sizeof(double));
+    if (s.newest && s.quickest && s.trial)
+        ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
+    if (!s.newest || !s.quickest || !s.trial || s.starved)
+        status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
+                           s.line.positions);
+    else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
+        status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found "
+                           "within the search's limits; merge operators", t->n, s.line.positions);
+    *improved = cut->pipeline_s < before;
+    if (*improved) cut->proven = !s.full && !s.gave_up;
+    cut->work = s.work;
+    ddp__fence_search_close(&s);
+    return status;
+}
+/* ==== end plan/fence_cut.c ==== */
+
+/* ==== begin plan/fence.c ==== [plan] */
+
+enum { DDP__FENCE_ROUNDS = 8 };
+#define DDP__FENCE_SIZE 1e9 /* elementary steps of one bound; a plan takes several */
+
+static const char *const ddp__fence_solvers[] = {"fence", "equal_ops", "equal_flops"};
+
+const char *ddp_fence_solver_name(ddp_fence_solver solver)
+{
+    if (solver == DDP_FENCE_DEFAULT) solver = DDP_FENCE_CUT;
+    if (solver < DDP_FENCE_CUT || solver > DDP_FENCE_EQUAL_FLOPS) return "unknown";
+    return ddp__fence_solvers[(int)solver - 1];
+}
+
+ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err)
+{
+    int i;
+
+    for (i = 0; name && i < 3; i++)
+        if (!strcmp(name, ddp__fence_solvers[i])) {
+            *out = (ddp_fence_solver)(i + 1);
+            return DDP_OK;
+        }
+    return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use fence, equal_ops or equal_flops",
+                     name ? name : "");
+}
+
+void ddp_fence_plan_free(ddp_fence_plan *plan)
+{
+    if (!plan) return;
+    DDP_FREE(plan->segment);
+    DDP_FREE(plan->order);
+    DDP_FREE(plan->cluster);
+    DDP_FREE(plan->device_of);
+    ddp_workload_free(&plan->work);
+    memset(plan, 0, sizeof *plan);
+}
+
+/* ---- a plan at work ---- */
+
+typedef struct ddp__fence_job {
+    ddp__fence_tape           tape;
+    const ddp_fence_options  *o;
+    ddp__fence_cut            cut;
+    int    *order, *trial;   /* [N] of the cut held, and of one to try */
+    int    *device_of;       /* [ops] */
+    double *sums;            /* [3N] C_p, R_p, memory */
+    double  steps;           /* elementary steps of rearranging */
+} ddp__fence_job;
+
+/* Operators to devices by a cut along an order. */
+static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order,
+                              int *device_of)
+{
+    int k, i;
+
+    for (k = 0; k < t->graph.net->devices; k++)
+        for (i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
+    for (i = 0; i < t->n; i++) /* homes are no placeholders, so their own place stands */
+        if (t->home[i] != i) device_of[i] = device_of[t->home[i]];
+}
+
+/* The first device whose memory the job's sums exceed, -1 = none. */
+static int ddp__fence_overfull(const ddp__fence_job *job)
+{
+    const ddp_network *net = job->tape.graph.net;
+    int d;
+
+    for (d = 0; net->memory_bytes && !job->o->no_memory && d < net->devices; d++)
+        if (job->sums[2 * net->devices + d] > net->memory_bytes[d]) return d;
+    return -1;
+}
+
+/* T_pipe of the cut held along job->trial; infinity if memory is exceeded. */
+static double ddp__fence_try(ddp__fence_job *job)
+{
+    int N = job->tape.graph.net->devices;
+    double latency, pipeline;
+
+    ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
+    pipeline = ddp__workload_sum(&job->tape.graph, job->device_of, job->sums, job->sums + N,
+                                 job->sums + 2 * N, &latency, NULL, NULL);
+    return ddp__fence_overfull(job) < 0 ? pipeline : INFINITY;
+}
+
+static void ddp__fence_swap(int *order, int i, int j)
+{
+    int swap = order[i];
+
+    order[i] = order[j];
+    order[j] = swap;
+}
+
+static void ddp__fence_reverse(int *order, int i, int j)
+{
+    for (; i < j; i++, j--) ddp__fence_swap(order, i, j);
+}
+
+/* One pass of reversals and swaps over job->trial with the cut held. Returns whether T_pipe
+ * fell. */
+static int ddp__fence_rearrange(ddp__fence_job *job)
+{
+    int N = job->tape.graph.net->devices, i, j, kind, better = 0;
+    double best = ddp__fence_try(job), now;
+    const double most = 2e8; /* of a plan: a second or so */
+
+    for (i = 0; i < N; i++)
+        for (j = i + 1; j < N; j++)
+            for (kind = 0; kind < 2; kind++) {
+                if (kind == 1 && j - i < 3) continue; /* the same as a reversal */
+                if ((job->steps += N + job->tape.n) > most) return better;
+                if (kind) ddp__fence_swap(job->trial, i, j);
+                else ddp__fence_reverse(job->trial, i, j);
+                now = ddp__fence_try(job);
+                if (now < best * (1 - 1e-9)) {
+                    best = now;
+                    better = 1;
+                } else if (kind) {
+                    ddp__fence_swap(job->trial, i, j);
+                } else {
+                    ddp__fence_reverse(job->trial, i, j);
+                }
+            }
+    return better;
+}
+
+/* Cuts along job->trial; keeps the order if that is better than the cut held. */
+static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error *err)
+{
+    size_t N = (size_t)job->tape.graph.net->devices;
+
+    DDP__TRY(ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory,
+                                 &job->cut, improved, err));
+    if (*improved) memcpy(job->order, job->trial, N * sizeof(int));
+    return DDP_OK;
+}
+
+static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *err)
+{
+    const ddp__fence_tape *t = &job->tape;
+    const ddp_network *net = t->graph.net;
+    double room = 0, largest = 0, biggest = 0;
+    int d, i;
+
+    for (d = 0; d < net->devices; d++) {
+        room += net->memory_bytes[d];
+        if (net->memory_bytes[d] > largest) largest = net->memory_bytes[d];
+    }
+    for (i = 0; i < t->n; i++)
+        if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
+    return ddp__fail(err, DDP_FAILED,
+                     "no cut fits into memory: the operators keep %.4g GB (the largest %.4g GB) "
+                     "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
+                     "micro-batches or a smaller state_factor keep less",
+                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+}
+
+static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
+{
+    int N = job->tape.graph.net->devices, improved, round, k;
+
+    memcpy(job->trial, job->order, (size_t)N * sizeof(int));
+    DDP__TRY(ddp__fence_recut(job, &improved, err));
+    ddp__fence_reverse(job->trial, 0, N - 1);
+    DDP__TRY(ddp__fence_recut(job, &improved, err));
+    for (k = 0; k < N; k++) job->trial[k] = k;
+    DDP__TRY(ddp__fence_recut(job, &improved, err));
+    if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, err);
+    for (round = 0; round < DDP__FENCE_ROUNDS; round++) {
+        memcpy(job->trial, job->order, (size_t)N * sizeof(int));
+        if (!ddp__fence_rearrange(job)) break;
+        DDP__TRY(ddp__fence_recut(job, &improved, err));
+        if (!improved) break;
+    }
+    return DDP_OK;
+}
+
+/* ---- baselines: one consecutive segment per device, in index order ---- */
+
+/* Operators / devices each, the remainder to the first devices. */
+static void ddp__fence_equal_ops(ddp__fence_job *job)
+{
+    int N = job->tape.graph.net->devices, n = job->tape.n, k, at = 0;
+
+    for (k = 0; k < N; k++) {
+        job->cut.first[k] = at;
+        at += n / N + (k < n % N);
+        job->cut.end[k] = at;
+    }
+}
+
+/* Cut k is the one nearest to k/N of the FLOPs that leaves every device an operator. */
+static void ddp__fence_equal_flops(ddp__fence_job *job)
+{
+    const ddp__fence_tape *t = &job->tape;
+    int N = t->graph.net->devices, k, at = 0;
+    double aim;
+
+    for (k = 0; k < N; k++) {
+        job->cut.first[k] = at++;
+        aim = t->flops[t->n] * (k + 1) / N;
+        while (at < t->n - (N - 1 - k) &&
+               fabs(t->flops[at + 1] - aim) <= fabs(t->flops[at] - aim))
+            at++;
+        if (k == N - 1) at = t->n;
+        job->cut.end[k] = at;
+    }
+}
+
+static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
+{
+    const ddp_network *net = job->tape.graph.net;
+    int N = net->devices, k;
+
+    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job);
+    else ddp__fence_equal_flops(job);
+    for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
+    job->cut.pipeline_s = ddp__fence_try(job);
+    k = ddp__fence_overfull(job);
+    if (k < 0) return DDP_OK;
+    return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver "
+                     "fence looks at memory", ddp_fence_solver_name(job->o->solver), k,
+                     job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
+}
+
+/* ---- what the plan says ---- */
+
+static int ddp__fence_root_of(int *parent, int i)
+{
+    while (parent[i] != i) i = parent[i] = parent[parent[i]];
+    return i;
+}
+
+/* Whether the operators of each cluster are connected by args among themselves. */
+static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent,
+                                int *found)
+{
+    int i, k, c;
+
+    for (i = 0; i < list->count; i++) {
+        parent[i] = i;
+        for (k = 0; k < list->op[i].arg_count; k++) {
+            int arg = list->op[i].args[k];
+            if (plan->cluster[plan->device_of[arg]] == plan->cluster[plan->device_of[i]])
+                parent[ddp__fence_root_of(parent, arg)] = ddp__fence_root_of(parent, i);
+        }
+    }
+    for (c = 0; c < plan->clusters; c++) found[c] = -1;
+    for (i = 0; i < list->count; i++) {
+        c = plan->cluster[plan->device_of[i]];
+        k = ddp__fence_root_of(parent, i);
+        if (found[c] >= 0 && found[c] != k) return 0;
+        found[c] = k;
+    }
+    return 1;
+}
+
+static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, ddp_error *err)
+{
+    const ddp_oplist *list = job->tape.graph.list;
+    int N = plan->devices, k;
+
+    for (k = 0; k < N; k++)
+        if (job->cut.end[k] > job->cut.first[k]) {
+            ddp_fence_segment *s = &plan->segment[plan->segments++];
+            s->device = job->order[k];
+            s->first = job->cut.first[k];
+            s->end = job->cut.end[k];
+        }
+    memcpy(plan->order, job->order, (size_t)N * sizeof(int));
+    ddp__fence_assign(&job->tape, &job->cut, job->order, plan->device_of);
+    plan->proven = job->cut.proven;
+    plan->connected = ddp__fence_connected(list, plan, job->device_of, job->trial);
+    return ddp_workload_estimate(list, job->tape.graph.net, plan->device_of, &job->o->work,
+                                 &plan->work, err);
+}
+
+static ddp_status ddp__fence_run(ddp__fence_job *job, ddp_fence_plan *plan, ddp_error *err)
+{
+    const ddp_fence_options *o = job->o;
+    const ddp_network *net = job->tape.graph.net;
+    int fence = o->solver == DDP_FENCE_DEFAULT || o->solver == DDP_FENCE_CUT;
+    double bytes = o->message_bytes;
+
+    if (bytes <= 0) DDP__TRY(ddp__fence_typical_bytes(&job->tape, &bytes, err));
+    if (!(bytes >= 1)) bytes = 1;
+    plan->message_bytes = bytes;
+    DDP__TRY(ddp__fence_order(net, bytes, job->tape.graph.backward,
+                              o->resolution > 0 ? o->resolution : 1, plan->cluster, &plan->clusters,
+                              fence ? job->order : NULL, err));
+    if (fence) DDP__TRY(ddp__fence_solve_order(job, err));
+    else DDP__TRY(ddp__fence_baseline(job, err));
+    return ddp__fence_report(job, plan, err);
+}
+
+static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network *net,
+                                       const ddp_fence_options *o, ddp_error *err)
+{
+    double n = list->count, N = net->devices;
+
+    if (o->solver < DDP_FENCE_DEFAULT || o->solver > DDP_FENCE_EQUAL_FLOPS)
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops",
+                         (int)o->solver);
+    if (!(o->message_bytes >= 0 && o->message_bytes <= 1e100))
+        return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0",
+                         o->message_bytes);
+    if (!(o->resolution >= 0 && o->resolution <= 1e100))
+        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0, or 0 for 1",
+                         o->resolution);
+    if (0.5 * N * n * n + (o->allow_idle ? 4 * N * N * n : 0) > DDP__FENCE_SIZE || N * N > 1e8)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "%d operators over %d devices%s are too many to cut; merge operators%s",
+                         list->count, net->devices, o->allow_idle ? ", some idle," : "",
+                         o->allow_idle ? " or leave idle devices out" : "");
+    if (list->count < net->devices &&
+        (!o->allow_idle || o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS))
+        return ddp__fail(err, DDP_ARG,
+                         "%d operators cannot give each of %d devices one; allow idle devices with "
+                         "solver fence", list->count, net->devices);
+    return DDP_OK;
+}
+
+ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
+                     ddp_fence_plan *out, ddp_error *err)
+{
+    ddp__fence_job job;
+    ddp_fence_plan plan;
+    size_t N, n;
+    ddp_status status;
+
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
+    memset(&job, 0, sizeof job);
+    memset(&plan, 0, sizeof plan);
+    DDP__TRY(ddp__fence_tape_open(list, net, &o->work, &job.tape, err));
+    N = (size_t)net->devices;
+    n = (size_t)list->count;
+    job.o = o;
+    job.cut.pipeline_s = INFINITY;
+    job.cut.first = (int *)ddp__calloc(N, sizeof(int));
+    job.cut.end = (int *)ddp__calloc(N, sizeof(int));
+    job.order = (int *)ddp__calloc(N, sizeof(int));
+    job.trial = (int *)ddp__calloc(N, sizeof(int));
+    job.device_of = (int *)ddp__calloc(n, sizeof(int));
+    job.sums = (double *)ddp__calloc(3 * N, sizeof(double));
+    plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
+    plan.devices = net->devices;
+    plan.ops = list->count;
+    plan.segment = (ddp_fence_segment *)ddp__calloc(N, sizeof *plan.segment);
+    plan.order = (int *)ddp__calloc(N, sizeof(int));
+    plan.cluster = (int *)ddp__calloc(N, sizeof(int));
+    plan.device_of = (int *)ddp__calloc(n, sizeof(int));
+    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.sums ||
+        !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+        status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
+    else status = ddp__fence_arguments(list, net, o, err);
+    if (status == DDP_OK) status = ddp__fence_run(&job, &plan, err);
+    DDP_FREE(job.cut.first);
+    DDP_FREE(job.cut.end);
+    DDP_FREE(job.order);
+    DDP_FREE(job.trial);
+    DDP_FREE(job.device_of);
+    DDP_FREE(job.sums);
+    ddp__fence_tape_close(&job.tape);
+    if (status == DDP_OK) *out = plan;
+    else ddp_fence_plan_free(&plan);
+    return status;
+}
+/* ==== end plan/fence.c ==== */
+
+/* ==== begin plan/oplist_graph.c ==== [plan] */
+
+/* The operators of a kind in a layer are numbered from the second on. */
+static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *text, size_t size)
+{
+    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    int i, before = 0;
+
+    for (i = n->layer >= 0 ? g->layer[n->layer].first : 0; i < n->index; i++)
+        before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
+    if (before)
+        snprintf(text, size, "%s%s%.60s.%d", layer, *layer ? "/" : "", n->op->name, before);
+    else
+        snprintf(text, size, "%s%s%.60s", layer, *layer ? "/" : "", n->op->name);
+}
+
+/* Fills the list; place[node] is the operator's index in it, -1 for inputs. */
+static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
+                                         ddp_error *err)
+{
+    int i, k;
+
+    for (i = 0; i < g->nodes; i++) {
+        int args[DDP_OP_INPUTS], count = 0;
+        ddp_node_info info;
+        char name[300];
+
+        if (place[i] < 0) continue;
+        ddp_node_describe(g, i, &info);
+        for (k = 0; k < info.inputs; k++)
+            if (place[info.input[k]] >= 0) args[count++] = place[info.input[k]];
+        ddp__oplist_graph_name(g, g->node[i], name, sizeof name);
+        DDP__TRY(ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes,
+                                info.param_bytes, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
+{
+    int i, count = 0, *place;
+    ddp_status code;
+    ddp_oplist list;
+
+    if (!g || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: no graph, or nowhere to put the list");
+    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    place = (int *)ddp__calloc((size_t)g->nodes, sizeof *place);
+    if (!place)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d operators", g->nodes);
+    for (i = 0; i < g->nodes; i++) place[i] = g->node[i]->op ? count++ : -1;
+    memset(&list, 0, sizeof list);
+    code = count ? ddp_oplist_new(count, &list, err)
+                 : ddp__fail(err, DDP_ARG, "ddp_graph_oplist: the graph has no operators");
+    if (code == DDP_OK) code = ddp__oplist_graph_fill(g, place, &list, err);
+    DDP_FREE(place);
+    if (code == DDP_OK) *out = list;
+    else ddp_oplist_free(&list);
+    return code;
+}
+/* ==== end plan/oplist_graph.c ==== */
 
 /* ==== begin sync/context.h ==== [sync] */
 /* Inside of a ddp_ctx. */

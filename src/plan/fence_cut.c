@@ -1,0 +1,410 @@
+#include "base/platform.h"
+#include "base/fail.h"
+#include "base/memory.h"
+#include "plan/fence_core.h"
+
+/* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
+ *
+ * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning
+ * of a cut: so many operators placed, the position used last, and for each live result the position
+ * where it lies and what that position has received so far: later segments add their gradients to
+ * it. Of two labels that agree in places, one is dropped if neither its latency nor any of those
+ * sums is smaller.
+ *
+ * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in
+ * [lo, t) none has a latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon
+ * leaves nothing. */
+
+enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
+#define DDP__FENCE_WORK  3e9 /* elementary steps of a plan, a few seconds */
+#define DDP__FENCE_ROUND 1e-12
+
+typedef struct ddp__fence_label {
+    double latency, rest;  /* so far; and at least to come */
+    double worst;          /* of C and R so far */
+    int    at, position;   /* operators placed, position used last */
+    int    parent;
+    int    older;          /* label of the same (at, position) */
+} ddp__fence_label;
+
+typedef struct ddp__fence_search {
+    ddp__fence_line line;
+    double turns, cap, limit; /* latencies from limit on are of no use */
+    ddp__fence_label *label;
+    int    *place;   /* [labels, width] position of each live result of the label's cut */
+    double *load;    /* [labels, width] what that position has received */
+    int     count, room, most;
+    int    *heap, heaped;
+    int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
+    int    *quickest; /* [positions, n+1] the least latency of those that cover all live results */
+    double *trial;   /* [width] loads of the label at hand */
+    double  work;
+    int     full;    /* some cap's search ran out of labels: not all of it was seen */
+    int     gave_up; /* out of work: some caps were not tried */
+    int     starved; /* memory was short */
+    int     goal;    /* label of the solution, -1 = none */
+} ddp__fence_search;
+
+static void ddp__fence_search_close(ddp__fence_search *s)
+{
+    ddp__fence_line_close(&s->line);
+    DDP_FREE(s->label);
+    DDP_FREE(s->place);
+    DDP_FREE(s->load);
+    DDP_FREE(s->heap);
+    DDP_FREE(s->newest);
+    DDP_FREE(s->quickest);
+    DDP_FREE(s->trial);
+}
+
+/* Room for one more label. */
+static int ddp__fence_room(ddp__fence_search *s)
+{
+    size_t width = (size_t)s->line.tape->width, room;
+    void *grown;
+
+    if (s->count >= s->most) {
+        s->full = 1;
+        return 0;
+    }
+    if (s->count < s->room) return 1;
+    room = s->room ? 2 * (size_t)s->room : 256;
+    s->starved = 1;
+    grown = DDP_REALLOC(s->label, room * sizeof *s->label);
+    if (!grown) return 0;
+    s->label = (ddp__fence_label *)grown;
+    grown = DDP_REALLOC(s->place, room * width * sizeof *s->place);
+    if (!grown) return 0;
+    s->place = (int *)grown;
+    grown = DDP_REALLOC(s->load, room * width * sizeof *s->load);
+    if (!grown) return 0;
+    s->load = (double *)grown;
+    grown = DDP_REALLOC(s->heap, room * sizeof *s->heap);
+    if (!grown) return 0;
+    s->heap = (int *)grown;
+    s->starved = 0;
+    s->room = (int)room;
+    return 1;
+}
+
+/* ---- the queue: least promise first, then most operators placed, then oldest ---- */
+
+static int ddp__fence_before(const ddp__fence_search *s, int a, int b)
+{
+    const ddp__fence_label *x = &s->label[a], *y = &s->label[b];
+    double fx = x->latency + x->rest, fy = y->latency + y->rest;
+
+    if (fx < fy || fx > fy) return fx < fy;
+    return x->at != y->at ? x->at > y->at : a < b;
+}
+
+static void ddp__fence_push(ddp__fence_search *s, int label)
+{
+    int i = s->heaped++, up;
+
+    for (; i > 0; i = up) {
+        up = (i - 1) / 2;
+        if (!ddp__fence_before(s, label, s->heap[up])) break;
+        s->heap[i] = s->heap[up];
+    }
+    s->heap[i] = label;
+}
+
+static int ddp__fence_pop(ddp__fence_search *s)
+{
+    int top = s->heap[0], last = s->heap[--s->heaped], i = 0, down;
+
+    for (; (down = 2 * i + 1) < s->heaped; i = down) {
+        if (down + 1 < s->heaped && ddp__fence_before(s, s->heap[down + 1], s->heap[down])) down++;
+        if (!ddp__fence_before(s, s->heap[down], last)) break;
+        s->heap[i] = s->heap[down];
+    }
+    s->heap[i] = last;
+    return top;
+}
+
+/* ---- labels ---- */
+
+/* Whether an older label of the same cut and position makes label x useless. */
+static int ddp__fence_dominated(ddp__fence_search *s, int x)
+{
+    const ddp__fence_tape *t = s->line.tape;
+    size_t width = (size_t)t->width;
+    const ddp__fence_label *l = &s->label[x];
+    int count = t->from[l->at + 1] - t->from[l->at], y, i;
+
+    for (y = l->older; y >= 0; y = s->label[y].older) {
+        s->work++;
+        if (s->label[y].latency > l->latency) continue;
+        for (i = 0; i < count; i++)
+            if (s->place[(size_t)y * width + (size_t)i] !=
+                    s->place[(size_t)x * width + (size_t)i] ||
+                (s->cap < INFINITY &&
+                 s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
+                break;
+        if (i == count) return 1;
+    }
+    return 0;
+}
+
+/* Writes the successor of `parent` that ends position q at cut b into slot s->count. */
+static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency,
+                             double rest, double worst, double received)
+{
+    const ddp__fence_tape *t = s->line.tape;
+    size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
+    const ddp__fence_live *now = t->live + t->from[b], *was = t->live + t->from[s->label[p].at];
+    ddp__fence_label *l = &s->label[x];
+    int count = t->from[b + 1] - t->from[b], a = s->label[p].at, i, j;
+
+    l->latency = latency;
+    l->rest = rest;
+    l->worst = worst;
+    l->at = b;
+    l->position = q;
+    l->parent = parent;
+    l->older = -1;
+    s->load[x * width] = 0; /* at the end nothing is live */
+    for (i = 0; i < count; i++) {
+        size_t at = x * width + (size_t)i;
+        if (t->home[now[i].op] >= a) {
+            s->place[at] = q;
+            s->load[at] = received;
+            continue;
+        }
+        for (j = 0; was[j].op != now[i].op; j++) {}
+        s->place[at] = s->place[p * width + (size_t)j];
+        s->load[at] = s->trial[j];
+    }
+}
+
+/* The slot becomes a label, unless it is useless. */
+static void ddp__fence_keep(ddp__fence_search *s, int covers)
+{
+    ddp__fence_label *l = &s->label[s->count];
+    size_t cell = (size_t)l->position * (size_t)(s->line.tape->n + 1) + (size_t)l->at;
+    int quickest = s->quickest[cell];
+
+    l->older = s->newest[cell];
+    if (ddp__fence_dominated(s, s->count)) return;
+    s->newest[cell] = s->count;
+    if (covers && (quickest < 0 || l->latency < s->label[quickest].latency))
+        s->quickest[cell] = s->count;
+    ddp__fence_push(s, s->count++);
+}
+
+/* The same for a label that covers all live results, against one and before it is written. */
+static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency,
+                               double received)
+{
+    int quickest = s->quickest[(size_t)q * (size_t)(s->line.tape->n + 1) + (size_t)b];
+
+    return quickest >= 0 && s->label[quickest].latency <= latency &&
+           (!(s->cap < INFINITY) ||
+            s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
+}
+
+/* In which segment operator `home` is, counted back from one that begins where label p ends. */
+static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
+{
+    int age = 0;
+
+    for (; age + 1 < s->line.ages && home < s->label[p].at; age++) p = s->label[p].parent;
+    return age;
+}
+
+/* Successors of label p whose segment is at position q. greedy: only the most promising of all is
+ * left in slot s->count, where *top is its promise. Returns 0 if there is no room. */
+static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
+{
+    const ddp__fence_line *line = &s->line;
+    const ddp__fence_tape *t = line->tape;
+    size_t P = (size_t)line->positions, width = (size_t)t->width, to, of;
+    const ddp__fence_label from = s->label[p];
+    const ddp__fence_live *live = t->live + t->from[from.at];
+    const double *bound = line->bound + (size_t)(q + 1) * (size_t)(t->n + 1);
+    int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0;
+    int home = -1;
+    double received = 0, kept = 0, latency = from.latency, worst = from.worst, rest, bytes, c, back;
+
+    for (j = 0; j < count; j++) s->trial[j] = s->load[(size_t)p * width + (size_t)j];
+    for (b = a + 1; b <= t->n; b++) {
+        for (; i < count && live[i].next < b; i++) {
+            int place = s->place[(size_t)p * width + (size_t)i];
+            to = (size_t)place * P + (size_t)q;
+            of = (size_t)q * P + (size_t)place;
+            bytes = t->graph.list->op[live[i].op].output_bytes;
+            received += line->delay[to] + line->slope[to] * bytes;
+            latency += line->delay[to] + line->slope[to] * bytes;
+            kept += t->graph.kept * bytes;
+            if (!t->graph.gradient[live[i].op]) continue;
+            back = line->delay[of] + line->slope[of] * bytes;
+            latency += back;
+            for (j = 0; j < count; j++) {
+                if (s->place[(size_t)p * width + (size_t)j] != place) continue;
+                s->trial[j] += back;
+                if (s->trial[j] > worst) worst = s->trial[j];
+            }
+        }
+        c = (t->flops[b] - t->flops[a]) * line->pace[q];
+        if (received > worst) worst = received;
+        if (!(c < s->cap) || !(worst < s->cap)) break;
+        if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
+        s->work++;
+        if (t->oldest[b] != home) {
+            home = t->oldest[b];
+            age = ddp__fence_age(s, p, home);
+        }
+        rest = bound[(size_t)age * (P + 1) * (size_t)(t->n + 1) + (size_t)b];
+        if (!(latency + c + rest < s->limit)) continue;
+        if (greedy && !(latency + c + rest < *top)) continue;
+        if (!greedy && age == 0 && ddp__fence_too_late(s, q, b, latency + c, received)) continue;
+        if (!ddp__fence_room(s)) return 0;
+        ddp__fence_write(s, p, q, b, latency + c, rest, c > worst ? c : worst, received);
+        if (greedy) *top = latency + c + rest;
+        else ddp__fence_keep(s, age == 0);
+    }
+    return 1;
+}
+
+/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or
+ * in the greedy case none. */
+static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
+{
+    int at = s->label[p].at, q = s->label[p].position + 1;
+    double top = INFINITY;
+
+    if (at == s->line.tape->n) return 0;
+    for (; q < s->line.positions; q++) {
+        if (!ddp__fence_segment_at(s, p, q, greedy, &top)) return 0;
+        if (!s->line.idle) break;
+    }
+    return !greedy || top < INFINITY;
+}
+
+static int ddp__fence_root(ddp__fence_search *s)
+{
+    s->count = s->heaped = 0;
+    s->goal = -1;
+    if (!ddp__fence_room(s)) return 0;
+    memset(&s->label[0], 0, sizeof s->label[0]);
+    s->label[0].position = s->label[0].parent = s->label[0].older = -1;
+    s->label[0].rest = s->line.bound[0];
+    s->count = 1;
+    return s->label[0].rest < s->limit;
+}
+
+/* ---- one cap ---- */
+
+static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, double pipeline_s)
+{
+    int k, x;
+
+    for (k = 0; k < s->line.positions; k++) cut->first[k] = cut->end[k] = 0;
+    for (x = s->goal; s->label[x].parent >= 0; x = s->label[x].parent) {
+        cut->first[s->label[x].position] = s->label[s->label[x].parent].at;
+        cut->end[s->label[x].position] = s->label[x].at;
+    }
+    cut->pipeline_s = pipeline_s;
+}
+
+/* The least latency with worst below cap, if it is below limit. First straight down the bound,
+ * which often is the answer and always shortens the search. Returns whether there is a solution:
+ * its latency and worst; stored in cut if T_pipe is less there. */
+static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut,
+                            double *latency, double *worst)
+{
+    size_t cells = (size_t)s->line.positions * (size_t)(s->line.tape->n + 1), i;
+    double pipeline;
+    int x, turn, found = 0, room;
+
+    s->cap = cap;
+    s->limit = limit;
+    ddp__fence_bound(&s->line, cap, &s->work);
+    for (turn = 0; turn < 2; turn++) {
+        if (!ddp__fence_root(s)) break;
+        if (turn == 0) {
+            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {}
+            if (s->label[x].at == s->line.tape->n) s->goal = x;
+        } else {
+            for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
+            ddp__fence_push(s, 0);
+            for (room = 1; room && s->heaped && s->goal < 0;) {
+                x = ddp__fence_pop(s);
+                if (s->label[x].at == s->line.tape->n) s->goal = x;
+                else room = ddp__fence_expand(s, x, 0);
+            }
+        }
+        if (s->goal < 0) continue;
+        found = 1;
+        *latency = s->label[s->goal].latency;
+        *worst = s->label[s->goal].worst;
+        pipeline = *latency + s->turns * *worst;
+        if (pipeline < cut->pipeline_s * (1 - DDP__FENCE_ROUND)) ddp__fence_store(s, cut, pipeline);
+        s->limit = *latency * (1 - DDP__FENCE_ROUND);
+    }
+    return found;
+}
+
+/* Every solution with worst in [lo, hi) has a latency of at least `least`. */
+static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least,
+                             ddp__fence_cut *cut)
+{
+    double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
+
+    if (s->starved || !(least + s->turns * lo < best)) return;
+    if (s->work > DDP__FENCE_WORK) s->gave_up = 1;
+    if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
+    middle = lo + 0.5 * (worst - lo);
+    if (!(s->turns > 0) || !(middle > lo && middle < worst)) return;
+    ddp__fence_halve(s, lo, middle, latency, cut);
+    ddp__fence_halve(s, middle, worst, latency, cut);
+}
+
+/* No assignment has a worst below this: all devices at once, and each operator on the fastest. */
+static double ddp__fence_floor(const ddp__fence_line *line)
+{
+    const ddp__fence_tape *t = line->tape;
+    double speed = 0, fastest = 0, most = 0;
+    int k, i;
+
+    for (k = 0; k < line->positions; k++) {
+        speed += 1 / line->pace[k];
+        if (1 / line->pace[k] > fastest) fastest = 1 / line->pace[k];
+    }
+    for (i = 0; i < t->n; i++)
+        if (t->flops[i + 1] - t->flops[i] > most) most = t->flops[i + 1] - t->flops[i];
+    most = fmax(most / fastest, t->flops[t->n] / speed);
+    return most * (1 - DDP__FENCE_ROUND);
+}
+
+ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                               ddp__fence_cut *cut, int *improved, ddp_error *err)
+{
+    double before = cut->pipeline_s;
+    ddp__fence_search s;
+    ddp_status status = DDP_OK;
+
+    memset(&s, 0, sizeof s);
+    *improved = 0;
+    DDP__TRY(ddp__fence_line_open(t, order, idle, no_memory, &s.line, err));
+    s.turns = t->graph.turns;
+    s.work = cut->work;
+    s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
+    s.newest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
+    s.quickest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
+    s.trial = (double *)ddp__calloc((size_t)t->width, sizeof(double));
+    if (s.newest && s.quickest && s.trial)
+        ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
+    if (!s.newest || !s.quickest || !s.trial || s.starved)
+        status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
+                           s.line.positions);
+    else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
+        status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found "
+                           "within the search's limits; merge operators", t->n, s.line.positions);
+    *improved = cut->pipeline_s < before;
+    if (*improved) cut->proven = !s.full && !s.gave_up;
+    cut->work = s.work;
+    ddp__fence_search_close(&s);
+    return status;
+}

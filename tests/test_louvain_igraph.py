@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Modularity of our communities against igraph's multilevel: not below it on 100 random graphs.
+
+Exit 77 where igraph or a C compiler is missing. CC chooses the compiler."""
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+try:
+    import igraph
+except ImportError:
+    print("skipped: igraph is not installed")
+    sys.exit(77)
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CC = os.environ.get("CC", "cc")
+
+
+def graph(r, k):
+    """Four kinds: unweighted, weights, planted groups, heavy tails. 10 to 90 nodes."""
+    n = r.randrange(10, 91)
+    groups = r.randrange(2, 9)
+    w = [[0.0] * n for _ in range(n)]
+    for i in range(n):
+        for j in range(i):
+            p = (0.6 if i % groups == j % groups else 0.05) if k % 4 == 2 else 0.15
+            if r.random() < p:
+                x = 1.0 if k % 4 == 0 else r.random() if k % 4 < 3 else r.paretovariate(1.2)
+                w[i][j] = w[j][i] = x
+    return w
+
+
+def theirs(w):
+    edges = [(i, j) for i in range(len(w)) for j in range(i) if w[i][j] > 0]
+    weights = [w[i][j] for i, j in edges]
+    g = igraph.Graph(n=len(w), edges=edges)
+    found = g.community_multilevel(weights=weights)
+    return g.modularity(found.membership, weights=weights)
+
+
+def main():
+    if not shutil.which(CC.split()[0]):
+        print("skipped: no C compiler", CC)
+        return 77
+    r = random.Random(1)
+    igraph.set_random_number_generator(random.Random(2))
+    graphs = [graph(r, k) for k in range(100)]
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "louvain")
+        subprocess.run(CC.split() + ["-O2", "-I", os.path.join(HERE, "..", "src"),
+                                     os.path.join(HERE, "igraph_louvain.c"), "-o", program, "-lm", "-lpthread"],
+                       check=True)
+        text = "".join("%d\n%s\n" % (len(w), " ".join(repr(x) for row in w for x in row)) for w in graphs)
+        out = subprocess.run([program], input=text, check=True, capture_output=True, text=True).stdout
+    ours = [float(x) for x in out.split()]
+    if len(ours) != len(graphs):
+        print("FAILED: %d answers for %d graphs" % (len(ours), len(graphs)))
+        return 1
+    failed, better, gain = 0, 0, 0.0
+    for k, w in enumerate(graphs):
+        q = theirs(w)
+        better += ours[k] > q + 1e-9
+        gain += (ours[k] - q) / len(graphs)
+        if ours[k] < q - 1e-9:
+            failed += 1
+            print("FAILED: graph %d of %d nodes: %.9f is below igraph's %.9f" % (k, len(w), ours[k], q))
+    print("above igraph's on %d of %d graphs, %.5f on average" % (better, len(graphs), gain))
+    print("%d passed, %d failed, 0 skipped" % (len(graphs) - failed, failed))
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
