@@ -2111,6 +2111,278 @@ DDP_API ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_err
 #endif /* DDP_PLAN_OPLIST_GRAPH_H */
 /* ==== end plan/oplist_graph.h ==== */
 
+/* ==== begin compress/topk.h ==== [compress] */
+/* Which elements of a float array travel: the k largest, or k drawn at random. */
+#ifndef DDP_COMPRESS_TOPK_H
+#define DDP_COMPRESS_TOPK_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_topk - the k elements of x[0..n-1] that are largest by magnitude, exactly.
+ *
+ *   k        1..n
+ *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable at once
+ *   index    [k] receives their positions, ascending
+ *   value    [k] receives x[index[i]], bit for bit; NULL if not wanted
+ *
+ * The set is that of a full sort by magnitude, descending, then by index, ascending: of equal
+ * magnitudes the lowest indexes are kept, 0.0 and -0.0 are equal, infinities are largest. A NaN
+ * anywhere is an error that names the first one; it is never selected.
+ *
+ * Method: a sample of the magnitudes' bits gives a threshold that a few more than k elements
+ * reach; one pass collects those, 16 at a time; a radix select of the collected finds the k-th.
+ * Where the threshold was too low the collection is cut back to its own k largest whenever it is
+ * full, which also raises the threshold; where it was too high the pass is run again. So the
+ * sample decides the time, which is O(n) whatever the data, and never the result.
+ *
+ * Source: FusionLLM (arXiv:2410.12707) section 5.1, which leaves ties and NaN open.
+ * Allocates nothing; safe from any thread. Outputs are untouched on error.
+ * Errors: DDP_ARG, DDP_NUMERIC. */
+DDP_API ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch,
+                            size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err);
+
+/* ddp_topk_scratch - bytes that ddp_topk needs: about 15 k + 0.8 MB, at most 12 n + 32 KiB.
+ * 0 if k is not in 1..n or the size does not fit a size_t. Grows with k and with n. Pure. */
+DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
+
+/* ddp_randomk - k positions drawn uniformly without replacement, and their values.
+ *
+ *   seed     the same seed (of the step and layer, say) gives the same positions on every platform
+ *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
+ *   index, value  as in ddp_topk
+ *
+ * Values are not scaled by n/k: with error feedback they must not be, without it the receiver may.
+ * Floyd's algorithm on a bitmap: O(k + n / 64). A NaN at a drawn position is an error that names
+ * the first one; others are not looked at.
+ * Allocates nothing; safe from any thread. Outputs are untouched on error.
+ * Errors: DDP_ARG, DDP_NUMERIC. */
+DDP_API ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
+                               size_t scratch_bytes, uint64_t *index, float *value,
+                               ddp_error *err);
+
+/* ddp_randomk_scratch - one bit per element, in whole words of 8 bytes; 0 if n is 0. */
+DDP_API size_t ddp_randomk_scratch(size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_COMPRESS_TOPK_H */
+/* ==== end compress/topk.h ==== */
+
+/* ==== begin compress/wire.h ==== [compress] */
+/* Messages of the compressors: kept elements with their indexes, dense and quantised arrays. */
+#ifndef DDP_COMPRESS_WIRE_H
+#define DDP_COMPRESS_WIRE_H
+
+/* A message is a header of 24 bytes (magic "DDPC", u8 version, u8 packing, u16 zero, u64 n, u64 k)
+ * and a payload, all little-endian. Elements kept of n:
+ *   i64    k u64 indexes, k float32 values      12 bytes each, the paper's format
+ *   i32    k u32 indexes, k float32 values       8 bytes each, n <= 2^32
+ *   delta  k float32 values, then k gaps: 7 bits a byte, lowest first, top bit = more follow; the
+ *          first is the first index, the others index - previous index - 1
+ *          5.3 bytes each where 1 % is kept evenly, 4 to 14 at the extremes
+ * All elements (k = n):
+ *   dense  n float32 values
+ *   int8, int4  see compress/quantise.h */
+typedef enum ddp_packing {
+    DDP_PACK_DEFAULT, /* delta */
+    DDP_PACK_I64,
+    DDP_PACK_I32,
+    DDP_PACK_DELTA,
+    DDP_PACK_DENSE,
+    DDP_PACK_INT8,
+    DDP_PACK_INT4
+} ddp_packing;
+
+#define DDP_PACK_HEAD 24 /* bytes of the header */
+
+/* What a message says of itself. */
+typedef struct ddp_packed {
+    ddp_packing packing;
+    uint64_t    n, k; /* elements of the array, elements in the message */
+} ddp_packed;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_pack_bound - the most bytes that a message of k elements out of n can have, header
+ * included; exact for all packings but delta. k counts only where elements are kept.
+ * 0 if k is not in 1..n, n is too large for i32, or the size does not fit a size_t. Pure. */
+DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
+
+/* ddp_pack_sparse - k elements as a message of packing i64, i32 or delta.
+ *   index  [k] strictly ascending, below n, as ddp_topk gives them
+ *   value  [k] infinities are allowed, NaN is an error
+ *   out    capacity bytes; no more than *bytes of them are written
+ * ddp_pack_dense - all of x[0..n-1]; NaN is an error that names its index.
+ * Both: no allocation, safe from any thread, *bytes and out untouched on error.
+ * Errors: DDP_ARG, DDP_NUMERIC. */
+DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
+                                   const float *value, void *out, size_t capacity, size_t *bytes,
+                                   ddp_error *err);
+DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity,
+                                  size_t *bytes, ddp_error *err);
+
+/* ddp_packed_read - checks the header and that the sizes agree; the payload is not looked at.
+ * Needs no more than the first 24 bytes and the total length. Errors: DDP_ARG, DDP_FORMAT. */
+DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out,
+                                   ddp_error *err);
+
+/* ddp_unpack_store - x becomes what the message says, 0 where nothing was kept.
+ * ddp_unpack_add - adds it to x: x[index] += value.
+ *
+ *   message  bytes bytes from anywhere: all of it is validated before x is touched. Refused are
+ *            another n than the receiver's, indexes that are out of range or not strictly
+ *            ascending, too few or too many bytes, NaN, scales that are not finite
+ * Both round each product and sum once (no fused multiply-add), so that all replicas agree.
+ * No allocation, safe from any thread. Errors: DDP_ARG, DDP_FORMAT. */
+DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n,
+                                    ddp_error *err);
+DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n,
+                                  ddp_error *err);
+
+/* Names as the programs spell them; DEFAULT gives the default's name, a bad value "unknown".
+ * The inverse fails with DDP_ARG and a sentence that lists the names. */
+DDP_API const char *ddp_packing_name(ddp_packing packing);
+DDP_API ddp_status  ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_COMPRESS_WIRE_H */
+/* ==== end compress/wire.h ==== */
+
+/* ==== begin compress/quantise.h ==== [compress] */
+/* Block quantisation to 8 or 4 bits. */
+#ifndef DDP_COMPRESS_QUANTISE_H
+#define DDP_COMPRESS_QUANTISE_H
+
+#define DDP_QUANTISE_BLOCK 64 /* elements that share a scale */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_pack_quantised - x[0..n-1] as a message of packing DDP_PACK_INT8 or DDP_PACK_INT4.
+ *
+ * Payload: one float32 scale per block of 64 elements, then n signed bytes, or n/2 bytes (rounded
+ * up) with two elements each, the even one in the low half, as value + 8. That is 1.0625 or 0.5625
+ * bytes per element. The largest level is Q = 127 or 7:
+ *     s = the smallest float with Q s >= largest |x| of the block (so that a block of denormals
+ *         works too), one float less where Q s would overflow
+ *     q = x / s rounded to the nearest integer, halves away from 0;   received: q s, rounded once
+ * Hence |x - q s| <= s / 2, exactly, and rounding q s to a float adds at most half its last place.
+ * A block of zeros has s = 0. Signs of zeros are lost.
+ *
+ *   out  capacity bytes, of which ddp_pack_bound(packing, n, n) are written
+ * Received by ddp_unpack_store or ddp_unpack_add. No allocation, safe from any thread; outputs
+ * are untouched on error. Errors: DDP_ARG; DDP_NUMERIC names the first NaN or infinite element. */
+DDP_API ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
+                                      size_t capacity, size_t *bytes, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_COMPRESS_QUANTISE_H */
+/* ==== end compress/quantise.h ==== */
+
+/* ==== begin compress/adatopk.h ==== [compress] */
+/* How much each link of a pipeline compresses: AdaTopK and the uniform rule. */
+#ifndef DDP_COMPRESS_ADATOPK_H
+#define DDP_COMPRESS_ADATOPK_H
+
+typedef struct ddp_adatopk_options {
+    double      ratio;   /* r >= 1: what the user asks for */
+    double      factor;  /* the 3 of Eq. 7; 0 = 3 */
+    ddp_packing packing; /* i64, i32 or delta; DEFAULT = i64, which the factor 3 belongs to */
+    int         uniform; /* 1 = every link keeps n / r, whatever its time; factor is not used */
+} ddp_adatopk_options;
+
+typedef struct ddp_link_compression {
+    double ratio;  /* r_i >= 1 */
+    size_t keep;   /* k_i elements of the message, n if dense */
+    int    dense;  /* 1 = send all: the compressed message would be no smaller */
+    size_t bytes;  /* of the message with its header; for delta the upper bound */
+    double link_s; /* predicted time: R_i times payload over dense payload */
+} ddp_link_compression;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_adatopk - ratio, k and message size of each link.
+ *
+ *   link_s [links]  R_i: seconds that the uncompressed message of link i takes (one number per
+ *                   receiver), without latency, which compression does not shorten
+ *   count  [links]  floats of that message, at least 1
+ *   out    [links]  untouched on error
+ *
+ * r_i = max(1, factor r R_i / max R) (Eq. 7), all 1 if every R is 0; k_i = ceil(count / r_i).
+ * With factor 3 and i64 the slowest link's message is 1/r of dense (the factor pays for an index
+ * of 8 bytes beside a value of 4), and every compressed link takes max R / r: link times become
+ * equal. With i32 the factor for that is 2, with delta about 1.3.
+ * Decisions where the paper is silent or wrong: between r_i = 1 and factor the printed formula
+ * sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links
+ * that are not compressed and divides computing time by r: link_s does neither, for use in Eq. 3.
+ * The uniform rule with r = 100 and i64 is 33.3 times smaller, as the caption of Figure 10 says.
+ *
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8.
+ * O(links), no allocation, safe from any thread. Errors: DDP_ARG, DDP_NUMERIC. */
+DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
+                               const ddp_adatopk_options *o, ddp_link_compression *out,
+                               ddp_error *err);
+
+/* ddp_keep_count - max(1, ceil(n / ratio)), at most n; n for a ratio below 1 or NaN. Pure. */
+DDP_API size_t ddp_keep_count(size_t n, double ratio);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_COMPRESS_ADATOPK_H */
+/* ==== end compress/adatopk.h ==== */
+
+/* ==== begin compress/feedback.h ==== [compress] */
+/* Error feedback: what a message left out is sent later. */
+#ifndef DDP_COMPRESS_FEEDBACK_H
+#define DDP_COMPRESS_FEEDBACK_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The residual is an array of the gradient's size that starts as zeros and belongs to the
+ * training state: a checkpoint without it loses gradient. Each step:
+ *     ddp_feedback_add(residual, gradient, n)             residual += gradient
+ *     ddp_topk(residual, ...) and ddp_pack_sparse(...)    or any other message
+ *     ddp_feedback_keep(residual, n, index, k, err)       0 where an element was sent, or
+ *     ddp_feedback_subtract(message, ...)                 residual -= what the message delivers
+ * With ddp_feedback_keep every element is, bit for bit, either in the message or in the residual.
+ * With ddp_feedback_subtract, for quantised messages, the residual is the rounded difference.
+ * A NaN in the gradient stays in the residual after the selection has refused it: training has
+ * diverged, and both go back to a checkpoint.
+ *
+ * No allocation; safe from any thread. On error the residual is untouched.
+ * Errors: DDP_ARG (an index out of range), DDP_FORMAT (as ddp_unpack_add). */
+DDP_API void       ddp_feedback_add(float *residual, const float *gradient, size_t n);
+DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
+                                     ddp_error *err);
+DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual,
+                                         size_t n, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_COMPRESS_FEEDBACK_H */
+/* ==== end compress/feedback.h ==== */
+
 /* ==== begin sync/session.h ==== [sync] */
 /* The context: a training loop registers its layers and calls a few hooks; the library decides
  * when a layer is updated and what is sent when (DESIGN sections 3 to 5). */
@@ -23399,6 +23671,1088 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
     return code;
 }
 /* ==== end plan/oplist_graph.c ==== */
+
+/* ==== begin compress/codec.h ==== [compress] */
+/* What the compressors share: bit patterns of floats, little-endian fields, the message header. */
+#ifndef DDP_COMPRESS_CODEC_H
+#define DDP_COMPRESS_CODEC_H
+
+#define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
+#define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */
+
+static inline uint32_t ddp__codec_bits(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float ddp__codec_float(uint32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline void ddp__codec_put32(unsigned char *p, uint32_t v)
+{
+    p[0] = (unsigned char)v;
+    p[1] = (unsigned char)(v >> 8);
+    p[2] = (unsigned char)(v >> 16);
+    p[3] = (unsigned char)(v >> 24);
+}
+
+static inline uint32_t ddp__codec_get32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static inline void ddp__codec_put64(unsigned char *p, uint64_t v)
+{
+    ddp__codec_put32(p, (uint32_t)v);
+    ddp__codec_put32(p + 4, (uint32_t)(v >> 32));
+}
+
+static inline uint64_t ddp__codec_get64(const unsigned char *p)
+{
+    return (uint64_t)ddp__codec_get32(p) | (uint64_t)ddp__codec_get32(p + 4) << 32;
+}
+
+typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTRACT } ddp__unpack;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The reference for ddp_topk, without scratch: the k-th magnitude bit by bit, 31 passes. */
+DDP_LIB ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index,
+                                   float *value, ddp_error *err);
+
+/* Position of the first NaN of x[0..n-1]; n if there is none. */
+DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
+/* DDP_NUMERIC: x[at] is NaN. */
+DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err);
+
+/* A selection's arguments: 1 <= k <= n, pointers, scratch size and alignment. */
+DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
+                                     const void *scratch, size_t have, size_t need,
+                                     const uint64_t *index, ddp_error *err);
+
+/* DDP_ARG if bytes do not fit the capacity. */
+DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
+DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
+
+/* Validates the whole message, then applies it to x[0..n-1]. */
+DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
+                                    size_t n, ddp_error *err);
+
+/* The same for a quantised payload of n elements whose header has been read. */
+DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
+DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
+                                        size_t n, ddp_error *err);
+DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
+                                  ddp__unpack how, float *x, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_COMPRESS_CODEC_H */
+/* ==== end compress/codec.h ==== */
+
+/* ==== begin compress/topk.c ==== [compress] */
+
+/* Magnitudes are compared as integers: without its sign bit the pattern of a float grows with
+ * |x|, infinity next to last and NaN above it. */
+
+enum {
+    DDP__TOPK_BLOCK = 16,     /* elements tested at once */
+    DDP__TOPK_RUN = 4096,     /* elements between two looks at the room that is left; stays in L1 */
+    DDP__TOPK_SAMPLE = 65536, /* magnitudes at most that guess the threshold */
+    DDP__TOPK_NEAR = 4,       /* of them side by side: they share a cache line */
+    DDP__TOPK_FEW = 32768,    /* shorter arrays are not sampled */
+    DDP__TOPK_BINS = 2048
+};
+
+/* Elements above the threshold seen so far, by ascending index, and the room for them. */
+typedef struct ddp__topk_found {
+    uint64_t *index;
+    size_t   *bins;
+    uint32_t *bits; /* the elements themselves */
+    size_t    n, most;
+    int32_t   floor; /* only magnitudes above it are collected */
+} ddp__topk_found;
+
+typedef int32_t ddp__topk_lanes __attribute__((vector_size(16)));
+
+static size_t ddp__topk_most(size_t n, size_t k)
+{
+    size_t extra = k / 4 + DDP__TOPK_SAMPLE;
+
+    return n - k > extra ? k + extra : n;
+}
+
+size_t ddp_topk_scratch(size_t n, size_t k)
+{
+    size_t most, fixed = 2 * DDP__TOPK_BINS * sizeof(size_t);
+
+    if (k < 1 || k > n) return 0;
+    most = ddp__topk_most(n, k);
+    if (most > (SIZE_MAX - fixed) / 12) return 0;
+    return fixed + most * 12;
+}
+
+/* ---- arguments, shared with the other selections ---- */
+
+ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
+                             const void *scratch, size_t have, size_t need,
+                             const uint64_t *index, ddp_error *err)
+{
+    if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
+    if (k < 1 || k > n)
+        return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k,
+                         n);
+    if (!need || have < need)
+        return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
+                         "%s_scratch", who, have, need, who);
+    if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
+        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8",
+                         who);
+    return DDP_OK;
+}
+
+ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
+{
+    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] is NaN, which has no magnitude; training "
+                     "has diverged, or the array is not initialised", at);
+}
+
+/* ---- the k-th of a list ---- */
+
+/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first
+ * `digits` are found, the rest is 0). *ties = how many that agree with it in these are among the
+ * rank. Two counts of each bin, taken in turn: most magnitudes fall into few bins, and a count
+ * cannot be read again before it is written. */
+static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits,
+                              size_t *bins, size_t *ties)
+{
+    static const int shift[3] = {20, 10, 0};
+    size_t *odd = bins + DDP__TOPK_BINS;
+    uint32_t found = 0, fixed = 0; /* the digits found so far, and where they are */
+    int digit;
+
+    for (digit = 0; digit < digits; digit++) {
+        const int s = shift[digit];
+        const uint32_t mask = digit ? 1023 : 2047;
+        uint32_t b = mask;
+        size_t i;
+
+        memset(bins, 0, 2 * DDP__TOPK_BINS * sizeof *bins);
+        for (i = 0; i + 2 <= m; i += 2) {
+            bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
+            odd[bits[i + 1] >> s & mask] += (bits[i + 1] & fixed) == found;
+        }
+        if (i < m) bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
+        for (; bins[b] + odd[b] < rank; b--) rank -= bins[b] + odd[b];
+        found |= b << s;
+        fixed |= mask << s;
+    }
+    *ties = rank;
+    return found;
+}
+
+/* Writes the k elements above nth, and the first of those equal to it, in their order. out may be
+ * the list itself: what is written was read before. */
+static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties,
+                           uint64_t *index, void *out)
+{
+    unsigned char *value = (unsigned char *)out;
+    size_t i, kept = 0;
+
+    for (i = 0; kept < k; i++) {
+        uint32_t bits = f->bits[i], magnitude = bits & DDP__MAGNITUDE;
+        size_t tie = (magnitude == nth) & (ties > 0);
+
+        index[kept] = f->index[i];
+        memcpy(value + kept * sizeof bits, &bits, sizeof bits);
+        ties -= tie;
+        kept += (magnitude > nth) | tie;
+    }
+}
+
+static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < f->n; i++)
+        if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE)
+            return ddp__found_nan(f->index[i], err);
+    return DDP_OK;
+}
+
+/* ---- the pass over the array ---- */
+
+/* Which blocks of a run hold a magnitude above the floor. */
+static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
+{
+    const int32_t m = (int32_t)DDP__MAGNITUDE;
+    const ddp__topk_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
+    size_t found = 0;
+    uint32_t at;
+
+    for (at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
+        ddp__topk_lanes a, b, c, d;
+        uint64_t half[2];
+
+        memcpy(&a, x + at, sizeof a);
+        memcpy(&b, x + at + 4, sizeof b);
+        memcpy(&c, x + at + 8, sizeof c);
+        memcpy(&d, x + at + 12, sizeof d);
+        a = ((a & magnitude) > least) | ((b & magnitude) > least);
+        c = ((c & magnitude) > least) | ((d & magnitude) > least);
+        a |= c;
+        memcpy(half, &a, sizeof half);
+        list[found] = at;
+        found += (half[0] | half[1]) != 0;
+    }
+    return found;
+}
+
+/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting, so
+ * that nothing depends on how well a branch is predicted. */
+static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
+{
+    uint64_t *index = f->index;
+    uint32_t *list = f->bits;
+    const int32_t floor = f->floor;
+    size_t m = f->n, i;
+
+    for (i = 0; i < n; i++) {
+        uint32_t bits = ddp__codec_bits(x[i]);
+
+        index[m] = at + i;
+        list[m] = bits;
+        m += (int32_t)(bits & DDP__MAGNITUDE) > floor;
+    }
+    f->n = m;
+}
+
+/* Cuts the list back to its k largest. A later element must exceed the least of them: an equal
+ * one has the higher index. */
+static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
+{
+    size_t ties;
+    uint32_t nth;
+
+    DDP__TRY(ddp__topk_no_nan(f, err));
+    nth = ddp__topk_nth(f->bits, f->n, k, 3, f->bins, &ties);
+    ddp__topk_keep(f, k, nth, ties, f->index, f->bits);
+    f->n = k;
+    f->floor = (int32_t)nth;
+    return DDP_OK;
+}
+
+/* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
+static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k,
+                                    ddp_error *err)
+{
+    uint32_t list[DDP__TOPK_RUN / DDP__TOPK_BLOCK];
+    size_t at, blocks, b;
+
+    for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
+        if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
+        blocks = ddp__topk_blocks(x + at, f->floor, list);
+        for (b = 0; b < blocks; b++)
+            ddp__topk_append(f, x + at + list[b], DDP__TOPK_BLOCK, at + list[b]);
+    }
+    if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
+    ddp__topk_append(f, x + at, n - at, at);
+    return ddp__topk_no_nan(f, err);
+}
+
+/* ---- the threshold ---- */
+
+/* m elements (a multiple of DDP__TOPK_NEAR) from all over the array: a few neighbours from a
+ * random place of each of m / DDP__TOPK_NEAR equal parts. */
+static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
+{
+    size_t part = n / (m / DDP__TOPK_NEAR), i;
+    ddp_rng r = ddp_rng_seed(n, 0);
+
+    for (i = 0; i < m; i += DDP__TOPK_NEAR) {
+        const float *from = x + i / DDP__TOPK_NEAR * part;
+
+        from += ddp_rng_below(&r, part - DDP__TOPK_NEAR + 1);
+        memcpy(sample + i, from, DDP__TOPK_NEAR * sizeof *sample);
+    }
+}
+
+/* A threshold that a few more than k magnitudes are likely to exceed; attempt 1 allows for twice
+ * as many, attempt 2 for all. Never so high that a NaN would be missed. */
+static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k,
+                               int attempt)
+{
+    size_t m = n / 64, ties;
+    double rank;
+    uint32_t nth;
+
+    if (m > DDP__TOPK_SAMPLE) m = DDP__TOPK_SAMPLE;
+    m -= m % DDP__TOPK_NEAR;
+    if (n < DDP__TOPK_FEW || attempt > 1) return -1;
+    rank = (double)k / (double)n * (double)m; /* expected; its deviation is below the root */
+    rank = (attempt ? 2 : 1) * (rank + 5 * sqrt(rank) + 8);
+    if (rank >= (double)m) return -1;
+    ddp__topk_sample(x, n, f->bits, m);
+    nth = ddp__topk_nth(f->bits, m, (size_t)rank, 2, f->bins, &ties);
+    return (int32_t)(nth > DDP__INFINITE ? DDP__INFINITE : nth) - 1;
+}
+
+ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
+                    uint64_t *index, float *value, ddp_error *err)
+{
+    ddp__topk_found f;
+    uint32_t nth;
+    size_t ties;
+    int attempt;
+
+    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k),
+                               index, err));
+    f.most = ddp__topk_most(n, k);
+    f.index = (uint64_t *)scratch;
+    f.bins = (size_t *)(f.index + f.most);
+    f.bits = (uint32_t *)(f.bins + 2 * DDP__TOPK_BINS);
+    for (attempt = 0, f.n = 0; f.n < k; attempt++) {
+        f.n = 0;
+        f.floor = ddp__topk_floor(&f, x, n, k, attempt);
+        DDP__TRY(ddp__topk_collect(&f, x, n, k, err));
+    }
+    nth = ddp__topk_nth(f.bits, f.n, k, 3, f.bins, &ties);
+    ddp__topk_keep(&f, k, nth, ties, index, value ? (void *)value : (void *)f.bits);
+    return DDP_OK;
+}
+
+/* ---- the reference ---- */
+
+size_t ddp__first_nan(const float *x, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if ((ddp__codec_bits(x[i]) & DDP__MAGNITUDE) > DDP__INFINITE) break;
+    return i;
+}
+
+ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index, float *value,
+                           ddp_error *err)
+{
+    uint32_t nth = 0, bit;
+    size_t i, reach, above = 0, kept = 0;
+
+    if (!x || !index || k < 1 || k > n)
+        return ddp__fail(err, DDP_ARG, "ddp__topk_plain: k = %zu of n = %zu elements", k, n);
+    i = ddp__first_nan(x, n);
+    if (i < n) return ddp__found_nan(i, err);
+    for (bit = UINT32_C(1) << 30; bit; bit >>= 1) {
+        for (i = reach = 0; i < n; i++)
+            reach += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) >= (nth | bit);
+        if (reach >= k) nth |= bit;
+    }
+    for (i = 0; i < n; i++) above += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) > nth;
+    for (i = 0; kept < k; i++) {
+        uint32_t magnitude = ddp__codec_bits(x[i]) & DDP__MAGNITUDE;
+
+        if (magnitude < nth || (magnitude == nth && above == k)) continue;
+        above += magnitude == nth;
+        index[kept] = i;
+        if (value) value[kept] = x[i];
+        kept++;
+    }
+    return DDP_OK;
+}
+/* ==== end compress/topk.c ==== */
+
+/* ==== begin compress/randomk.c ==== [compress] */
+
+size_t ddp_randomk_scratch(size_t n) { return (n / 64 + (n % 64 != 0)) * sizeof(uint64_t); }
+
+/* 1 if bit i was set before; it is set now. */
+static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
+{
+    uint64_t *word = bitmap + i / 64, bit = UINT64_C(1) << i % 64;
+    int was = (*word & bit) != 0;
+
+    *word |= bit;
+    return was;
+}
+
+/* Which of a word's bits is the lowest one that is set, counting from 0. */
+static unsigned ddp__randomk_lowest(uint64_t word)
+{
+    return (unsigned)__builtin_ctzll((unsigned long long)word);
+}
+
+/* Floyd: the j-th round draws from the first j+1 elements; what it draws twice stands for the
+ * newest of them, which nobody can have drawn before. */
+ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
+                       size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err)
+{
+    uint64_t *bitmap = (uint64_t *)scratch, j, word;
+    size_t words, w, kept = 0;
+    ddp_rng r = ddp_rng_seed(seed, n);
+
+    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes,
+                               ddp_randomk_scratch(n), index, err));
+    words = ddp_randomk_scratch(n) / sizeof *bitmap;
+    memset(bitmap, 0, words * sizeof *bitmap);
+    for (j = n - k; j < n; j++)
+        if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
+    for (w = 0; w < words; w++)
+        for (word = bitmap[w]; word; word &= word - 1) {
+            size_t i = w * 64 + ddp__randomk_lowest(word);
+            if (ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
+        }
+    for (w = 0; w < words; w++)
+        for (word = bitmap[w]; word; word &= word - 1) {
+            size_t i = w * 64 + ddp__randomk_lowest(word);
+            index[kept] = i;
+            if (value) value[kept] = x[i];
+            kept++;
+        }
+    return DDP_OK;
+}
+/* ==== end compress/randomk.c ==== */
+
+/* ==== begin compress/wire.c ==== [compress] */
+
+/* "DDPC" as a little-endian number; the version of everything behind it. */
+#define DDP__PACK_MAGIC UINT32_C(0x43504444)
+enum { DDP__PACK_VERSION = 1 };
+
+static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8",
+                                                 "int4"};
+
+const char *ddp_packing_name(ddp_packing packing)
+{
+    int i = (int)packing;
+
+    return i >= 0 && i <= (int)DDP_PACK_INT4 ? ddp__packing_names[i] : "unknown";
+}
+
+ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
+{
+    int i;
+
+    for (i = 1; name && i <= (int)DDP_PACK_INT4; i++)
+        if (!strcmp(name, ddp__packing_names[i])) {
+            *out = (ddp_packing)i;
+            return DDP_OK;
+        }
+    return ddp__fail(err, DDP_ARG, "packing %s is unknown; use i64, i32, delta, dense, int8 or "
+                     "int4", name ? name : "(null)");
+}
+
+/* ---- sizes ---- */
+
+/* Bytes of k gaps: one each, one more for each that is at least 2^7, 2^14, .. The gaps and the
+ * kept elements add up to n at most, so no more than n >> 7 j of them reach 2^(7 j). */
+static size_t ddp__pack_gaps(size_t n, size_t k)
+{
+    size_t bytes = k;
+    int shift;
+
+    for (shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7)
+        bytes += n >> shift < k ? n >> shift : k;
+    return bytes;
+}
+
+size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k)
+{
+    size_t payload;
+
+    if (packing == DDP_PACK_DEFAULT) packing = DDP_PACK_DELTA;
+    if (n < 1 || n > SIZE_MAX / 32) return 0;
+    switch (packing) {
+    case DDP_PACK_I64: payload = 12 * k; break;
+    case DDP_PACK_I32: payload = 8 * k; break;
+    case DDP_PACK_DELTA: payload = 4 * k + ddp__pack_gaps(n, k); break;
+    case DDP_PACK_DENSE: return DDP_PACK_HEAD + 4 * n;
+    case DDP_PACK_INT8:
+    case DDP_PACK_INT4: return DDP_PACK_HEAD + ddp__quantised_bytes(packing, n);
+    default: return 0;
+    }
+    if (k < 1 || k > n || (packing == DDP_PACK_I32 && (n - 1) >> 31 >> 1)) return 0;
+    return DDP_PACK_HEAD + payload;
+}
+
+ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err)
+{
+    if (!out || capacity < bytes)
+        return ddp__fail(err, DDP_ARG, "the message needs %zu bytes of room, there are %zu; "
+                         "ask ddp_pack_bound", bytes, out ? capacity : 0);
+    return DDP_OK;
+}
+
+/* ---- sending ---- */
+
+void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k)
+{
+    ddp__codec_put32(p, DDP__PACK_MAGIC);
+    p[4] = DDP__PACK_VERSION;
+    p[5] = (unsigned char)packing;
+    p[6] = p[7] = 0;
+    ddp__codec_put64(p + 8, n);
+    ddp__codec_put64(p + 16, k);
+}
+
+static void ddp__pack_values(unsigned char *p, const float *value, size_t k)
+{
+    size_t i;
+
+    for (i = 0; i < k; i++) ddp__codec_put32(p + 4 * i, ddp__codec_bits(value[i]));
+}
+
+/* Bytes of one gap, which is written to p unless that is NULL. */
+static size_t ddp__pack_gap(unsigned char *p, uint64_t gap)
+{
+    size_t bytes = 0;
+
+    for (; gap > 127; gap >>= 7, bytes++)
+        if (p) p[bytes] = (unsigned char)(gap | 128);
+    if (p) p[bytes] = (unsigned char)gap;
+    return bytes + 1;
+}
+
+/* What the message takes, if index and value are fit to be sent. */
+static ddp_status ddp__pack_measure(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
+                                    const float *value, size_t *bytes, ddp_error *err)
+{
+    size_t i, gaps = 0;
+    uint64_t next = 0;
+
+    for (i = 0; i < k; i++) {
+        if (index[i] >= n || index[i] < next)
+            return ddp__fail(err, DDP_ARG, "index[%zu] = %" PRIu64 " is not below n = %zu or not "
+                             "above the index before it", i, index[i], n);
+        if (packing == DDP_PACK_DELTA) gaps += ddp__pack_gap(NULL, index[i] - next);
+        next = index[i] + 1;
+    }
+    i = ddp__first_nan(value, k);
+    if (i < k)
+        return ddp__fail(err, DDP_NUMERIC, "value[%zu], of element %" PRIu64 ", is NaN", i,
+                         index[i]);
+    *bytes = ddp_pack_bound(packing, n, k);
+    if (packing == DDP_PACK_DELTA) *bytes = DDP_PACK_HEAD + 4 * k + gaps;
+    return DDP_OK;
+}
+
+ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
+                           const float *value, void *out, size_t capacity, size_t *bytes,
+                           ddp_error *err)
+{
+    unsigned char *p;
+    size_t need = 0, i;
+    uint64_t next = 0;
+
+    if (packing == DDP_PACK_DEFAULT) packing = DDP_PACK_DELTA;
+    if (packing != DDP_PACK_I64 && packing != DDP_PACK_I32 && packing != DDP_PACK_DELTA)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: packing %s keeps no indexes; use i64, i32 "
+                         "or delta", ddp_packing_name(packing));
+    if (!index || !value || !bytes)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: index, value or bytes is NULL");
+    if (!ddp_pack_bound(packing, n, k))
+        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: %s cannot hold k = %zu of n = %zu "
+                         "elements", ddp_packing_name(packing), k, n);
+    DDP__TRY(ddp__pack_measure(packing, n, k, index, value, &need, err));
+    DDP__TRY(ddp__pack_room(out, capacity, need, err));
+
+    p = (unsigned char *)out + DDP_PACK_HEAD;
+    ddp__pack_head((unsigned char *)out, packing, n, k);
+    if (packing == DDP_PACK_I64) {
+        for (i = 0; i < k; i++) ddp__codec_put64(p + 8 * i, index[i]);
+        ddp__pack_values(p + 8 * k, value, k);
+    } else if (packing == DDP_PACK_I32) {
+        for (i = 0; i < k; i++) ddp__codec_put32(p + 4 * i, (uint32_t)index[i]);
+        ddp__pack_values(p + 4 * k, value, k);
+    } else {
+        ddp__pack_values(p, value, k);
+        for (p += 4 * k, i = 0; i < k; next = index[i++] + 1)
+            p += ddp__pack_gap(p, index[i] - next);
+    }
+    *bytes = need;
+    return DDP_OK;
+}
+
+ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes,
+                          ddp_error *err)
+{
+    size_t need = ddp_pack_bound(DDP_PACK_DENSE, n, n), nan;
+
+    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: x or bytes is NULL");
+    if (!need) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; at least 1 is needed", n);
+    DDP__TRY(ddp__pack_room(out, capacity, need, err));
+    nan = ddp__first_nan(x, n);
+    if (nan < n) return ddp__found_nan(nan, err);
+    ddp__pack_head((unsigned char *)out, DDP_PACK_DENSE, n, n);
+    ddp__pack_values((unsigned char *)out + DDP_PACK_HEAD, x, n);
+    *bytes = need;
+    return DDP_OK;
+}
+
+/* ---- receiving ---- */
+
+ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err)
+{
+    const unsigned char *p = (const unsigned char *)message;
+    uint64_t n, k;
+    ddp_packing packing;
+    size_t bound, least;
+
+    if (!p || !out) return ddp__fail(err, DDP_ARG, "ddp_packed_read: message or out is NULL");
+    if (bytes < DDP_PACK_HEAD)
+        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes; its header alone has %d", bytes,
+                         DDP_PACK_HEAD);
+    if (ddp__codec_get32(p) != DDP__PACK_MAGIC || p[4] != DDP__PACK_VERSION || p[6] || p[7])
+        return ddp__fail(err, DDP_FORMAT, "not a compressed message of this version");
+    if (p[5] < DDP_PACK_I64 || p[5] > DDP_PACK_INT4)
+        return ddp__fail(err, DDP_FORMAT, "packing %d of the message is unknown", p[5]);
+    n = ddp__codec_get64(p + 8);
+    k = ddp__codec_get64(p + 16);
+    packing = (ddp_packing)p[5];
+    if (n > SIZE_MAX / 32 || k < 1 || k > n || (packing > DDP_PACK_DELTA && k != n))
+        return ddp__fail(err, DDP_FORMAT, "the message says k = %" PRIu64 " of n = %" PRIu64
+                         " elements", k, n);
+    bound = ddp_pack_bound(packing, (size_t)n, (size_t)k);
+    least = packing == DDP_PACK_DELTA ? DDP_PACK_HEAD + 5 * (size_t)k : bound;
+    if (!bound || bytes < least || bytes > bound)
+        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes says %s with k = %" PRIu64
+                         " of n = %" PRIu64 ", which takes %zu to %zu", bytes,
+                         ddp_packing_name(packing), k, n, least, bound);
+    out->packing = packing;
+    out->n = n;
+    out->k = k;
+    return DDP_OK;
+}
+
+/* A walk over the kept elements of a message in their order. */
+typedef struct ddp__unpack_walk {
+    const unsigned char *value, *index, *end;
+    ddp_packing          packing;
+    uint64_t             next; /* delta: the lowest index that can follow */
+} ddp__unpack_walk;
+
+static ddp__unpack_walk ddp__unpack_begin(const ddp_packed *m, const unsigned char *p, size_t bytes)
+{
+    size_t k = (size_t)m->k;
+    ddp__unpack_walk w;
+
+    w.packing = m->packing;
+    w.end = p + bytes;
+    w.next = 0;
+    w.value = w.index = p + DDP_PACK_HEAD;
+    if (m->packing == DDP_PACK_DELTA) w.index += 4 * k;
+    if (m->packing == DDP_PACK_I32) w.value += 4 * k;
+    if (m->packing == DDP_PACK_I64) w.value += 8 * k;
+    return w;
+}
+
+/* The next index; UINT64_MAX if the bytes end within it, it overflows, or it has more bytes than
+ * it needs. */
+static uint64_t ddp__unpack_index(ddp__unpack_walk *w)
+{
+    uint64_t at = 0, part;
+    int shift = 0;
+
+    if (w->packing == DDP_PACK_I64) {
+        at = ddp__codec_get64(w->index);
+        w->index += 8;
+        return at;
+    }
+    if (w->packing == DDP_PACK_I32) {
+        at = ddp__codec_get32(w->index);
+        w->index += 4;
+        return at;
+    }
+    do {
+        if (w->index == w->end || shift > 56) return UINT64_MAX;
+        part = *w->index++;
+        at |= (part & 127) << shift;
+        shift += 7;
+    } while (part & 128);
+    if (shift > 7 && !part) return UINT64_MAX;
+    at += w->next; /* below 2^63 + 2^64 / 32: no overflow */
+    w->next = at + 1;
+    return at;
+}
+
+static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p, size_t bytes,
+                                    ddp_error *err)
+{
+    ddp__unpack_walk w = ddp__unpack_begin(m, p, bytes);
+    uint64_t next = 0, i, at;
+
+    for (i = 0; i < m->k; i++) {
+        at = ddp__unpack_index(&w);
+        if (at < next || at >= m->n)
+            return ddp__fail(err, DDP_FORMAT, "index %" PRIu64 " of the message is damaged, not "
+                             "below n = %" PRIu64 " or not above the one before it", i, m->n);
+        if ((ddp__codec_get32(w.value + 4 * i) & DDP__MAGNITUDE) > DDP__INFINITE)
+            return ddp__fail(err, DDP_FORMAT, "value %" PRIu64 " of the message is NaN", i);
+        next = at + 1;
+    }
+    if (m->packing == DDP_PACK_DELTA && w.index != w.end)
+        return ddp__fail(err, DDP_FORMAT, "the message goes on after its last index");
+    return DDP_OK;
+}
+
+static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_t bytes,
+                              ddp__unpack how, float *x)
+{
+    ddp__unpack_walk w = ddp__unpack_begin(m, p, bytes);
+    uint64_t i;
+
+    if (how == DDP__UNPACK_STORE) memset(x, 0, (size_t)m->n * sizeof *x);
+    for (i = 0; i < m->k; i++) {
+        float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
+        uint64_t at = ddp__unpack_index(&w);
+
+        if (how == DDP__UNPACK_STORE) x[at] = v;
+        else if (how == DDP__UNPACK_ADD) x[at] += v;
+        else x[at] -= v;
+    }
+}
+
+static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n,
+                                    ddp_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if ((ddp__codec_get32(p + 4 * i) & DDP__MAGNITUDE) > DDP__INFINITE)
+            return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", i);
+    for (i = 0; i < n; i++) {
+        float v = ddp__codec_float(ddp__codec_get32(p + 4 * i));
+
+        if (how == DDP__UNPACK_STORE) x[i] = v;
+        else if (how == DDP__UNPACK_ADD) x[i] += v;
+        else x[i] -= v;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n,
+                            ddp_error *err)
+{
+    const unsigned char *p = (const unsigned char *)message;
+    ddp_packed m;
+
+    if (!x) return ddp__fail(err, DDP_ARG, "the array that a message is unpacked into is NULL");
+    DDP__TRY(ddp_packed_read(message, bytes, &m, err));
+    if (m.n != n)
+        return ddp__fail(err, DDP_FORMAT, "the message is of %" PRIu64 " elements, the array has "
+                         "%zu", m.n, n);
+    if (m.packing == DDP_PACK_DENSE) return ddp__unpack_dense(p + DDP_PACK_HEAD, how, x, n, err);
+    if (m.packing == DDP_PACK_INT8 || m.packing == DDP_PACK_INT4) {
+        DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, n, err));
+        ddp__quantised_apply(m.packing, p + DDP_PACK_HEAD, how, x, n);
+        return DDP_OK;
+    }
+    DDP__TRY(ddp__unpack_check(&m, p, bytes, err));
+    ddp__unpack_apply(&m, p, bytes, how, x);
+    return DDP_OK;
+}
+
+ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n, ddp_error *err)
+{
+    return ddp__unpack_into(message, bytes, DDP__UNPACK_STORE, x, n, err);
+}
+
+ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n, ddp_error *err)
+{
+    return ddp__unpack_into(message, bytes, DDP__UNPACK_ADD, x, n, err);
+}
+/* ==== end compress/wire.c ==== */
+
+/* ==== begin compress/quantise.c ==== [compress] */
+
+/* Products must be rounded before they are added, on every processor: the compiler may not look
+ * through this and fuse them. */
+#define DDP__QUANTISE_SETTLE(array) __asm__ volatile("" : : "r"(array) : "memory")
+
+static float ddp__quantise_levels(ddp_packing packing)
+{
+    return packing == DDP_PACK_INT8 ? 127 : 7;
+}
+
+static size_t ddp__quantise_blocks(size_t n)
+{
+    return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
+}
+
+size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
+{
+    size_t scales = 4 * ddp__quantise_blocks(n);
+    size_t levels = packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
+
+    return levels > SIZE_MAX - scales ? 0 : scales + levels;
+}
+
+/* The scale of n finite elements. */
+static float ddp__quantise_scale(const float *x, size_t n, float levels)
+{
+    uint32_t most = 0, bits;
+    float largest, scale;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        bits = ddp__codec_bits(x[i]) & DDP__MAGNITUDE;
+        if (bits > most) most = bits;
+    }
+    largest = ddp__codec_float(most);
+    scale = (float)((double)largest / (double)levels);
+    bits = ddp__codec_bits(scale);
+    if ((double)scale * (double)levels < (double)largest) bits++;
+    if ((double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX) bits--;
+    return ddp__codec_float(bits);
+}
+
+/* Levels -levels..levels of n elements. In double the quotient is off by less than the distance
+ * of any two floats' quotient to a half, so the nearest level is certain. */
+static void ddp__quantise_block(const float *x, size_t n, float scale, int *level)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        double q = scale > 0 ? (double)x[i] / (double)scale : 0;
+
+        level[i] = (int)(q + (q < 0 ? -0.5 : 0.5));
+    }
+}
+
+ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
+                              size_t capacity, size_t *bytes, ddp_error *err)
+{
+    const size_t block = DDP_QUANTISE_BLOCK;
+    const float levels = ddp__quantise_levels(packing);
+    unsigned char *scales, *p;
+    int level[DDP_QUANTISE_BLOCK + 1];
+    size_t need, at, len, i;
+
+    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %s does not quantise; use int8 "
+                         "or int4", ddp_packing_name(packing));
+    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
+    need = ddp_pack_bound(packing, n, n);
+    if (!need)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; at least 1 is needed", n);
+    DDP__TRY(ddp__pack_room(out, capacity, need, err));
+    for (at = 0; at < n; at++)
+        if ((ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE)
+            return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers "
+                             "can be quantised", at, (double)x[at]);
+
+    ddp__pack_head((unsigned char *)out, packing, n, n);
+    scales = (unsigned char *)out + DDP_PACK_HEAD;
+    p = scales + 4 * ddp__quantise_blocks(n);
+    for (at = 0; at < n; at += len, scales += 4) {
+        float scale;
+
+        len = n - at < block ? n - at : block;
+        scale = ddp__quantise_scale(x + at, len, levels);
+        ddp__codec_put32(scales, ddp__codec_bits(scale));
+        ddp__quantise_block(x + at, len, scale, level);
+        level[len] = 0; /* beside an odd last element */
+        if (packing == DDP_PACK_INT8)
+            for (i = 0; i < len; i++) *p++ = (unsigned char)level[i];
+        else
+            for (i = 0; i < len; i += 2)
+                *p++ = (unsigned char)((level[i] + 8) | (level[i + 1] + 8) << 4);
+    }
+    *bytes = need;
+    return DDP_OK;
+}
+
+/* ---- receiving ---- */
+
+/* Levels of the elements at .. at + len of a payload, at a multiple of the block. */
+static void ddp__quantised_levels(ddp_packing packing, const unsigned char *p, size_t at,
+                                  size_t len, int *level)
+{
+    size_t i;
+
+    if (packing == DDP_PACK_INT8)
+        for (i = 0; i < len; i++) level[i] = (int)(p[at + i] ^ 128u) - 128;
+    else
+        for (i = 0; i < len; i++) {
+            unsigned two = p[(at + i) / 2];
+            level[i] = (int)(two >> 4 * (i % 2) & 15) - 8;
+        }
+}
+
+ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload, size_t n,
+                                ddp_error *err)
+{
+    const size_t block = DDP_QUANTISE_BLOCK, blocks = ddp__quantise_blocks(n);
+    const float levels = ddp__quantise_levels(packing);
+    const unsigned char *p = payload + 4 * blocks;
+    int level[DDP_QUANTISE_BLOCK];
+    size_t b, i;
+
+    for (b = 0; b < blocks; b++) {
+        size_t len = b + 1 < blocks ? block : n - b * block;
+        float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
+        int least = 0;
+
+        if (!(scale >= 0) || !(scale * levels <= FLT_MAX))
+            return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be finite and "
+                             ">= 0", b, (double)scale);
+        ddp__quantised_levels(packing, p, b * block, len, level);
+        for (i = 0; i < len; i++)
+            if (level[i] < least) least = level[i];
+        if (least < -(int)levels)
+            return ddp__fail(err, DDP_FORMAT, "block %zu has the level %d; levels begin at %d", b,
+                             least, -(int)levels);
+    }
+    if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    return DDP_OK;
+}
+
+void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
+                          float *x, size_t n)
+{
+    const unsigned char *p = payload + 4 * ddp__quantise_blocks(n);
+    int level[DDP_QUANTISE_BLOCK];
+    float v[DDP_QUANTISE_BLOCK];
+    size_t at, len, i;
+
+    for (at = 0; at < n; at += len, payload += 4) {
+        float scale = ddp__codec_float(ddp__codec_get32(payload));
+
+        len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
+        ddp__quantised_levels(packing, p, at, len, level);
+        for (i = 0; i < len; i++) v[i] = (float)level[i] * scale;
+        DDP__QUANTISE_SETTLE(v);
+        if (how == DDP__UNPACK_STORE)
+            memcpy(x + at, v, len * sizeof *v);
+        else if (how == DDP__UNPACK_ADD)
+            for (i = 0; i < len; i++) x[at + i] += v[i];
+        else
+            for (i = 0; i < len; i++) x[at + i] -= v[i];
+    }
+}
+/* ==== end compress/quantise.c ==== */
+
+/* ==== begin compress/adatopk.c ==== [compress] */
+
+size_t ddp_keep_count(size_t n, double ratio)
+{
+    double k;
+
+    if (!(ratio > 1) || n < 1) return n;
+    k = ceil((double)n / ratio);
+    if (k >= (double)n) return n;
+    return k < 1 ? 1 : (size_t)k;
+}
+
+static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, int links,
+                                     const ddp_adatopk_options *o, ddp_error *err)
+{
+    int i;
+
+    if (links < 1)
+        return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
+    if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
+                         "(100 = a hundredth is sent)", o->ratio);
+    if (!(o->factor >= 0) || !(o->factor <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; "
+                         "0 is the paper's 3", o->factor);
+    if (o->packing != DDP_PACK_DEFAULT && o->packing != DDP_PACK_I64 &&
+        o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
+        return ddp__fail(err, DDP_ARG, "packing %s keeps no indexes; use i64, i32 or delta",
+                         ddp_packing_name(o->packing));
+    for (i = 0; i < links; i++) {
+        if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0",
+                             i, link_s[i]);
+        if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
+            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; at least 1 and no more "
+                             "than memory can hold", i, count[i]);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
+                       const ddp_adatopk_options *o, ddp_link_compression *out, ddp_error *err)
+{
+    double slowest = 0, factor;
+    ddp_packing packing;
+    int i;
+
+    if (!link_s || !count || !o || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
+    DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
+    factor = o->factor > 0 ? o->factor : 3;
+    packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_I64 : o->packing;
+    for (i = 0; i < links; i++)
+        if (link_s[i] > slowest) slowest = link_s[i];
+    for (i = 0; i < links; i++) {
+        ddp_link_compression *c = out + i;
+        size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
+
+        /* the fraction first: the slowest link's is exactly 1 */
+        c->ratio = o->ratio;
+        if (!o->uniform) c->ratio = slowest > 0 ? factor * o->ratio * (link_s[i] / slowest) : 1;
+        if (!(c->ratio > 1)) c->ratio = 1;
+        c->keep = ddp_keep_count(count[i], c->ratio);
+        c->bytes = ddp_pack_bound(packing, count[i], c->keep);
+        /* 0: an array too long for the packing */
+        c->dense = !c->bytes || c->bytes >= dense;
+        if (c->dense) {
+            c->keep = count[i];
+            c->bytes = dense;
+        }
+        c->link_s = link_s[i] * ((double)(c->bytes - DDP_PACK_HEAD) /
+                                 (double)(dense - DDP_PACK_HEAD));
+    }
+    return DDP_OK;
+}
+/* ==== end compress/adatopk.c ==== */
+
+/* ==== begin compress/feedback.c ==== [compress] */
+
+void ddp_feedback_add(float *residual, const float *gradient, size_t n)
+{
+    float *DDP_RESTRICT r = residual;
+    const float *DDP_RESTRICT g = gradient;
+    size_t i;
+
+    for (i = 0; i < n; i++) r[i] += g[i];
+}
+
+ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
+                             ddp_error *err)
+{
+    size_t i;
+
+    if (!residual || !index)
+        return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: residual or index is NULL");
+    for (i = 0; i < k; i++)
+        if (index[i] >= n)
+            return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: index[%zu] = %" PRIu64
+                             " is not below n = %zu", i, index[i], n);
+    for (i = 0; i < k; i++) residual[index[i]] = 0;
+    return DDP_OK;
+}
+
+ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n,
+                                 ddp_error *err)
+{
+    return ddp__unpack_into(message, bytes, DDP__UNPACK_SUBTRACT, residual, n, err);
+}
+/* ==== end compress/feedback.c ==== */
 
 /* ==== begin sync/context.h ==== [sync] */
 /* Inside of a ddp_ctx. */

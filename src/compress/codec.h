@@ -1,0 +1,91 @@
+/* What the compressors share: bit patterns of floats, little-endian fields, the message header. */
+#ifndef DDP_COMPRESS_CODEC_H
+#define DDP_COMPRESS_CODEC_H
+
+#include "base/platform.h"
+#include "base/status.h"
+#include "compress/wire.h"
+
+#define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
+#define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */
+
+static inline uint32_t ddp__codec_bits(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float ddp__codec_float(uint32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline void ddp__codec_put32(unsigned char *p, uint32_t v)
+{
+    p[0] = (unsigned char)v;
+    p[1] = (unsigned char)(v >> 8);
+    p[2] = (unsigned char)(v >> 16);
+    p[3] = (unsigned char)(v >> 24);
+}
+
+static inline uint32_t ddp__codec_get32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static inline void ddp__codec_put64(unsigned char *p, uint64_t v)
+{
+    ddp__codec_put32(p, (uint32_t)v);
+    ddp__codec_put32(p + 4, (uint32_t)(v >> 32));
+}
+
+static inline uint64_t ddp__codec_get64(const unsigned char *p)
+{
+    return (uint64_t)ddp__codec_get32(p) | (uint64_t)ddp__codec_get32(p + 4) << 32;
+}
+
+typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTRACT } ddp__unpack;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The reference for ddp_topk, without scratch: the k-th magnitude bit by bit, 31 passes. */
+DDP_LIB ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index,
+                                   float *value, ddp_error *err);
+
+/* Position of the first NaN of x[0..n-1]; n if there is none. */
+DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
+/* DDP_NUMERIC: x[at] is NaN. */
+DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err);
+
+/* A selection's arguments: 1 <= k <= n, pointers, scratch size and alignment. */
+DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
+                                     const void *scratch, size_t have, size_t need,
+                                     const uint64_t *index, ddp_error *err);
+
+/* DDP_ARG if bytes do not fit the capacity. */
+DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
+DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
+
+/* Validates the whole message, then applies it to x[0..n-1]. */
+DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
+                                    size_t n, ddp_error *err);
+
+/* The same for a quantised payload of n elements whose header has been read. */
+DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
+DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
+                                        size_t n, ddp_error *err);
+DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
+                                  ddp__unpack how, float *x, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_COMPRESS_CODEC_H */

@@ -1,0 +1,313 @@
+#include "base/platform.h"
+#include "base/fail.h"
+#include "base/rng.h"
+#include "compress/codec.h"
+#include "compress/topk.h"
+
+/* Magnitudes are compared as integers: without its sign bit the pattern of a float grows with
+ * |x|, infinity next to last and NaN above it. */
+
+enum {
+    DDP__TOPK_BLOCK = 16,     /* elements tested at once */
+    DDP__TOPK_RUN = 4096,     /* elements between two looks at the room that is left; stays in L1 */
+    DDP__TOPK_SAMPLE = 65536, /* magnitudes at most that guess the threshold */
+    DDP__TOPK_NEAR = 4,       /* of them side by side: they share a cache line */
+    DDP__TOPK_FEW = 32768,    /* shorter arrays are not sampled */
+    DDP__TOPK_BINS = 2048
+};
+
+/* Elements above the threshold seen so far, by ascending index, and the room for them. */
+typedef struct ddp__topk_found {
+    uint64_t *index;
+    size_t   *bins;
+    uint32_t *bits; /* the elements themselves */
+    size_t    n, most;
+    int32_t   floor; /* only magnitudes above it are collected */
+} ddp__topk_found;
+
+typedef int32_t ddp__topk_lanes __attribute__((vector_size(16)));
+
+static size_t ddp__topk_most(size_t n, size_t k)
+{
+    size_t extra = k / 4 + DDP__TOPK_SAMPLE;
+
+    return n - k > extra ? k + extra : n;
+}
+
+size_t ddp_topk_scratch(size_t n, size_t k)
+{
+    size_t most, fixed = 2 * DDP__TOPK_BINS * sizeof(size_t);
+
+    if (k < 1 || k > n) return 0;
+    most = ddp__topk_most(n, k);
+    if (most > (SIZE_MAX - fixed) / 12) return 0;
+    return fixed + most * 12;
+}
+
+/* ---- arguments, shared with the other selections ---- */
+
+ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
+                             const void *scratch, size_t have, size_t need,
+                             const uint64_t *index, ddp_error *err)
+{
+    if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
+    if (k < 1 || k > n)
+        return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k,
+                         n);
+    if (!need || have < need)
+        return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
+                         "%s_scratch", who, have, need, who);
+    if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
+        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8",
+                         who);
+    return DDP_OK;
+}
+
+ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
+{
+    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] is NaN, which has no magnitude; training "
+                     "has diverged, or the array is not initialised", at);
+}
+
+/* ---- the k-th of a list ---- */
+
+/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first
+ * `digits` are found, the rest is 0). *ties = how many that agree with it in these are among the
+ * rank. Two counts of each bin, taken in turn: most magnitudes fall into few bins, and a count
+ * cannot be read again before it is written. */
+static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits,
+                              size_t *bins, size_t *ties)
+{
+    static const int shift[3] = {20, 10, 0};
+    size_t *odd = bins + DDP__TOPK_BINS;
+    uint32_t found = 0, fixed = 0; /* the digits found so far, and where they are */
+    int digit;
+
+    for (digit = 0; digit < digits; digit++) {
+        const int s = shift[digit];
+        const uint32_t mask = digit ? 1023 : 2047;
+        uint32_t b = mask;
+        size_t i;
+
+        memset(bins, 0, 2 * DDP__TOPK_BINS * sizeof *bins);
+        for (i = 0; i + 2 <= m; i += 2) {
+            bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
+            odd[bits[i + 1] >> s & mask] += (bits[i + 1] & fixed) == found;
+        }
+        if (i < m) bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
+        for (; bins[b] + odd[b] < rank; b--) rank -= bins[b] + odd[b];
+        found |= b << s;
+        fixed |= mask << s;
+    }
+    *ties = rank;
+    return found;
+}
+
+/* Writes the k elements above nth, and the first of those equal to it, in their order. out may be
+ * the list itself: what is written was read before. */
+static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties,
+                           uint64_t *index, void *out)
+{
+    unsigned char *value = (unsigned char *)out;
+    size_t i, kept = 0;
+
+    for (i = 0; kept < k; i++) {
+        uint32_t bits = f->bits[i], magnitude = bits & DDP__MAGNITUDE;
+        size_t tie = (magnitude == nth) & (ties > 0);
+
+        index[kept] = f->index[i];
+        memcpy(value + kept * sizeof bits, &bits, sizeof bits);
+        ties -= tie;
+        kept += (magnitude > nth) | tie;
+    }
+}
+
+static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < f->n; i++)
+        if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE)
+            return ddp__found_nan(f->index[i], err);
+    return DDP_OK;
+}
+
+/* ---- the pass over the array ---- */
+
+/* Which blocks of a run hold a magnitude above the floor. */
+static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
+{
+    const int32_t m = (int32_t)DDP__MAGNITUDE;
+    const ddp__topk_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
+    size_t found = 0;
+    uint32_t at;
+
+    for (at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
+        ddp__topk_lanes a, b, c, d;
+        uint64_t half[2];
+
+        memcpy(&a, x + at, sizeof a);
+        memcpy(&b, x + at + 4, sizeof b);
+        memcpy(&c, x + at + 8, sizeof c);
+        memcpy(&d, x + at + 12, sizeof d);
+        a = ((a & magnitude) > least) | ((b & magnitude) > least);
+        c = ((c & magnitude) > least) | ((d & magnitude) > least);
+        a |= c;
+        memcpy(half, &a, sizeof half);
+        list[found] = at;
+        found += (half[0] | half[1]) != 0;
+    }
+    return found;
+}
+
+/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting, so
+ * that nothing depends on how well a branch is predicted. */
+static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
+{
+    uint64_t *index = f->index;
+    uint32_t *list = f->bits;
+    const int32_t floor = f->floor;
+    size_t m = f->n, i;
+
+    for (i = 0; i < n; i++) {
+        uint32_t bits = ddp__codec_bits(x[i]);
+
+        index[m] = at + i;
+        list[m] = bits;
+        m += (int32_t)(bits & DDP__MAGNITUDE) > floor;
+    }
+    f->n = m;
+}
+
+/* Cuts the list back to its k largest. A later element must exceed the least of them: an equal
+ * one has the higher index. */
+static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
+{
+    size_t ties;
+    uint32_t nth;
+
+    DDP__TRY(ddp__topk_no_nan(f, err));
+    nth = ddp__topk_nth(f->bits, f->n, k, 3, f->bins, &ties);
+    ddp__topk_keep(f, k, nth, ties, f->index, f->bits);
+    f->n = k;
+    f->floor = (int32_t)nth;
+    return DDP_OK;
+}
+
+/* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
+static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k,
+                                    ddp_error *err)
+{
+    uint32_t list[DDP__TOPK_RUN / DDP__TOPK_BLOCK];
+    size_t at, blocks, b;
+
+    for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
+        if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
+        blocks = ddp__topk_blocks(x + at, f->floor, list);
+        for (b = 0; b < blocks; b++)
+            ddp__topk_append(f, x + at + list[b], DDP__TOPK_BLOCK, at + list[b]);
+    }
+    if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
+    ddp__topk_append(f, x + at, n - at, at);
+    return ddp__topk_no_nan(f, err);
+}
+
+/* ---- the threshold ---- */
+
+/* m elements (a multiple of DDP__TOPK_NEAR) from all over the array: a few neighbours from a
+ * random place of each of m / DDP__TOPK_NEAR equal parts. */
+static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
+{
+    size_t part = n / (m / DDP__TOPK_NEAR), i;
+    ddp_rng r = ddp_rng_seed(n, 0);
+
+    for (i = 0; i < m; i += DDP__TOPK_NEAR) {
+        const float *from = x + i / DDP__TOPK_NEAR * part;
+
+        from += ddp_rng_below(&r, part - DDP__TOPK_NEAR + 1);
+        memcpy(sample + i, from, DDP__TOPK_NEAR * sizeof *sample);
+    }
+}
+
+/* A threshold that a few more than k magnitudes are likely to exceed; attempt 1 allows for twice
+ * as many, attempt 2 for all. Never so high that a NaN would be missed. */
+static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k,
+                               int attempt)
+{
+    size_t m = n / 64, ties;
+    double rank;
+    uint32_t nth;
+
+    if (m > DDP__TOPK_SAMPLE) m = DDP__TOPK_SAMPLE;
+    m -= m % DDP__TOPK_NEAR;
+    if (n < DDP__TOPK_FEW || attempt > 1) return -1;
+    rank = (double)k / (double)n * (double)m; /* expected; its deviation is below the root */
+    rank = (attempt ? 2 : 1) * (rank + 5 * sqrt(rank) + 8);
+    if (rank >= (double)m) return -1;
+    ddp__topk_sample(x, n, f->bits, m);
+    nth = ddp__topk_nth(f->bits, m, (size_t)rank, 2, f->bins, &ties);
+    return (int32_t)(nth > DDP__INFINITE ? DDP__INFINITE : nth) - 1;
+}
+
+ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
+                    uint64_t *index, float *value, ddp_error *err)
+{
+    ddp__topk_found f;
+    uint32_t nth;
+    size_t ties;
+    int attempt;
+
+    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k),
+                               index, err));
+    f.most = ddp__topk_most(n, k);
+    f.index = (uint64_t *)scratch;
+    f.bins = (size_t *)(f.index + f.most);
+    f.bits = (uint32_t *)(f.bins + 2 * DDP__TOPK_BINS);
+    for (attempt = 0, f.n = 0; f.n < k; attempt++) {
+        f.n = 0;
+        f.floor = ddp__topk_floor(&f, x, n, k, attempt);
+        DDP__TRY(ddp__topk_collect(&f, x, n, k, err));
+    }
+    nth = ddp__topk_nth(f.bits, f.n, k, 3, f.bins, &ties);
+    ddp__topk_keep(&f, k, nth, ties, index, value ? (void *)value : (void *)f.bits);
+    return DDP_OK;
+}
+
+/* ---- the reference ---- */
+
+size_t ddp__first_nan(const float *x, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if ((ddp__codec_bits(x[i]) & DDP__MAGNITUDE) > DDP__INFINITE) break;
+    return i;
+}
+
+ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index, float *value,
+                           ddp_error *err)
+{
+    uint32_t nth = 0, bit;
+    size_t i, reach, above = 0, kept = 0;
+
+    if (!x || !index || k < 1 || k > n)
+        return ddp__fail(err, DDP_ARG, "ddp__topk_plain: k = %zu of n = %zu elements", k, n);
+    i = ddp__first_nan(x, n);
+    if (i < n) return ddp__found_nan(i, err);
+    for (bit = UINT32_C(1) << 30; bit; bit >>= 1) {
+        for (i = reach = 0; i < n; i++)
+            reach += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) >= (nth | bit);
+        if (reach >= k) nth |= bit;
+    }
+    for (i = 0; i < n; i++) above += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) > nth;
+    for (i = 0; kept < k; i++) {
+        uint32_t magnitude = ddp__codec_bits(x[i]) & DDP__MAGNITUDE;
+
+        if (magnitude < nth || (magnitude == nth && above == k)) continue;
+        above += magnitude == nth;
+        index[kept] = i;
+        if (value) value[kept] = x[i];
+        kept++;
+    }
+    return DDP_OK;
+}
