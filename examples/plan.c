@@ -7,6 +7,12 @@
 #include "cli.h"
 #include "plan_common.h"
 #include "plan_partial.h"
+#include "plan_timeline.h"
+#include "plan_knapsack.h"
+#include "plan_preserve.h"
+#include "plan_place.h"
+#include "plan_models.h"
+#include "plan_fence.h"
 
 typedef struct subcommand {
     const char *name, *about;
@@ -15,6 +21,11 @@ typedef struct subcommand {
 
 static const subcommand subcommands[] = {
     {"partial", "in which step of the period each layer is averaged (DreamDDP)", plan_partial},
+    {"timeline", "how long an iteration takes under the baselines and DeFT", plan_timeline},
+    {"knapsack", "which transfers fit one or two links (DeFT)", plan_knapsack},
+    {"preserve", "whether merged batches still converge (DeFT)", plan_preserve},
+    {"place", "which device runs which stage of which pipeline (DT-FM)", plan_place},
+    {"fence", "which device runs which operators (FusionLLM)", plan_fence},
 };
 enum { SUBCOMMANDS = sizeof subcommands / sizeof subcommands[0] };
 

@@ -1,0 +1,433 @@
+/* build/plan place: which device runs which stage of which pipeline (DT-FM). */
+#ifndef EXAMPLES_PLAN_PLACE_H
+#define EXAMPLES_PLAN_PLACE_H
+
+typedef struct place_arguments {
+    const char *network, *variant, *solver, *svg, *json;
+    long pipelines, stages, seed, candidates;
+    double seconds;
+} place_arguments;
+
+static void place_json(ddp__text *t, const char *solver, const ddp_placement *p, int event)
+{
+    int i, j;
+
+    ddp__text_addf(t, "{%s\"solver\": \"%s\", \"cost_s\": ", event ? "\"event\": \"plan\", " : "",
+                   solver);
+    ddp__json_number(t, p->cost_s);
+    ddp__text_addf(t, ", \"datap_s\": ");
+    ddp__json_number(t, p->datap_s);
+    ddp__text_addf(t, ", \"pipelinep_s\": ");
+    ddp__json_number(t, p->pipelinep_s);
+    ddp__text_addf(t, ", \"assign\": [");
+    for (i = 0; i < p->pipelines; i++)
+        for (j = 0; j < p->stages; j++)
+            ddp__text_addf(t, "%s%d%s",
+                           j   ? ", "
+                           : i ? ", ["
+                               : "[",
+                           p->assign[i * p->stages + j], j + 1 == p->stages ? "]" : "");
+    ddp__text_addf(t, "], \"proven\": %s, \"solve_s\": %.6f, \"candidates\": %ld}\n",
+                   p->proven ? "true" : "false", p->solve_s, p->candidates);
+}
+
+/* ---- the picture: pipelines x stages, a colour per group, with the cost of each column ---- */
+
+typedef struct place_picture {
+    ddp__text *t;
+    const ddp_network *n;
+    const ddp_placement *p;
+    double cell, row; /* size of a cell */
+} place_picture;
+
+#define PLACE_LEFT 96
+#define PLACE_TOP 176
+#define PLACE_BARS 84 /* height of a row of bars with its numbers */
+#define PLACE_WIDTH 1000
+
+static void place_xml(ddp__text *t, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '<')
+            ddp__text_addf(t, "&lt;");
+        else if (*s == '&')
+            ddp__text_addf(t, "&amp;");
+        else if ((unsigned char)*s >= 32)
+            ddp__text_add(t, s, 1);
+    }
+}
+
+static int place_group(const ddp_network *n, int device) { return n->group ? n->group[device] : 0; }
+
+static void place_group_name(ddp__text *t, const ddp_network *n, int g)
+{
+    if (n->group_name)
+        place_xml(t, n->group_name[g]);
+    else if (n->group)
+        ddp__text_addf(t, "group %d", g);
+    else
+        ddp__text_addf(t, "devices");
+}
+
+/* Golden-angle hues: neighbours in the list differ. */
+static void place_fill(ddp__text *t, const ddp_network *n, int g)
+{
+    int groups = n->group ? n->groups : 1;
+
+    if (groups <= 12)
+        ddp__text_addf(t, "hsl(%d,58%%,%d%%)", 360 * g / groups, g % 2 ? 72 : 62);
+    else
+        ddp__text_addf(t, "hsl(%d,%d%%,%d%%)", g * 137 % 360, 50 + g % 3 * 10, 60 + g % 4 * 5);
+}
+
+static double place_pair(const place_picture *v, double bytes, int x, int y)
+{
+    size_t N = (size_t)v->n->devices, a = (size_t)x * N + (size_t)y, b = (size_t)y * N + (size_t)x;
+
+    return v->n->delay_s[a] + v->n->delay_s[b] + 4 * bytes / (v->n->rate[a] + v->n->rate[b]);
+}
+
+static int place_at(const place_picture *v, int i, int j)
+{
+    return v->p->assign[i * v->p->stages + j];
+}
+
+static double place_stage_cost(const place_picture *v, int j)
+{
+    double most = 0;
+    int i, l;
+
+    for (i = 0; i < v->p->pipelines; i++) {
+        double sum = 0;
+        for (l = 0; l < v->p->pipelines; l++)
+            if (l != i)
+                sum += place_pair(v, v->n->dp_bytes / v->p->pipelines, place_at(v, i, j),
+                                  place_at(v, l, j));
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+static double place_hop_cost(const place_picture *v, int j)
+{
+    double most = 0, w;
+    int i;
+
+    for (i = 0; i < v->p->pipelines; i++) {
+        w = place_pair(v, v->n->pp_bytes, place_at(v, i, j), place_at(v, i, j + 1));
+        if (w > most) most = w;
+    }
+    return most;
+}
+
+/* One bar of a row of bars that begins at y and grows upwards (or downwards). */
+static void place_bar(const place_picture *v, double x, double y, double value, double most,
+                      int down, const char *colour, const char *what, int first)
+{
+    double h = most > 0 ? (PLACE_BARS - 26) * value / most : 0, w = v->cell * 0.6;
+
+    ddp__text_addf(v->t,
+                   "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\">"
+                   "<title>%s: %.4g s</title></rect>\n",
+                   x - w / 2, down ? y : y - h, w, h, colour, what, value);
+    if (v->cell >= 34 || first)
+        ddp__text_addf(v->t,
+                       "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%.3g"
+                       "</text>\n",
+                       x, down ? y + h + 12 : y - h - 4, value);
+}
+
+static void place_columns(const place_picture *v, double bottom)
+{
+    double data[1024], hop[1024], top = 0, slow = 0, x;
+    int S = v->p->stages < 1024 ? v->p->stages : 1024, j, worst = 0, slowest = 0;
+    char what[64];
+
+    for (j = 0; j < S; j++) {
+        data[j] = place_stage_cost(v, j);
+        hop[j] = j + 1 < S ? place_hop_cost(v, j) : 0;
+        if (data[j] > top) top = data[j], worst = j;
+        if (hop[j] > slow) slow = hop[j], slowest = j;
+    }
+    for (j = 0; j < S; j++) {
+        x = PLACE_LEFT + (j + 0.5) * v->cell;
+        snprintf(what, sizeof what, "averaging of stage %d", j);
+        place_bar(v, x, PLACE_TOP - 24, data[j], top, 0,
+                  data[j] >= top * (1 - 1e-9) ? "#b3261e" : "#9db4cf", what, j == worst);
+        if (v->cell >= 16 || j % 5 == 0)
+            ddp__text_addf(v->t,
+                           "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"s\">%d"
+                           "</text>\n",
+                           x, PLACE_TOP - 8, j);
+        if (j + 1 == S) continue;
+        snprintf(what, sizeof what, "hop from stage %d to stage %d, slowest pipeline", j, j + 1);
+        place_bar(v, x + v->cell / 2, bottom + 8, hop[j], slow, 1, "#b9a7d6", what, j == slowest);
+    }
+    ddp__text_addf(v->t,
+                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">averaging, s</text>"
+                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">stage</text>"
+                   "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">hop, s</text>\n",
+                   PLACE_LEFT - 8, PLACE_TOP - 28, PLACE_LEFT - 8, PLACE_TOP - 8, PLACE_LEFT - 8,
+                   bottom + 20);
+}
+
+static void place_cells(const place_picture *v)
+{
+    int i, j, d;
+    double x, y;
+
+    for (i = 0; i < v->p->pipelines; i++) {
+        y = PLACE_TOP + i * v->row;
+        if (v->row >= 11 || i % 5 == 0)
+            ddp__text_addf(v->t,
+                           "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">%s%d"
+                           "</text>\n",
+                           PLACE_LEFT - 8, y + v->row / 2 + 4, i ? "" : "pipeline ", i);
+        for (j = 0; j < v->p->stages; j++) {
+            d = place_at(v, i, j);
+            x = PLACE_LEFT + j * v->cell;
+            ddp__text_addf(v->t,
+                           "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"", x,
+                           y, v->cell - 1, v->row - 1);
+            place_fill(v->t, v->n, place_group(v->n, d));
+            ddp__text_addf(v->t, "\"><title>pipeline %d, stage %d: device %d (", i, j, d);
+            place_group_name(v->t, v->n, place_group(v->n, d));
+            ddp__text_addf(v->t, ")</title></rect>\n");
+            if (v->cell >= 24 && v->row >= 14)
+                ddp__text_addf(v->t,
+                               "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"d\">"
+                               "%d</text>\n",
+                               x + v->cell / 2, y + v->row / 2 + 4, d);
+        }
+    }
+}
+
+/* The groups' colours, four to a line; returns the height. */
+static double place_legend(const place_picture *v, double y)
+{
+    int groups = v->n->group ? v->n->groups : 1, g;
+
+    for (g = 0; g < groups && g < 48; g++) {
+        double x = PLACE_LEFT + g % 6 * 140, line = y + g / 6 * 18;
+        ddp__text_addf(v->t, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"", x,
+                       line);
+        place_fill(v->t, v->n, g);
+        ddp__text_addf(v->t, "\"/><text x=\"%.1f\" y=\"%.1f\" class=\"s\">", x + 17, line + 10);
+        place_group_name(v->t, v->n, g);
+        ddp__text_addf(v->t, "</text>\n");
+    }
+    return (g + 5) / 6 * 18 + 14;
+}
+
+/* The best cost against time: time as a logarithm, cost from 0. */
+static void place_curve(const place_picture *v, double y)
+{
+    const ddp_placement *p = v->p;
+    double h = 110, w = PLACE_WIDTH - PLACE_LEFT - 70, least = 1e-4, end = p->solve_s, top, x, b;
+    char name[32];
+    int k;
+
+    if (end < 10 * least) end = 10 * least;
+    top = p->curve[1];
+    ddp__text_addf(v->t,
+                   "<text x=\"%d\" y=\"%.1f\" font-weight=\"bold\">best cost against the time "
+                   "of the search</text>\n",
+                   PLACE_LEFT, y);
+    y += 16;
+    for (k = 0; k <= 2; k++) {
+        b = y + h - h * k / 2;
+        ddp__text_addf(v->t,
+                       "<line x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                       "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">%.3g s</text>\n",
+                       PLACE_LEFT, PLACE_LEFT + w, b, b, PLACE_LEFT - 8, b + 4, top * k / 2);
+    }
+    for (x = least; x <= end; x *= 10) {
+        double at = PLACE_LEFT + w * log(x / least) / log(end / least);
+        if (x < 0.9995e-3)
+            snprintf(name, sizeof name, "%.3g us", x * 1e6);
+        else if (x < 0.9995)
+            snprintf(name, sizeof name, "%.3g ms", x * 1e3);
+        else
+            snprintf(name, sizeof name, "%.3g s", x);
+        ddp__text_addf(v->t,
+                       "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                       "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%s</text>\n",
+                       at, at, y, y + h, at, y + h + 15, name);
+    }
+    ddp__text_addf(v->t, "<path fill=\"none\" stroke=\"#2b5c9e\" stroke-width=\"2\" d=\"");
+    for (k = 0; k < p->points; k++) {
+        x = p->curve[2 * k] > least ? p->curve[2 * k] : least;
+        if (x > end) x = end;
+        x = PLACE_LEFT + w * log(x / least) / log(end / least);
+        b = y + h - h * p->curve[2 * k + 1] / top;
+        ddp__text_addf(v->t, k ? "H%.2f V%.2f " : "M%.2f %.2f ", x, b);
+    }
+    ddp__text_addf(v->t, "H%.2f\"/>\n", PLACE_LEFT + w);
+}
+
+static void place_svg(ddp__text *t, const ddp_network *n, const char *solver,
+                      const ddp_placement *p)
+{
+    place_picture v;
+    double bottom, y, height;
+    int groups = n->group ? n->groups : 1;
+
+    v.t = t;
+    v.n = n;
+    v.p = p;
+    v.cell = (PLACE_WIDTH - PLACE_LEFT - 24.0) / p->stages;
+    if (v.cell > 86) v.cell = 86;
+    v.row = p->pipelines <= 16 ? 26 : p->pipelines <= 64 ? 14 : 900.0 / p->pipelines;
+    bottom = PLACE_TOP + p->pipelines * v.row;
+    y = bottom + PLACE_BARS + 20;
+    height = y + ((groups < 48 ? groups : 48) + 5) / 6 * 18 + 14 + 170;
+    ddp__text_addf(t,
+                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
+                   "viewBox=\"0 0 %d %.0f\" font-family=\"sans-serif\" font-size=\"12\" "
+                   "fill=\"#222\">\n<style>.s{fill:#555;font-size:11px}.d{font-size:11px}</style>\n"
+                   "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+                   PLACE_WIDTH, height, PLACE_WIDTH, height);
+    ddp__text_addf(t,
+                   "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">%s: %.5g s of "
+                   "communication per iteration = %.4g s averaging + %.4g s along the pipeline%s"
+                   "</text>\n",
+                   solver, p->cost_s, p->datap_s, p->pipelinep_s,
+                   p->proven ? " (proven optimal)" : "");
+    ddp__text_addf(
+        t, "<text x=\"12\" y=\"44\" class=\"s\">a cell is a device, its colour the group "
+           "it belongs to; a row is a pipeline, a column holds the replicas of one stage.</text>"
+           "<text x=\"12\" y=\"60\" class=\"s\">above: averaging inside the column, the "
+           "largest (red) counts; below: the slowest pipeline between two columns, all "
+           "count</text>\n");
+    place_cells(&v);
+    place_columns(&v, bottom);
+    y += place_legend(&v, y);
+    place_curve(&v, y + 10);
+    ddp__text_addf(t, "</svg>\n");
+}
+
+/* ---- the subcommand ---- */
+
+static int place_usage(const char *why)
+{
+    fprintf(stderr, "plan place: %s; --help lists the options\n", why);
+    return 2;
+}
+
+static int place_save(const char *path, const ddp__text *t)
+{
+    ddp_error err;
+
+    if (!path || ddp__file_write(path, t->data, t->size, &err) == DDP_OK) return 0;
+    fprintf(stderr, "plan place: %s\n", err.msg);
+    return 1;
+}
+
+/* Every solver asked for; the best placement is drawn. */
+static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_options *o)
+{
+    int first = (int)o->solver, last = first, code = 0, k;
+    ddp__text line, events, svg;
+    ddp_placement best, p;
+    ddp_error err;
+    ddp_status status = DDP_OK;
+    const char *name = "";
+
+    memset(&line, 0, sizeof line);
+    memset(&events, 0, sizeof events);
+    memset(&svg, 0, sizeof svg);
+    memset(&best, 0, sizeof best);
+    if (!strcmp(a->solver, "all")) first = DDP_PLACE_ANNEAL, last = DDP_PLACE_EXACT;
+    for (k = first; k <= last && status == DDP_OK; k++) {
+        o->solver = (ddp_place_solver)k;
+        status = ddp_place(n, o, &p, &err);
+        if (status != DDP_OK) {
+            fprintf(stderr, "plan place: %s\n", err.msg);
+            break;
+        }
+        place_json(&line, ddp_place_solver_name(o->solver), &p, 0);
+        place_json(&events, ddp_place_solver_name(o->solver), &p, 1);
+        if (!best.assign || p.cost_s < best.cost_s) {
+            ddp_placement swap = best;
+            best = p;
+            p = swap;
+            name = ddp_place_solver_name(o->solver);
+        }
+        ddp_placement_free(&p);
+    }
+    if (status == DDP_OK && a->svg) place_svg(&svg, n, name, &best);
+    if (status != DDP_OK) {
+        code = ddp_status_exit_code(status);
+    } else if (line.failed || events.failed || svg.failed) {
+        fprintf(stderr, "plan place: no memory for the result\n");
+        code = 1;
+    } else if (fwrite(line.data, 1, line.size, stdout) != line.size || fflush(stdout)) {
+        fprintf(stderr, "plan place: cannot write the result: %s\n", strerror(errno));
+        code = 1;
+    }
+    if (code == 0) code = place_save(a->json, &events);
+    if (code == 0) code = place_save(a->svg, &svg);
+    ddp__text_free(&line);
+    ddp__text_free(&events);
+    ddp__text_free(&svg);
+    ddp_placement_free(&best);
+    return code;
+}
+
+static int plan_place(int argc, char **argv)
+{
+    static const char about[] =
+        "Which device runs which stage of which pipeline? The network is JSON: N, D_dp "
+        "(pipelines),\n"
+        "D_pp (stages), c_dp_bytes, c_pp_bytes, delay_ms and bandwidth_gbps, N x N or per group.";
+    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, 0, 0, 0, 0, 0};
+    const cli_option table[] = {
+        {"--network", CLI_TEXT, &a.network, "NET.json", "the network (.gz is fine)"},
+        {"--variant", CLI_TEXT, &a.variant, "NAME", "use the members of this object, as_in_code"},
+        {"--solver", CLI_TEXT, &a.solver, "NAME",
+         "anneal (default), genetic, genetic-code, kl, random, exact or all"},
+        {"--seconds", CLI_REAL, &a.seconds, "T", "time limit of a solver"},
+        {"--candidates", CLI_COUNT, &a.candidates, "N",
+         "limit by count (without limits 5000; anneal: 4000000 moves; exact: 60 s)"},
+        {"--seed", CLI_COUNT, &a.seed, "N", "same seed and count, same placement (default 0)"},
+        {"--pipelines", CLI_COUNT, &a.pipelines, "N", "in place of D_dp"},
+        {"--stages", CLI_COUNT, &a.stages, "N", "in place of D_pp"},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best placement"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
+    };
+    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
+    ddp_place_options o;
+    ddp_network n;
+    ddp_error err;
+    ddp_status status;
+
+    if (code >= 0) return code;
+    memset(&o, 0, sizeof o);
+    if (!a.network) return place_usage("--network FILE is needed");
+    if (!(a.seconds >= 0)) return place_usage("--seconds must not be negative");
+    if (strcmp(a.solver, "all") && ddp_place_solver_named(a.solver, &o.solver, &err) != DDP_OK)
+        return place_usage(err.msg);
+    o.seed = (uint64_t)a.seed;
+    o.time_limit_s = a.seconds;
+    o.max_candidates = a.candidates;
+    o.pipelines = (int)a.pipelines;
+    o.stages = (int)a.stages;
+    status = ddp_network_read(a.network, a.variant, &n, &err);
+    if (status != DDP_OK) {
+        fprintf(stderr, "plan place: %s\n", err.msg);
+        return ddp_status_exit_code(status);
+    }
+    if (n.dp_bytes > 0 || n.pp_bytes > 0) {
+        code = place_run(&a, &n, &o);
+    } else {
+        fprintf(stderr,
+                "plan place: %s gives neither c_dp_bytes nor c_pp_bytes; without bytes "
+                "there is nothing to place for\n",
+                a.network);
+        code = 1;
+    }
+    ddp_network_free(&n);
+    return code;
+}
+
+#endif /* EXAMPLES_PLAN_PLACE_H */
