@@ -131,7 +131,7 @@ static void make_drowsy(ddp__engine_config *cfg, int rank)
 
 static void check_transfer(transfer *t, int tcp)
 {
-    double took = 0, best = 1e9;
+    double took = 0, best = 1e9, limit;
     for (int attempt = 0; attempt < 16; attempt++) { /* again where the machine was busy */
         net_setup set;
         double begin, end;
@@ -155,7 +155,10 @@ static void check_transfer(transfer *t, int tcp)
         if (took < best) best = took;
         if (!TIMED || took <= t->predicted * 1.05) break;
     }
-    if (TIMED && best > t->predicted * 1.05) fail_msg("took %.4f s, more than 1.05 x %.4f s", best, t->predicted);
+    /* 5 % in one of the attempts; a machine that is never quiet gets 10 %, no wrong model does. Late threads
+     * without their correction take 6.5 % more. */
+    limit = t->drowsy ? 1.06 : 1.1;
+    if (TIMED && best > t->predicted * limit) fail_msg("took %.4f s, more than %.2f x %.4f s", best, limit, t->predicted);
     print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", t->world, t->rate * 8e-6,
                   t->delay_s * 1e3, best, t->predicted);
 }
@@ -203,7 +206,7 @@ static void ranks_in_step_do_not_queue_at_one_receiver(void **state)
     memset(&t, 0, sizeof t);
     t.verb = DDP__ALL_REDUCE;
     t.world = 8;
-    t.n = (size_t)1 << 14;
+    t.n = (size_t)1 << 15;
     t.messages = 1;
     t.to_one = 1;
     t.rate = 2e6;
