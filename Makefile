@@ -23,11 +23,11 @@ TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
 # Tests of pure functions: no threads, nothing for TSan to see.
-PURE := $(addprefix test_,adatopk compress deft fence image_ops json knapsack louvain matching network osp_plan place \
-        plan planned_models preserver timeline topk tour workload)
+PURE := $(addprefix test_,adatopk compress data deft env fence image_ops json jsonl knapsack louvain matching netspec \
+        network osp_plan place plan planned_models preserver profile report timeline topk tour workload)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps deps-test header check-header check-separate check-compile test sanitize \
+.PHONY: all deps deps-test header check-header check-separate check-compile print-whole test sanitize \
         tests-plain tests-asan tests-tsan quickstart bench install uninstall clean
 
 all: $(EXAMPLES) $(BENCHES)
@@ -72,6 +72,8 @@ TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
 TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)
 build/asan/%: SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: SANITIZE = -fsanitize=thread
+print-whole:
+	@echo $(WHOLE)
 build/headers/dreamddp.h: src/dreamddp.h
 	@mkdir -p $(@D)
 	sed '/^#include ".*\.c"$$/d' $< > $@
