@@ -206,10 +206,10 @@ static void ranks_in_step_do_not_queue_at_one_receiver(void **state)
     memset(&t, 0, sizeof t);
     t.verb = DDP__ALL_REDUCE;
     t.world = 8;
-    t.n = (size_t)1 << 15;
+    t.n = (size_t)1 << 13;
     t.messages = 1;
     t.to_one = 1;
-    t.rate = 2e6;
+    t.rate = 5e5; /* few frames: the processor is not what is timed */
     t.delay_s = 0.0005;
     t.predicted = 2 * 7.0 / 8 * (double)(t.n * 4) / t.rate + 2 * t.delay_s;
     t.bound = t.predicted - t.delay_s;
