@@ -41,4 +41,57 @@ static int plan_save(const char *path, const char *text, size_t n)
     return 1;
 }
 
+/* What goes to standard output, to --json and to --svg, kept back until all of it is there. */
+typedef struct plan_output {
+    FILE  *line, *json, *svg;
+    char  *text[3];
+    size_t size[3];
+} plan_output;
+
+/* 1, or 0 after a sentence. */
+static int plan_output_open(plan_output *o, const char *program)
+{
+    memset(o, 0, sizeof *o);
+    o->line = open_memstream(&o->text[0], &o->size[0]);
+    o->json = open_memstream(&o->text[1], &o->size[1]);
+    o->svg = open_memstream(&o->text[2], &o->size[2]);
+    if (o->line && o->json && o->svg) return 1;
+    fprintf(stderr, "%s: no memory for the result: %s\n", program, strerror(errno));
+    if (o->line) fclose(o->line);
+    if (o->json) fclose(o->json);
+    if (o->svg) fclose(o->svg);
+    free(o->text[0]), free(o->text[1]), free(o->text[2]);
+    return 0;
+}
+
+/* Prints the lines and writes the files (NULL: none), nothing of it after a failure. Returns the
+ * exit code. */
+static int plan_output_close(plan_output *o, const char *program, ddp_status status, const char *json,
+                             const char *svg)
+{
+    int bad = fclose(o->line), code = 0;
+
+    bad |= fclose(o->json);
+    bad |= fclose(o->svg);
+    if (status != DDP_OK) {
+        code = ddp_status_exit_code(status);
+    } else if (bad || fwrite(o->text[0], 1, o->size[0], stdout) != o->size[0] || fflush(stdout)) {
+        fprintf(stderr, "%s: cannot write the result: %s\n", program, strerror(errno));
+        code = 1;
+    }
+    if (code == 0 && json) code = plan_save(json, o->text[1], o->size[1]);
+    if (code == 0 && svg) code = plan_save(svg, o->text[2], o->size[2]);
+    free(o->text[0]), free(o->text[1]), free(o->text[2]);
+    return code;
+}
+
+/* A mistake on the command line: the sentence, and the exit code. */
+static int plan_usage(const char *program, const char *fmt, const char *what)
+{
+    fprintf(stderr, "%s: ", program);
+    fprintf(stderr, fmt, what);
+    fprintf(stderr, "; --help lists the options\n");
+    return 2;
+}
+
 #endif /* EXAMPLES_PLAN_COMMON_H */

@@ -245,44 +245,22 @@ static int fence_run(const fence_arguments *a, fence_plans *v, ddp_fence_options
 {
     static const ddp_fence_solver all[FENCE_MOST] = {DDP_FENCE_EQUAL_OPS, DDP_FENCE_EQUAL_FLOPS,
                                                      DDP_FENCE_CUT, DDP_FENCE_CUT};
-    char *text[3] = {NULL, NULL, NULL}; /* of standard output, --json and --svg */
-    size_t n[3] = {0, 0, 0};
-    FILE *f[3];
-    int series = !strcmp(a->solver, "all"), code = 0, bad = 0, i;
+    plan_output out;
+    int series = !strcmp(a->solver, "all"), code, i;
     ddp_status status = DDP_OK;
 
-    for (i = 0; i < 3; i++) {
-        f[i] = open_memstream(&text[i], &n[i]);
-        if (!f[i]) return 1;
-    }
+    if (!plan_output_open(&out, "plan")) return 1;
     for (i = 0; i < (series ? FENCE_MOST : 1) && status == DDP_OK; i++) {
         if (series) {
             o->solver = all[i];
             o->allow_idle = i == FENCE_MOST - 1;
         }
-        status = fence_solve(v, o, series, f[0], f[1]);
+        status = fence_solve(v, o, series, out.line, out.json);
     }
-    if (status == DDP_OK && a->svg) fence_svg(f[2], v);
-    for (i = 0; i < 3; i++) bad |= fclose(f[i]);
-    if (status != DDP_OK) {
-        code = ddp_status_exit_code(status);
-    } else if (bad || fwrite(text[0], 1, n[0], stdout) != n[0] || fflush(stdout)) {
-        fprintf(stderr, "plan: cannot write the result: %s\n", strerror(errno));
-        code = 1;
-    }
-    if (code == 0 && a->json) code = plan_save(a->json, text[1], n[1]);
-    if (code == 0 && a->svg) code = plan_save(a->svg, text[2], n[2]);
-    for (i = 0; i < 3; i++) free(text[i]);
+    if (status == DDP_OK && a->svg) fence_svg(out.svg, v);
+    code = plan_output_close(&out, "plan", status, a->json, a->svg);
     for (i = 0; i < v->count; i++) ddp_fence_plan_free(&v->plan[i]);
     return code;
-}
-
-static int fence_usage(const char *fmt, const char *what)
-{
-    fprintf(stderr, "plan fence: ");
-    fprintf(stderr, fmt, what);
-    fprintf(stderr, "; --help lists the options\n");
-    return 2;
 }
 
 /* Samples of a micro-batch: as asked for, else the model's usual number, else 1. */
@@ -329,12 +307,12 @@ static int plan_fence(int argc, char **argv)
     memset(&v, 0, sizeof v);
     memset(&list, 0, sizeof list);
     memset(&net, 0, sizeof net);
-    if (!a.model == !a.graph) return fence_usage("one of --model NAME and --graph %s is needed", "FILE");
-    if (!a.network) return fence_usage("--network %s is needed", "FILE");
+    if (!a.model == !a.graph) return plan_usage("plan fence", "one of --model NAME and --graph %s is needed", "FILE");
+    if (!a.network) return plan_usage("plan fence", "--network %s is needed", "FILE");
     if (a.microbatches < 1 || a.microbatches > 1000000)
-        return fence_usage("--microbatches %s must be from 1 to 1000000", "N");
+        return plan_usage("plan fence", "--microbatches %s must be from 1 to 1000000", "N");
     if (strcmp(a.solver, "all") && ddp_fence_solver_named(a.solver, &o.solver, &err) != DDP_OK)
-        return fence_usage("%s", err.msg);
+        return plan_usage("plan fence", "%s", err.msg);
     o.work.microbatches = (int)a.microbatches;
     o.work.samples = (double)fence_batch(&a) * (double)a.microbatches;
     o.work.forward_only = a.forward_only;

@@ -45,14 +45,6 @@ static int knapsack_numbers(const char *program, const char *option, const char 
     return n;
 }
 
-static int knapsack_usage(const char *fmt, const char *what)
-{
-    fprintf(stderr, "plan knapsack: ");
-    fprintf(stderr, fmt, what);
-    fprintf(stderr, "; --help lists the options\n");
-    return 2;
-}
-
 static void knapsack_json(FILE *f, const knapsack_arguments *a, const int *assign, int n,
                           double value, double seconds, int event)
 {
@@ -69,32 +61,24 @@ static int knapsack_run(const knapsack_arguments *a, const ddp_knapsack_problem 
                         ddp_knapsack_solver solver)
 {
     int *assign = (int *)calloc((size_t)p->items, sizeof *assign), code = 1;
-    char *text = NULL;
-    size_t size = 0;
     double value = 0, start = ddp_now();
     ddp_status status;
     ddp_error err;
-    FILE *f;
+    plan_output out;
 
-    if (!assign) return 1;
-    status = ddp_knapsack(p, solver, assign, &value, &err);
-    start = ddp_now() - start;
-    if (status != DDP_OK) {
-        fprintf(stderr, "plan knapsack: %s\n", err.msg);
-        free(assign);
-        return ddp_status_exit_code(status);
+    if (!assign) {
+        fprintf(stderr, "plan knapsack: no memory for %d items\n", p->items);
+    } else if (plan_output_open(&out, "plan knapsack")) {
+        status = ddp_knapsack(p, solver, assign, &value, &err);
+        start = ddp_now() - start;
+        if (status == DDP_OK) {
+            knapsack_json(out.line, a, assign, p->items, value, start, 0);
+            knapsack_json(out.json, a, assign, p->items, value, start, 1);
+        } else {
+            fprintf(stderr, "plan knapsack: %s\n", err.msg);
+        }
+        code = plan_output_close(&out, "plan knapsack", status, a->json, NULL);
     }
-    knapsack_json(stdout, a, assign, p->items, value, start, 0);
-    if (fflush(stdout) || ferror(stdout))
-        fprintf(stderr, "plan knapsack: cannot write the result: %s\n", strerror(errno));
-    else
-        code = 0;
-    f = code == 0 && a->json ? open_memstream(&text, &size) : NULL;
-    if (f) {
-        knapsack_json(f, a, assign, p->items, value, start, 1);
-        code = fclose(f) ? 1 : plan_save(a->json, text, size);
-    }
-    free(text);
     free(assign);
     return code;
 }
@@ -102,16 +86,16 @@ static int knapsack_run(const knapsack_arguments *a, const ddp_knapsack_problem 
 /* The two forms of the command: capacities, or release times and a deadline. -1 = fine. */
 static int knapsack_form(const knapsack_arguments *a)
 {
-    if (!a->items) return knapsack_usage("%s is needed", "--items c1,c2,..");
+    if (!a->items) return plan_usage("plan knapsack", "%s is needed", "--items c1,c2,..");
     if (!a->capacity && isnan(a->deadline))
-        return knapsack_usage("%s is needed", "--capacity A[,B] or --deadline D");
+        return plan_usage("plan knapsack", "%s is needed", "--capacity A[,B] or --deadline D");
     if (a->capacity && (a->ready || !isnan(a->deadline) || !isnan(a->mu) || a->links >= 0))
-        return knapsack_usage("--capacity stands without %s", "--ready, --deadline, --mu, --links");
+        return plan_usage("plan knapsack", "--capacity stands without %s", "--ready, --deadline, --mu, --links");
     if (a->capacity) return -1;
-    if (a->links == 0 || a->links > 2) return knapsack_usage("%s is 1 or 2", "--links");
-    if (a->links == 2 && isnan(a->mu)) return knapsack_usage("--links 2 needs %s", "--mu X");
+    if (a->links == 0 || a->links > 2) return plan_usage("plan knapsack", "%s is 1 or 2", "--links");
+    if (a->links == 2 && isnan(a->mu)) return plan_usage("plan knapsack", "--links 2 needs %s", "--mu X");
     if (a->mu < 1)
-        return knapsack_usage("%s is time on the slow link over the fast one, at least 1", "--mu");
+        return plan_usage("plan knapsack", "%s is time on the slow link over the fast one, at least 1", "--mu");
     return -1;
 }
 
@@ -131,9 +115,9 @@ static int knapsack_solve(const knapsack_arguments *a, ddp_knapsack_solver solve
     if (n == 0 || ((a->ready || a->capacity) && m == 0)) {
         code = 2;
     } else if (a->capacity && m > 2) {
-        code = knapsack_usage("%s takes one number per link, 1 or 2", "--capacity");
+        code = plan_usage("plan knapsack", "%s takes one number per link, 1 or 2", "--capacity");
     } else if (a->ready && m != n) {
-        code = knapsack_usage("%s needs one number per item", "--ready");
+        code = plan_usage("plan knapsack", "%s needs one number per item", "--ready");
     } else {
         p.items = n;
         p.item_s = item;
@@ -176,7 +160,7 @@ static int plan_knapsack(int argc, char **argv)
     code = knapsack_form(&a);
     if (code >= 0) return code;
     if (ddp_knapsack_solver_named(a.solver, &solver, &err) != DDP_OK)
-        return knapsack_usage("%s", err.msg);
+        return plan_usage("plan knapsack", "%s", err.msg);
     return knapsack_solve(&a, solver);
 }
 

@@ -175,43 +175,22 @@ static int partial_run(const partial_arguments *a, const ddp_profile *p, ddp_pla
 {
     static const ddp_solver all[] = {DDP_SOLVER_OPTIMAL, DDP_SOLVER_DFS, DDP_SOLVER_ENP,
                                      DDP_SOLVER_BRUTE, DDP_SOLVER_SCATTER};
-    char *text[3] = {NULL, NULL, NULL}; /* of standard output, --json and --svg */
-    size_t n[3] = {0, 0, 0}, i;
-    FILE *f[3];
-    int series = !strcmp(a->solver, "all"), code = 0, bad = 0;
+    plan_output out;
+    size_t i;
+    int series = !strcmp(a->solver, "all"), code;
     ddp_status status = DDP_OK;
     ddp_plan best;
 
     memset(&best, 0, sizeof best);
-    for (i = 0; i < 3; i++) {
-        f[i] = open_memstream(&text[i], &n[i]);
-        if (!f[i]) return 1;
-    }
+    if (!plan_output_open(&out, "plan")) return 1;
     for (i = 0; i < (series ? sizeof all / sizeof all[0] : 1) && status == DDP_OK; i++) {
         if (series) o->solver = all[i];
-        status = partial_solve(p, o, series, f[0], f[1], &best);
+        status = partial_solve(p, o, series, out.line, out.json, &best);
     }
-    if (status == DDP_OK && a->svg) partial_svg_write(f[2], p, &best);
-    for (i = 0; i < 3; i++) bad |= fclose(f[i]);
-    if (status != DDP_OK) {
-        code = ddp_status_exit_code(status);
-    } else if (bad || fwrite(text[0], 1, n[0], stdout) != n[0] || fflush(stdout)) {
-        fprintf(stderr, "plan: cannot write the result: %s\n", strerror(errno));
-        code = 1;
-    }
-    if (code == 0 && a->json) code = plan_save(a->json, text[1], n[1]);
-    if (code == 0 && a->svg) code = plan_save(a->svg, text[2], n[2]);
-    for (i = 0; i < 3; i++) free(text[i]);
+    if (status == DDP_OK && a->svg) partial_svg_write(out.svg, p, &best);
+    code = plan_output_close(&out, "plan", status, a->json, a->svg);
     ddp_plan_free(&best);
     return code;
-}
-
-static int partial_usage(const char *fmt, const char *what)
-{
-    fprintf(stderr, "plan partial: ");
-    fprintf(stderr, fmt, what);
-    fprintf(stderr, "; --help lists the options\n");
-    return 2;
 }
 
 static int plan_partial(int argc, char **argv)
@@ -247,17 +226,17 @@ static int plan_partial(int argc, char **argv)
     if (code >= 0) return code;
     memset(&o, 0, sizeof o);
     memset(&link, 0, sizeof link);
-    if (!a.profile) return partial_usage("--profile %s is needed", "FILE");
+    if (!a.profile) return plan_usage("plan partial", "--profile %s is needed", "FILE");
     if (a.period < 1 || a.period > 1000000)
-        return partial_usage("--period %s is needed, from 1 to 1000000", "H");
-    if (a.net && a.workers < 2) return partial_usage("%s needs --workers N, at least 2", "--net");
+        return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
+    if (a.net && a.workers < 2) return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");
     o.period = (int)a.period;
     status = ddp_cost_named(a.cost, &o.cost, &err);
     if (status == DDP_OK) status = ddp_fill_named(a.fill, &o.fill, &err);
     if (status == DDP_OK && strcmp(a.solver, "all"))
         status = ddp_solver_named(a.solver, &o.solver, &err);
     if (status == DDP_OK && a.net) status = ddp_net_parse(a.net, &rate, &link.alpha_s, &err);
-    if (status != DDP_OK) return partial_usage("%s", err.msg);
+    if (status != DDP_OK) return plan_usage("plan partial", "%s", err.msg);
     /* reduce-scatter and all-gather: 2 (N-1)/N of the bytes over each uplink, two one-way delays */
     if (a.net && rate > 0) link.beta_s = 2.0 * (double)(a.workers - 1) / (double)a.workers / rate;
     link.alpha_s *= 2;

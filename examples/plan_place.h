@@ -2,6 +2,8 @@
 #ifndef EXAMPLES_PLAN_PLACE_H
 #define EXAMPLES_PLAN_PLACE_H
 
+#include "plan_common.h"
+
 typedef struct place_arguments {
     const char *network, *variant, *solver, *svg, *json;
     long pipelines, stages, seed, candidates;
@@ -308,21 +310,6 @@ static void place_svg(ddp__text *t, const ddp_network *n, const char *solver,
 
 /* ---- the subcommand ---- */
 
-static int place_usage(const char *why)
-{
-    fprintf(stderr, "plan place: %s; --help lists the options\n", why);
-    return 2;
-}
-
-static int place_save(const char *path, const ddp__text *t)
-{
-    ddp_error err;
-
-    if (!path || ddp__file_write(path, t->data, t->size, &err) == DDP_OK) return 0;
-    fprintf(stderr, "plan place: %s\n", err.msg);
-    return 1;
-}
-
 /* Every solver asked for; the best placement is drawn. */
 static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_options *o)
 {
@@ -365,8 +352,8 @@ static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_o
         fprintf(stderr, "plan place: cannot write the result: %s\n", strerror(errno));
         code = 1;
     }
-    if (code == 0) code = place_save(a->json, &events);
-    if (code == 0) code = place_save(a->svg, &svg);
+    if (code == 0 && a->json) code = plan_save(a->json, events.data, events.size);
+    if (code == 0 && a->svg) code = plan_save(a->svg, svg.data, svg.size);
     ddp__text_free(&line);
     ddp__text_free(&events);
     ddp__text_free(&svg);
@@ -403,10 +390,10 @@ static int plan_place(int argc, char **argv)
 
     if (code >= 0) return code;
     memset(&o, 0, sizeof o);
-    if (!a.network) return place_usage("--network FILE is needed");
-    if (!(a.seconds >= 0)) return place_usage("--seconds must not be negative");
+    if (!a.network) return plan_usage("plan place", "%s", "--network FILE is needed");
+    if (!(a.seconds >= 0)) return plan_usage("plan place", "%s", "--seconds must not be negative");
     if (strcmp(a.solver, "all") && ddp_place_solver_named(a.solver, &o.solver, &err) != DDP_OK)
-        return place_usage(err.msg);
+        return plan_usage("plan place", "%s", err.msg);
     o.seed = (uint64_t)a.seed;
     o.time_limit_s = a.seconds;
     o.max_candidates = a.candidates;

@@ -4,14 +4,6 @@
 
 #include "plan_common.h"
 
-static int preserve_usage(const char *fmt, const char *what)
-{
-    fprintf(stderr, "plan preserve: ");
-    fprintf(stderr, fmt, what);
-    fprintf(stderr, "; --help lists the options\n");
-    return 2;
-}
-
 /* "1,1,2" -> *out (freed by the caller); 0 and a sentence for what is no whole number. */
 static int preserve_sequence(const char *text, int **out)
 {
@@ -50,24 +42,12 @@ static void preserve_json(FILE *f, const ddp_preserved *r, int event)
 
 static int preserve_print(const ddp_preserved *r, const char *json)
 {
-    char *text = NULL;
-    size_t size = 0;
-    int code = 1;
-    FILE *f;
+    plan_output out;
 
-    preserve_json(stdout, r, 0);
-    if (fflush(stdout) || ferror(stdout)) {
-        fprintf(stderr, "plan preserve: cannot write the result: %s\n", strerror(errno));
-        return 1;
-    }
-    if (!json) return 0;
-    f = open_memstream(&text, &size);
-    if (f) {
-        preserve_json(f, r, 1);
-        if (fclose(f) == 0) code = plan_save(json, text, size);
-    }
-    free(text);
-    return code;
+    if (!plan_output_open(&out, "plan preserve")) return 1;
+    preserve_json(out.line, r, 0);
+    preserve_json(out.json, r, 1);
+    return plan_output_close(&out, "plan preserve", DDP_OK, json, NULL);
 }
 
 static int plan_preserve(int argc, char **argv)
@@ -99,12 +79,12 @@ static int plan_preserve(int argc, char **argv)
     ddp_error err;
 
     if (code >= 0) return code;
-    if (isnan(eta)) return preserve_usage("%s is needed", "--eta X");
-    if (isnan(mu)) return preserve_usage("%s is needed", "--mu X");
-    if (isnan(sigma)) return preserve_usage("%s is needed", "--sigma X");
-    if (isnan(batch)) return preserve_usage("%s is needed", "--batch B");
-    if (isnan(start)) return preserve_usage("%s is needed", "--start S");
-    if (!sequence) return preserve_usage("%s is needed", "--k 1,1,2");
+    if (isnan(eta)) return plan_usage("plan preserve", "%s is needed", "--eta X");
+    if (isnan(mu)) return plan_usage("plan preserve", "%s is needed", "--mu X");
+    if (isnan(sigma)) return plan_usage("plan preserve", "%s is needed", "--sigma X");
+    if (isnan(batch)) return plan_usage("plan preserve", "%s is needed", "--batch B");
+    if (isnan(start)) return plan_usage("plan preserve", "%s is needed", "--start S");
+    if (!sequence) return plan_usage("plan preserve", "%s is needed", "--k 1,1,2");
     n = preserve_sequence(sequence, &k);
     if (n == 0) return 2;
     memset(&m, 0, sizeof m);

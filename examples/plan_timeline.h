@@ -207,7 +207,7 @@ static void timeline_deft_request(const timeline_arguments *a, const ddp_profile
 }
 
 static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile *p,
-                                 ddp_timeline_options *o, FILE **f, ddp_error *err)
+                                 ddp_timeline_options *o, plan_output *out, ddp_error *err)
 {
     int all = !strcmp(a->scheme, "all"), from = all ? 0 : (int)o->scheme, count = 0, i;
     int to = all ? (int)DDP_SCHEME_DEFT : from;
@@ -221,14 +221,14 @@ static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile 
         status = ddp_plan_timeline(p, o, &drawn[count], err);
         start = ddp_now() - start;
         if (status != DDP_OK) break;
-        timeline_json(f[0], &drawn[count], start, 0);
-        timeline_json(f[1], &drawn[count++], start, 1);
+        timeline_json(out->line, &drawn[count], start, 0);
+        timeline_json(out->json, &drawn[count++], start, 1);
     }
-    if (status == DDP_OK && count) timeline_svg(f[2], p, drawn, count);
+    if (status == DDP_OK && count) timeline_svg(out->svg, p, drawn, count);
     if (status == DDP_OK && to == DDP_SCHEME_DEFT) {
         plan_deft_request r;
         timeline_deft_request(a, p, &r);
-        status = plan_timeline_deft(p, &r, f[0], f[1], all ? NULL : f[2], err);
+        status = plan_timeline_deft(p, &r, out->line, out->json, all ? NULL : out->svg, err);
     }
     while (count) ddp_timeline_free(&drawn[--count]);
     return status;
@@ -236,41 +236,17 @@ static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile 
 
 static int timeline_run(const timeline_arguments *a, const ddp_profile *p, ddp_timeline_options *o)
 {
-    char *text[3] = {NULL, NULL, NULL}; /* of standard output, --json and --svg */
-    size_t n[3] = {0, 0, 0}, i;
-    FILE *f[3];
-    int code = 0, bad = 0;
+    plan_output out;
     ddp_status status;
     ddp_error err;
 
-    for (i = 0; i < 3; i++) {
-        f[i] = open_memstream(&text[i], &n[i]);
-        if (!f[i]) return 1;
-    }
-    status = timeline_solve(a, p, o, f, &err);
-    for (i = 0; i < 3; i++) bad |= fclose(f[i]);
-    if (status != DDP_OK) {
-        fprintf(stderr, "plan timeline: %s\n", err.msg);
-        code = ddp_status_exit_code(status);
-    } else if (bad || fwrite(text[0], 1, n[0], stdout) != n[0] || fflush(stdout)) {
-        fprintf(stderr, "plan timeline: cannot write the result: %s\n", strerror(errno));
-        code = 1;
-    }
-    if (code == 0 && a->json) code = plan_save(a->json, text[1], n[1]);
-    if (code == 0 && a->svg) code = plan_save(a->svg, text[2], n[2]);
-    for (i = 0; i < 3; i++) free(text[i]);
-    return code;
+    if (!plan_output_open(&out, "plan timeline")) return 1;
+    status = timeline_solve(a, p, o, &out, &err);
+    if (status != DDP_OK) fprintf(stderr, "plan timeline: %s\n", err.msg);
+    return plan_output_close(&out, "plan timeline", status, a->json, a->svg);
 }
 
 /* ---- the command line ---- */
-
-static int timeline_usage(const char *fmt, const char *what)
-{
-    fprintf(stderr, "plan timeline: ");
-    fprintf(stderr, fmt, what);
-    fprintf(stderr, "; --help lists the options\n");
-    return 2;
-}
 
 /* A number that was given must be positive (alpha: or 0). -1 to go on, else the exit code. */
 static int timeline_check(timeline_arguments *a)
@@ -281,22 +257,22 @@ static int timeline_check(timeline_arguments *a)
                             a->first_bucket};
     int i;
 
-    if (!a->profile) return timeline_usage("--profile %s is needed", "FILE");
+    if (!a->profile) return plan_usage("plan timeline", "--profile %s is needed", "FILE");
     if (a->net && a->workers < 2)
-        return timeline_usage("%s needs --workers N, at least 2", "--net");
+        return plan_usage("plan timeline", "%s needs --workers N, at least 2", "--net");
     for (i = 0; i < 6; i++)
         if (value[i] < 0 || (i > 0 && value[i] <= 0))
-            return timeline_usage(i ? "%s must be positive" : "%s must not be negative", name[i]);
+            return plan_usage("plan timeline", i ? "%s must be positive" : "%s must not be negative", name[i]);
     if (a->mu < 1)
-        return timeline_usage("%s is time on the slow link over the fast one, at least 1", "--mu");
+        return plan_usage("plan timeline", "%s is time on the slow link over the fast one, at least 1", "--mu");
     if (a->links < 0) a->links = isnan(a->mu) ? 1 : 2;
-    if (a->links < 1 || a->links > 2) return timeline_usage("%s is 1 or 2", "--links");
-    if (a->links == 2 && isnan(a->mu)) return timeline_usage("--links 2 needs %s", "--mu X");
+    if (a->links < 1 || a->links > 2) return plan_usage("plan timeline", "%s is 1 or 2", "--links");
+    if (a->links == 2 && isnan(a->mu)) return plan_usage("plan timeline", "--links 2 needs %s", "--mu X");
     if (!isnan(a->partition) && !isnan(a->partition_s))
-        return timeline_usage("--partition and %s exclude each other", "--partition-s");
+        return plan_usage("plan timeline", "--partition and %s exclude each other", "--partition-s");
     if (a->select && strcmp(a->select, "release") && strcmp(a->select, "paper"))
-        return timeline_usage("selection '%s' is unknown; use release or paper", a->select);
-    if (a->operations == 0) return timeline_usage("%s must be at least 1", "--operations");
+        return plan_usage("plan timeline", "selection '%s' is unknown; use release or paper", a->select);
+    if (a->operations == 0) return plan_usage("plan timeline", "%s must be at least 1", "--operations");
     return -1;
 }
 
@@ -358,7 +334,7 @@ static int plan_timeline(int argc, char **argv)
     timeline_options(&a, &o);
     if (strcmp(a.scheme, "all")) status = ddp_scheme_named(a.scheme, &o.scheme, &err);
     if (status == DDP_OK && a.net) status = ddp_net_parse(a.net, &rate, &link.alpha_s, &err);
-    if (status != DDP_OK) return timeline_usage("%s", err.msg);
+    if (status != DDP_OK) return plan_usage("plan timeline", "%s", err.msg);
     /* reduce-scatter and all-gather: 2 (N-1)/N of the bytes over each uplink, two one-way delays */
     if (a.net && rate > 0) link.beta_s = 2.0 * (double)(a.workers - 1) / (double)a.workers / rate;
     link.alpha_s *= 2;
