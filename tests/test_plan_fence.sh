@@ -1,36 +1,8 @@
 #!/bin/sh
 # build/plan fence: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/.." && pwd)
-plan=${PLAN:-$root/build/plan}
-[ -x "$plan" ] || { echo "FAILED: $plan was not built"; exit 1; }
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAILED: $*"; }
-
-# says CODE TEXT ARGS...: exit code, and TEXT in what is printed to stderr, nothing on stdout
-says() {
-    code=$1 text=$2
-    shift 2
-    "$plan" fence "$@" >out 2>err
-    got=$?
-    if [ $got -ne "$code" ]; then bad "plan fence $*: exit $got, not $code: $(cat err)"
-    elif ! grep -qF -- "$text" err; then bad "plan fence $*: '$(cat err)' does not say '$text'"
-    elif [ -s out ]; then bad "plan fence $*: a failure printed a result"
-    else ok; fi
-}
-
-# has TEXT ARGS...: success, and TEXT on stdout
-has() {
-    text=$1
-    shift
-    if ! "$plan" fence "$@" >out 2>err; then bad "plan fence $*: $(cat err)"
-    elif ! grep -qF -- "$text" out; then bad "plan fence $*: no '$text' in '$(cat out)'"
-    else ok; fi
-}
+sub=fence
+. "$root/tests/plan_cli.sh"
 
 # four operators of 10 TFLOP, results of 1 GB, 2 GB, 1 GB, 1 GB; two devices of 10 and 30 TFLOP/s
 # that are 1 s and 1 GB/s apart

@@ -1,36 +1,8 @@
 #!/bin/sh
 # build/plan knapsack and build/plan preserve: JSON, sentences, exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/.." && pwd)
-plan=${PLAN:-$root/build/plan}
-[ -x "$plan" ] || { echo "FAILED: $plan was not built"; exit 1; }
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAILED: $*"; }
-
-# says CODE TEXT ARGS...: exit code, and TEXT in what is printed to stderr, nothing on stdout
-says() {
-    code=$1 text=$2
-    shift 2
-    "$plan" "$@" >out 2>err
-    got=$?
-    if [ $got -ne "$code" ]; then bad "plan $*: exit $got, not $code: $(cat err)"
-    elif ! grep -qF -- "$text" err; then bad "plan $*: '$(cat err)' does not say '$text'"
-    elif [ -s out ]; then bad "plan $*: a failure printed a result"
-    else ok; fi
-}
-
-# has TEXT ARGS...: success, and TEXT on stdout
-has() {
-    text=$1
-    shift
-    if ! "$plan" "$@" >out 2>err; then bad "plan $*: $(cat err)"
-    elif ! grep -qF -- "$text" out; then bad "plan $*: no '$text' in '$(cat out)'"
-    else ok; fi
-}
+sub=
+. "$root/tests/plan_cli.sh"
 
 # 5 + 4 fill 9; greedy begins with 6
 has '"value": 9, "assign": [-1, 0, 0, -1]' knapsack --items 6,5,4,1 --capacity 9

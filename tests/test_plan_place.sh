@@ -1,36 +1,8 @@
 #!/bin/sh
 # build/plan place: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/.." && pwd)
-plan=${PLAN:-$root/build/plan}
-[ -x "$plan" ] || { echo "FAILED: $plan was not built"; exit 1; }
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAILED: $*"; }
-
-# says CODE TEXT ARGS...: exit code, and TEXT in what is printed to stderr, nothing on stdout
-says() {
-    code=$1 text=$2
-    shift 2
-    "$plan" place "$@" >out 2>err
-    got=$?
-    if [ $got -ne "$code" ]; then bad "plan place $*: exit $got, not $code: $(cat err)"
-    elif ! grep -qF -- "$text" err; then bad "plan place $*: '$(cat err)' does not say '$text'"
-    elif [ -s out ]; then bad "plan place $*: a failure printed a result"
-    else ok; fi
-}
-
-# has TEXT ARGS...: success, and TEXT on stdout
-has() {
-    text=$1
-    shift
-    if ! "$plan" place "$@" >out 2>err; then bad "plan place $*: $(cat err)"
-    elif ! grep -qF -- "$text" out; then bad "plan place $*: no '$text' in '$(cat out)'"
-    else ok; fi
-}
+sub=place
+. "$root/tests/plan_cli.sh"
 
 # Two machines of two devices: 8 Gbit/s and no delay inside, 0.8 Gbit/s and 1 s between. 1e8 bytes:
 # a stage per machine averages in 2 x 0.05 s and hops in 2 x (1 + 1); a pipeline per machine

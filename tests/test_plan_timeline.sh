@@ -1,37 +1,9 @@
 #!/bin/sh
 # build/plan timeline: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/.." && pwd)
-plan=${PLAN:-$root/build/plan}
 vgg=$root/tests/data/vgg19_table2.csv
-[ -x "$plan" ] || { echo "FAILED: $plan was not built"; exit 1; }
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAILED: $*"; }
-
-# says CODE TEXT ARGS...: exit code, and TEXT in what is printed to stderr, nothing on stdout
-says() {
-    code=$1 text=$2
-    shift 2
-    "$plan" timeline "$@" >out 2>err
-    got=$?
-    if [ $got -ne "$code" ]; then bad "plan timeline $*: exit $got, not $code: $(cat err)"
-    elif ! grep -qF -- "$text" err; then bad "plan timeline $*: '$(cat err)' does not say '$text'"
-    elif [ -s out ]; then bad "plan timeline $*: a failure printed a result"
-    else ok; fi
-}
-
-# has TEXT ARGS...: success, and TEXT on stdout
-has() {
-    text=$1
-    shift
-    if ! "$plan" timeline "$@" >out 2>err; then bad "plan timeline $*: $(cat err)"
-    elif ! grep -qF -- "$text" out; then bad "plan timeline $*: no '$text' in '$(cat out)'"
-    else ok; fi
-}
+sub=timeline
+. "$root/tests/plan_cli.sh"
 
 # takes SCHEME MS ARGS...: the iteration in milliseconds with one decimal
 takes() {
