@@ -67,7 +67,8 @@
 
 /* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the
  * first libc header. */
-#if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) && !defined(_GNU_SOURCE)
+#if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) &&           \
+    !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
 
@@ -355,23 +356,24 @@ typedef struct ddp_param {
 } ddp_param;
 
 /* What the shape rule reads and fills. Inputs and args are given; the rest starts zeroed. A rule
- * that fails or needs no parameters is run again with a tied node's parameter as param[0], params 1. */
+ * that fails or needs no parameters is run again with a tied node's parameter as param[0],
+ * params 1. */
 typedef struct ddp_op_spec {
     int         inputs;
     ddp_shape   in[DDP_OP_INPUTS];
     ddp_dtype   in_type[DDP_OP_INPUTS];
-    double      arg[DDP_OP_ARGS];       /* meaning is the operator's: width, heads, probability ... */
+    double arg[DDP_OP_ARGS]; /* meaning is the operator's: width, heads, probability ... */
     ddp_shape   out;                    /* always float32 */
     int         params;
     ddp_param   param[DDP_OP_PARAMS];
     int         buffers;                /* running statistics: part of the layer, no parameters */
     ddp_param   buffer[DDP_OP_BUFFERS];
-    size_t      saved;                  /* elements that forward leaves for backward, besides in and out */
+    size_t saved; /* elements that forward leaves for backward, besides in and out */
     double      flops;                  /* of forward */
     double      backward_flops;         /* 0 = 2 x flops */
-    int         in_place_ok;            /* 1: out may share the memory of input 0 (backward reads neither) */
-    int         out_unread;             /* 1: backward does not read out, so its memory is free earlier */
-    int         grad_over_input;        /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
+    int in_place_ok;     /* 1: out may share the memory of input 0 (backward reads neither) */
+    int out_unread;      /* 1: backward does not read out, so its memory is free earlier */
+    int grad_over_input; /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
 } ddp_op_spec;
 
 /* One execution. Element type is float in forward/backward and double in ref_forward and
@@ -472,7 +474,8 @@ DDP_API void ddp_layer_end(ddp_graph *g);
 /* ddp_input - a named array the user fills before each forward, shape (rows, cols); type
  * DDP_F32 or DDP_I32. ddp_input_shape - the same for any shape. */
 DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols);
-DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
+DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type,
+                                  const ddp_shape *s);
 
 /* Operators. x is (..., C). Shapes of the result:
  *   ddp_linear          (..., width)   weight (width, C), bias (width)
@@ -483,8 +486,8 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_layer_norm      same           scale and shift (C), eps 1e-5
  *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
  *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
- *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 = ignored
- *                       Its backward consumes the logits: do not read them after ddp_backward.
+ *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
+ * ignored Its backward consumes the logits: do not read them after ddp_backward.
  *
  * Operators on images, x (B, C, H, W). They have shapes and costs but no kernels: the graph can be
  * read and planned, ddp_graph_build refuses it (DDP_UNSUPPORTED) and names the first of them.
@@ -615,8 +618,8 @@ typedef struct ddp_gpt2_config {
     long  dim;        /* width C of the residual stream; the MLP is 4 C wide */
     long  batch;      /* sequences B per micro-batch */
     float dropout;    /* of the embedding and of both branches of a block, 0 <= p < 1 */
-    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02. Widths of 64 to 256 learn sooner
-                         from about 0.8 / sqrt(dim) */
+    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02. Widths of 64 to 256 learn
+                         sooner  from about 0.8 / sqrt(dim) */
 } ddp_gpt2_config;
 
 #define DDP_MLP_HIDDEN 8 /* most hidden layers */
@@ -827,7 +830,8 @@ extern "C" {
  * Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
  * contradicts the size. Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
-DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
+DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
+                                          ddp_error *err);
 DDP_API void        ddp_tokens_close(ddp_tokens *t);
 
 /* ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
@@ -859,8 +863,8 @@ DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens
  * batch can be cut differently without changing what a step sees. An epoch may end inside a
  * step. The deck is never stored: a keyed bijection (Feistel network with cycle walking) finds
  * its card in O(1). Depends only on the arguments; no allocation; any thread. */
-DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
-                              long batch, int32_t *tokens, int32_t *labels);
+DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank,
+                              int world, long batch, int32_t *tokens, int32_t *labels);
 
 /* ddp_tokens_epoch - epochs (a fraction) used up before step starts. */
 DDP_API double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch);
@@ -888,7 +892,8 @@ extern "C" {
  *   bytes_per_s, delay_s  receive the values, 0 = unshaped; untouched on error
  *
  * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
-DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
+DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
+                                 ddp_error *err);
 
 #ifdef __cplusplus
 }
@@ -958,7 +963,8 @@ DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 #define DDP_PROFILE_NETWORK_H
 
 /* Matrices are row-major, row = sender; the diagonal is 0 and never read. Owned by
- * ddp_network_free when they came from ddp_network_read or ddp_network_new; borrowed by planners. */
+ * ddp_network_free when they came from ddp_network_read or ddp_network_new; borrowed by planners.
+ */
 typedef struct ddp_network {
     int     devices;      /* N */
     int     pipelines;    /* D_dp replicas, or 0 where the file says nothing */
@@ -985,7 +991,8 @@ extern "C" {
  * *out is untouched on error, else freed by ddp_network_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place, key and value), DDP_ARG (N is not D_dp x D_pp,
  * unknown variant), DDP_MEMORY. */
-DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err);
+DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out,
+                                    ddp_error *err);
 
 /* ddp_network_new - N devices, all matrices allocated and 0, speed, memory and groups NULL.
  * ddp_network_free - frees what ddp_network_new and ddp_network_read made; all-zero is fine.
@@ -1008,7 +1015,7 @@ DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 #define DDP_PROFILE_OPLIST_H
 
 /* One operator, for one micro-batch. A leaf (no args) without parameters and without FLOPs is a
- * placeholder: input data, which gets no gradient. */
+ * leaf of input data, which gets no gradient. */
 typedef struct ddp_oplist_entry {
     char  *name;         /* or NULL */
     int   *args;         /* [arg_count] indexes of the producers, each below the operator's own */
@@ -1969,7 +1976,7 @@ extern "C" {
  *   T_pipe T_lat + (n_b - 1) max over p of max(C_p, R_p)             Eq. 3
  *   phi    N_s / T_pipe                                              Eq. 4
  * Readings: the paper's "outputs of f" in R is the parent's output; reading and writing local
- * memory costs nothing; placeholders (leaves without parameters) receive no gradient, other
+ * memory costs nothing; input data (leaves without parameters) receives no gradient, other
  * leaves and operators do. Memory: state_factor x parameters + what stays until backward, that is
  * results and received results of all n_b micro-batches (of one, if forward only).
  * O(operators + args). Pure; safe from any thread.
@@ -2029,7 +2036,7 @@ typedef struct ddp_fence_plan {
     int               *order;        /* [N] devices along the pipeline, idle ones included */
     int               *cluster;      /* [N] found by Louvain, 0..clusters-1 (baselines too) */
     int                clusters;
-    int               *device_of;    /* [ops]: a placeholder is where its first user is */
+    int               *device_of;    /* [ops]: input data is where its first user is */
     double             message_bytes; /* M that weighed the links */
     int                proven;       /* no cut along `order` has a smaller pipeline_s */
     int                connected;    /* every cluster's operators form a connected sub-graph */
@@ -2059,7 +2066,7 @@ extern "C" {
  * results in use lie) finds the least latency, guided by a dynamic programme that is exact where
  * no result is used beyond the next device; the cap is bisected over all values that matter. The
  * effort is bounded by counts; if they end it, `proven` is 0 and the best found is returned.
- * Placeholders (leaves without FLOPs and parameters, such as inputs and labels) are read where
+ * Input data (leaves without FLOPs and parameters, such as inputs and labels) is read where
  * their first user runs, whatever segment their place in the list falls in.
  *
  * Without allow_idle every device gets an operator, as in the paper's figures.
@@ -2392,10 +2399,10 @@ DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, floa
 typedef enum ddp_strategy {
     DDP_STRATEGY_DEFAULT, /* dreamddp */
     DDP_SSGD,             /* gradients averaged after the whole backward, then one update */
-    DDP_WFBP,             /* gradients in buckets, sent while the backward goes on; same bits as ssgd */
-    DDP_LOCALSGD,         /* local updates; all parameters averaged every H-th step */
-    DDP_ENP,              /* partial averaging, equal number of layers per step */
-    DDP_DREAMDDP          /* partial averaging, each layer in the step where its transfer hides */
+    DDP_WFBP,     /* gradients in buckets, sent while the backward goes on; same bits as ssgd */
+    DDP_LOCALSGD, /* local updates; all parameters averaged every H-th step */
+    DDP_ENP,      /* partial averaging, equal number of layers per step */
+    DDP_DREAMDDP  /* partial averaging, each layer in the step where its transfer hides */
 } ddp_strategy;
 
 typedef enum ddp_transport {
@@ -2410,35 +2417,40 @@ typedef enum ddp_transport {
  * field below that is zero and has a DREAMDDP_ variable; world > 0 makes rank literal. */
 typedef struct ddp_config {
     ddp_strategy   strategy;        /* dreamddp; DREAMDDP_STRATEGY */
-    int            period;          /* H, steps in which each layer is averaged once; 5; DREAMDDP_PERIOD */
+    int period; /* H, steps in which each layer is averaged once; 5; DREAMDDP_PERIOD */
     ddp_transport  transport;       /* tcp; DREAMDDP_TRANSPORT */
     int            rank, world;     /* 0 of 1 */
     const char    *addr;            /* host:port of rank 0; "127.0.0.1:29500"; DREAMDDP_ADDR */
     const char    *run_id;          /* workers with another id are refused; ""; DREAMDDP_RUN_ID */
-    const char    *net;             /* "RATE,DELAY": shape this worker's links, e.g. "100mbit,20ms"; unshaped; DREAMDDP_NET */
+    const char *net; /* "RATE,DELAY": shape this worker's links, e.g. "100mbit,20ms"; unshaped;
+                        DREAMDDP_NET */
     int            threads;         /* operator threads of this worker; 1; DREAMDDP_THREADS */
     uint64_t       seed;            /* of initialisation and dropout; 0 */
     int            micro_batches;   /* backward passes per step; their mean gradient is used; 1 */
-    float          clip_norm;       /* global gradient norm limit; 0 = none. Makes dreamddp and enp
+    float clip_norm;                /* global gradient norm limit; 0 = none. Makes dreamddp and enp
                                        average before the update (their transfer needs no gradient) */
     int            average_state;   /* 1: average the optimizer state with the parameters */
-    int            deterministic;   /* 1: equal bits on every transport, plan from FLOPs and bytes, never from clocks */
-    int            paper;           /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end */
+    int deterministic; /* 1: equal bits on every transport, plan from FLOPs and bytes, never from
+                          clocks */
+    int paper; /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end
+                */
     ddp_solver     solver;          /* scatter */
     ddp_cost       cost;            /* window with forward hooks, else timeline */
     ddp_fill       fill;            /* none */
-    int            profile_steps;   /* steps measured before the plan is made; 6 (the first is discarded) */
+    int profile_steps; /* steps measured before the plan is made; 6 (the first is discarded) */
     const char    *profile_path;    /* CSV that replaces measuring; NULL */
     const char    *plan_path;       /* JSON of `plan partial` that replaces planning; NULL */
     size_t         bucket_bytes;    /* wfbp bucket; 25 MiB (the first holds 1 MiB) */
     double         connect_timeout_s; /* 30; DREAMDDP_CONNECT_TIMEOUT */
-    double         peer_timeout_s;  /* silence after which a peer is lost; 10; DREAMDDP_PEER_TIMEOUT */
-    double         op_timeout_s;    /* an operation that stands still for so long fails; 300; DREAMDDP_OP_TIMEOUT */
-    int            insecure;        /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
+    double peer_timeout_s; /* silence after which a peer is lost; 10; DREAMDDP_PEER_TIMEOUT */
+    double op_timeout_s;   /* an operation that stands still for so long fails; 300;
+                              DREAMDDP_OP_TIMEOUT */
+    int insecure; /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
     int            no_env;          /* 1: never read the environment (embedders) */
-    int            check_writes;    /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
-    int            trace_spans;     /* spans kept for ddp_trace_copy; 0 = only what statistics need */
-    const volatile int *cancel;     /* ddp_launch stops its workers when this becomes non-zero; borrowed */
+    int check_writes; /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
+    int trace_spans;  /* spans kept for ddp_trace_copy; 0 = only what statistics need */
+    const volatile int
+        *cancel; /* ddp_launch stops its workers when this becomes non-zero; borrowed */
     ddp_allocator  allocator;       /* malloc */
     ddp_logger     logger;          /* none (DREAMDDP_LOG=info prints to stderr) */
 } ddp_config;
@@ -2465,8 +2477,8 @@ typedef struct ddp_stats {
     int64_t bytes_sent;       /* all bytes of the whole run, headers included */
     double  predicted_step_s; /* by the plan's model, forward included; 0 = no plan */
     double  predicted_hidden_pct;
-    double  divergence;       /* Gamma of DreamDDP section 2.4, this rank's share: sum over layers of
-                                 |average - own|^2 at their last averaging; mean over ranks = Gamma */
+    double divergence; /* Gamma of DreamDDP section 2.4, this rank's share: sum over layers of
+                          |average - own|^2 at their last averaging; mean over ranks = Gamma */
     ddp_link link;            /* measured: averaging n bytes takes alpha_s + beta_s n */
 } ddp_stats;
 
@@ -2485,11 +2497,12 @@ DDP_API void     ddp_close(ddp_ctx *d);
  * gets an open context, which ddp_launch closes; it returns 0 or a ddp_status. With processes
  * the parent only supervises: nothing that fn stores is seen by it.
  * Returns DDP_OK when every rank did, else the first failure with its sentence in *err. */
-DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
+DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user,
+                       ddp_error *err);
 
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
- * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01, 0)).
- * Called after the layers it also starts the session: layer lists are compared and every rank
+ * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
+ * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
  * takes rank 0's parameters; otherwise the first hook does. Collective. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
@@ -2536,7 +2549,7 @@ DDP_API int  ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room);
 DDP_API const ddp_plan    *ddp_plan_get(const ddp_ctx *d);
 DDP_API const ddp_profile *ddp_profile_get(const ddp_ctx *d);
 DDP_API int                ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan);
-DDP_API ddp_status         ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err);
+DDP_API ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err);
 
 /* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first
  * error. In place; n counts floats. All ranks call them in the same order, never between the
@@ -2603,8 +2616,8 @@ typedef struct ddp_report_run {
     int                    step_count;
 
     int                  period;           /* H; 0 = the run has no plan */
-    const int           *step_of;          /* [layer_count] step 0..H-1 that averages the layer, or NULL */
-    const unsigned char *fill;             /* [H x layer_count] 1 = averaged once more there, or NULL */
+    const int *step_of;        /* [layer_count] step 0..H-1 that averages the layer, or NULL */
+    const unsigned char *fill; /* [H x layer_count] 1 = averaged once more there, or NULL */
     const double        *layer_divergence; /* [layer_count] mean Gamma per layer, or NULL */
 
     const ddp_report_worker *workers; /* [worker_count] */
@@ -2742,8 +2755,8 @@ extern "C" {
  *   plan     strategy, period, sets (layer indexes per step of the period), step_of, predicted_*;
  *            nothing is written for a run without a plan
  *   step     strategy, step, loss, step_ms, wait_ms, bytes, divergence (left out if NAN)
- *   result   strategy, workers, step_ms, hidden_pct, bytes_sent, final_loss, time_to_loss_s, param_hash
- *   error    status (text), exit_code, message */
+ *   result   strategy, workers, step_ms, hidden_pct, bytes_sent, final_loss, time_to_loss_s,
+ * param_hash error    status (text), exit_code, message */
 DDP_API void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d);
 DDP_API void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d);
 DDP_API void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
@@ -2844,7 +2857,8 @@ DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, d
 #include <unistd.h>
 
 #ifndef CLOCK_MONOTONIC
-#error "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
+#error                                                                                             \
+    "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
 #endif
 
 #endif /* DDP_BASE_PLATFORM_H */
@@ -2861,7 +2875,8 @@ extern "C" {
 #endif
 
 /* Fills *err (may be NULL) with code and the formatted sentence; returns code. */
-DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
+    DDP__PRINTF(3, 4);
 
 /* Forwards a failure of a call that returns ddp_status. */
 #define DDP__TRY(call)                          \
@@ -2872,7 +2887,8 @@ DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, .
 
 /* Resolves level and fn from the environment (unless no_env). */
 DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);
-DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
+    DDP__PRINTF(3, 4);
 /* off, error, warn, info, debug -> level; DDP_LOG_DEFAULT if unknown. */
 DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
 
@@ -3026,7 +3042,8 @@ DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 #elif __has_include(<stb/stb_ds.h>)
 #include <stb/stb_ds.h>
 #else
-#error "dreamddp: stb_ds.h was not found; install libstb-dev (Debian, Ubuntu), stb-devel (Fedora) or put stb_ds.h on the include path"
+#error                                                                                             \
+    "dreamddp: stb_ds.h was not found; install libstb-dev (Debian, Ubuntu), stb-devel (Fedora) or put stb_ds.h on the include path"
 #endif
 #pragma pop_macro("STB_DS_IMPLEMENTATION")
 #endif
@@ -3094,7 +3111,8 @@ void *ddp__alloc(const ddp_allocator *a, size_t bytes)
     } else {
         if (posix_memalign(&p, align, bytes)) return NULL;
 #ifdef MADV_HUGEPAGE
-        if (align == DDP__HUGE_BYTES) (void)madvise(p, bytes - bytes % DDP__HUGE_BYTES, MADV_HUGEPAGE);
+        if (align == DDP__HUGE_BYTES)
+            (void)madvise(p, bytes - bytes % DDP__HUGE_BYTES, MADV_HUGEPAGE);
 #endif
     }
     if (p) memset(p, 0, bytes);
@@ -3173,7 +3191,8 @@ void ddp__thread_prompt(void)
     } a;
 
     memset(&a, 0, sizeof a);
-    if (syscall(SYS_sched_getattr, 0, &a, (unsigned)sizeof a, 0u) || a.policy != 0) return; /* not SCHED_OTHER */
+    if (syscall(SYS_sched_getattr, 0, &a, (unsigned)sizeof a, 0u) || a.policy != 0)
+        return;         /* not SCHED_OTHER */
     a.runtime = 100000; /* nanoseconds, the least that is allowed */
     (void)syscall(SYS_sched_setattr, 0, &a, 0u);
 #endif
@@ -3267,7 +3286,8 @@ ddp__pool *ddp__pool_open(int threads)
     int i;
 
     if (!p) return NULL;
-    p->thread = (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
+    p->thread =
+        (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
     if (!p->thread) {
         DDP_FREE(p);
         return NULL;
@@ -3516,16 +3536,23 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     FILE *f;
 
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
-    if (S_ISDIR(st.st_mode)) return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
+    if (S_ISDIR(st.st_mode))
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);
     bad = ferror(f);
     fclose(f);
     if (gz) waitpid(child, &code, 0);
-    if (t->failed) return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path, t->size);
-    if (bad) return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
-    if (gz && code) return ddp__fail(err, DDP_FORMAT, "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)", path);
+    if (t->failed)
+        return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path,
+                         t->size);
+    if (bad)
+        return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
+    if (gz && code)
+        return ddp__fail(err, DDP_FORMAT,
+                         "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
+                         path);
     return DDP_OK;
 }
 
@@ -3552,7 +3579,9 @@ ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_er
     if (!direct && !why && rename(tmp.data, path)) why = errno;
     if (!direct && why) remove(tmp.data);
     ddp__text_free(&tmp);
-    if (why) return ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", path, strerror(why));
+    if (why)
+        return ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", path,
+                         strerror(why));
     return DDP_OK;
 }
 
@@ -4564,8 +4593,10 @@ void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
     if (!n || !ddp__graph_open(g, "ddp_init_scale")) return;
     if (n->graph != g || param < 0 || param >= n->spec.params ||
         !(scale >= 0 && scale <= FLT_MAX)) {
-        ddp__fail(&g->error, DDP_ARG, "ddp_init_scale: node %d has no parameter %d, or the scale %g "
-                  "is not a finite number >= 0", n->index, param, (double)scale);
+        ddp__fail(&g->error, DDP_ARG,
+                  "ddp_init_scale: node %d has no parameter %d, or the scale %g "
+                  "is not a finite number >= 0",
+                  n->index, param, (double)scale);
         return;
     }
     n->spec.param[param].scale = scale;
@@ -4892,9 +4923,11 @@ static ddp_status ddp__build_check(ddp_graph *g)
                              n->layer >= 0 ? g->layer[n->layer].name : "",
                              n->op->forward ? "place for its buffers" : "kernels");
         if (n->layer < 0 && n->spec.params > (n->tied >= 0))
-            return ddp__fail(&g->error, DDP_USAGE, "operator %.60s (node %d) has parameters but "
-                             "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
-                             n->op->name, i);
+            return ddp__fail(
+                &g->error, DDP_USAGE,
+                "operator %.60s (node %d) has parameters but "
+                "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
+                n->op->name, i);
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
     return DDP_OK;
@@ -4912,8 +4945,10 @@ static ddp_status ddp__build_layers(ddp_graph *g)
         l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
         l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
         if (!l->params || !l->grads)
-            return ddp__fail(&g->error, DDP_MEMORY, "out of memory: layer \"%.200s\" needs %zu bytes "
-                             "for parameters and gradients", l->name, 2 * l->count * sizeof(float));
+            return ddp__fail(&g->error, DDP_MEMORY,
+                             "out of memory: layer \"%.200s\" needs %zu bytes "
+                             "for parameters and gradients",
+                             l->name, 2 * l->count * sizeof(float));
     }
     return DDP_OK;
 }
@@ -7682,7 +7717,8 @@ static void ddp__adam_run(const ddp_update *u, const ddp__adam_step *step)
     float *mean = u->state, *square = u->state + u->count;
     ddp__adam_step k = *step; /* a copy the stores below cannot alias */
 
-    for (i = 0; i < whole; i += 4) ddp__adam4(&k, u->params + i, u->grads + i, mean + i, square + i);
+    for (i = 0; i < whole; i += 4)
+        ddp__adam4(&k, u->params + i, u->grads + i, mean + i, square + i);
     if (!rest) return;
     memcpy(w, u->params + whole, rest * sizeof *w);
     memcpy(g, u->grads + whole, rest * sizeof *g);
@@ -7796,7 +7832,8 @@ double ddp__sum_squares(const float *x, size_t n)
     memcpy(lane + 4, &c, sizeof c);
     memcpy(lane + 6, &d, sizeof d);
     for (k = 0; i + k < n; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +
+           ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
 float ddp__clip_factor(double sum_squares, double max_norm)
@@ -7857,15 +7894,19 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
 static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
 {
     if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
-        ddp__fail(err, DDP_ARG, "gpt2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary, INT32_MAX);
+        ddp__fail(err, DDP_ARG, "gpt2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary,
+                  INT32_MAX);
     else if (c->context < 1 || c->layers < 1 || c->heads < 1 || c->dim < 1 || c->batch < 1)
-        ddp__fail(err, DDP_ARG, "gpt2: context %ld, layers %ld, heads %ld, dim %ld and batch %ld must all "
-                  "be at least 1", c->context, c->layers, c->heads, c->dim, c->batch);
+        ddp__fail(err, DDP_ARG,
+                  "gpt2: context %ld, layers %ld, heads %ld, dim %ld and batch %ld must all "
+                  "be at least 1",
+                  c->context, c->layers, c->heads, c->dim, c->batch);
     else if (c->dim % c->heads)
         ddp__fail(err, DDP_ARG, "gpt2: dim %ld cannot be cut into %ld heads: heads must divide dim",
                   c->dim, c->heads);
     else if (!(c->dropout >= 0 && c->dropout < 1))
-        ddp__fail(err, DDP_ARG, "gpt2: dropout is %g, it must be at least 0 and below 1", (double)c->dropout);
+        ddp__fail(err, DDP_ARG, "gpt2: dropout is %g, it must be at least 0 and below 1",
+                  (double)c->dropout);
     return err->code == DDP_OK;
 }
 
@@ -7884,12 +7925,16 @@ static ddp_node *ddp__gpt2_dropout(ddp_graph *g, ddp_node *x, float probability)
     return probability > 0 ? ddp_dropout(g, x, probability) : x;
 }
 
-static float ddp__gpt2_deviation(const ddp_gpt2_config *c) { return c->deviation > 0 ? c->deviation : 0.02f; }
+static float ddp__gpt2_deviation(const ddp_gpt2_config *c)
+{
+    return c->deviation > 0 ? c->deviation : 0.02f;
+}
 
 /* x + projection(attention(norm(x))), then x + projection(gelu(widening(norm(x)))). */
 static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_node *x, long number)
 {
-    float deviation = ddp__gpt2_deviation(c), onto_stream = deviation / (float)sqrt(2 * (double)c->layers);
+    float deviation = ddp__gpt2_deviation(c),
+          onto_stream = deviation / (float)sqrt(2 * (double)c->layers);
     char name[48];
     ddp_node *y;
 
@@ -7948,8 +7993,10 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
     if (logits) *logits = NULL;
     if (!g || g->error.code) return NULL;
     if (c->batch < 1 || c->inputs < 1 || c->classes < 2) {
-        ddp__fail(&g->error, DDP_ARG, "mlp: batch %ld and inputs %ld must be at least 1, classes %ld "
-                  "at least 2", c->batch, c->inputs, c->classes);
+        ddp__fail(&g->error, DDP_ARG,
+                  "mlp: batch %ld and inputs %ld must be at least 1, classes %ld "
+                  "at least 2",
+                  c->batch, c->inputs, c->classes);
         return NULL;
     }
     x = ddp_input(g, "inputs", DDP_F32, c->batch, c->inputs);
@@ -7957,8 +8004,8 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
     for (k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
         if (c->hidden[k] < 0) {
-            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1", k,
-                      c->hidden[k]);
+            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1",
+                      k, c->hidden[k]);
             return NULL;
         }
         ddp_layer_begin(g, "hidden");
@@ -8247,21 +8294,24 @@ static int ddp__tokens_named(const char *name, const char *ending)
     return n > k && !strcmp(name + n - k, ending);
 }
 
-static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n,
-                                   ddp_error *err)
+static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p,
+                                   size_t n, ddp_error *err)
 {
     uint32_t magic = ddp__tokens_word(p), version, count;
     uint32_t wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
 
     if (n < DDP__TOKENS_HEADER)
-        return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer "
-                         "than the header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s begins like an llm.c token file, but its %zu bytes are fewer "
+                         "than the header's %d: is it cut off?",
+                         name, n, DDP__TOKENS_HEADER);
     version = ddp__tokens_word(p + 4);
     count = ddp__tokens_word(p + 8);
     if (version != wanted)
-        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood",
-                         name, version, wanted);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s is an llm.c token file of version %u; version %u is understood", name,
+                         version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
     if (size != n)
@@ -8298,20 +8348,25 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     long i;
 
     if (n == 0)
-        return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens "
-                         "is needed", name);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s is empty: a text or token file of at least seq + 1 tokens "
+                         "is needed",
+                         name);
     t->first = p;
     t->width = 1;
     t->count = (long)n;
     if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) {
         DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
-    } else if (n % 2 == 0 && (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz"))) {
+    } else if (n % 2 == 0 &&
+               (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz"))) {
         t->width = 2;
         t->count = (long)(n / 2);
     }
     if (t->count < 2)
-        return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are "
-                         "needed", name, n, t->count);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are "
+                         "needed",
+                         name, n, t->count);
     t->from_bytes = t->width == 1;
     if (t->from_bytes) {
         ddp__tokens_compact(t);
@@ -8322,8 +8377,9 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         if (token > largest) largest = token;
     }
     if (largest >= INT32_MAX)
-        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)",
-                         name, largest, INT32_MAX - 1);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s holds token %u, above the largest that is understood (%d)", name,
+                         largest, INT32_MAX - 1);
     t->vocabulary = (long)largest + 1;
     return DDP_OK;
 }
@@ -8404,18 +8460,22 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
     long last;
 
     if (!(held_out >= 0 && held_out < 1))
-        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1",
-                         held_out);
+        return ddp__fail(err, DDP_ARG,
+                         "the held-out share is %g: it must be at least 0 and below 1", held_out);
     if (seq < 1 || seq >= t->count)
-        return ddp__fail(err, DDP_ARG, "seq is %ld, but the data has %ld tokens: windows need seq + 1 of "
-                         "them and seq must be at least 1", seq, t->count);
+        return ddp__fail(err, DDP_ARG,
+                         "seq is %ld, but the data has %ld tokens: windows need seq + 1 of "
+                         "them and seq must be at least 1",
+                         seq, t->count);
     last = (long)((double)t->count * held_out);
     if (held_out > 0 && last < seq + 1)
-        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld for validation, fewer than "
+        return ddp__fail(err, DDP_ARG,
+                         "holding out %g of %ld tokens leaves %ld for validation, fewer than "
                          "one window of seq + 1 = %ld: use more data or a shorter seq",
                          held_out, t->count, last, seq + 1);
     if (t->count - last < seq + 1)
-        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld to train on, fewer than one "
+        return ddp__fail(err, DDP_ARG,
+                         "holding out %g of %ld tokens leaves %ld to train on, fewer than one "
                          "window of seq + 1 = %ld: use more data or a shorter seq",
                          held_out, t->count, t->count - last, seq + 1);
     train->tokens = t;
@@ -8472,8 +8532,8 @@ static uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key)
     return i;
 }
 
-void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world, long batch,
-                      int32_t *tokens, int32_t *labels)
+void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
+                      long batch, int32_t *tokens, int32_t *labels)
 {
     uint64_t windows = (uint64_t)ddp_tokens_windows(r), card, epoch;
     ddp_rng key;
@@ -8530,8 +8590,9 @@ extern "C" {
 
 /* Parses n bytes; name stands in error sentences ("net.json, line 3, column 7: ..."). The tree
  * is one allocation, freed by ddp__json_free(root), and keeps no pointer to text.
- * Columns count bytes. Strict: refuses duplicate keys, NUL in strings, invalid UTF-8, numbers beyond double, more than
- * 64 nested values and anything after the value. NULL and *err on failure. */
+ * Columns count bytes. Strict: refuses duplicate keys, NUL in strings, invalid UTF-8, numbers
+ * beyond double, more than 64 nested values and anything after the value. NULL and *err on failure.
+ */
 DDP_LIB ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_error *err);
 DDP_LIB ddp__json *ddp__json_read(const char *path, ddp_error *err);
 DDP_LIB void       ddp__json_free(ddp__json *root);
@@ -8593,7 +8654,8 @@ static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const ch
     r->placed = r->text;
     r->line = r->column = 1;
     ddp__json_place(r, where);
-    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column, what);
+    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column,
+                     what);
 }
 
 /* ---- strings ---- */
@@ -8665,7 +8727,8 @@ static ddp_status ddp__json_escape(ddp__json_reader *r)
     if (r->at[1] != 'u') {
         found = r->at[1] ? strchr(from, r->at[1]) : NULL;
         if (!found)
-            return ddp__json_bad(r, r->at, "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u "
+            return ddp__json_bad(r, r->at,
+                                 "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u "
                                  "are known");
         *r->chars++ = to[found - from];
         r->at += 2;
@@ -8701,7 +8764,8 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
             continue;
         }
         if ((unsigned char)*r->at < 0x20)
-            return ddp__json_bad(r, r->at, "a control character (a line end?) inside a string; write "
+            return ddp__json_bad(r, r->at,
+                                 "a control character (a line end?) inside a string; write "
                                  "it as an escape");
         n = ddp__utf8_length((const unsigned char *)r->at, (size_t)(r->end - r->at));
         if (!n) return ddp__json_bad(r, r->at, "a byte that is not UTF-8 inside a string");
@@ -8767,7 +8831,8 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 
 static void ddp__json_blank(ddp__json_reader *r)
 {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r')) r->at++;
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
+        r->at++;
 }
 
 /* Skips blanks and then c, if it is next. */
@@ -8792,7 +8857,8 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
         r->at += n;
         return DDP_OK;
     }
-    return ddp__json_bad(r, r->at, "a value is needed: object, array, string, number, true, false or null");
+    return ddp__json_bad(r, r->at,
+                         "a value is needed: object, array, string, number, true, false or null");
 }
 
 static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
@@ -8816,7 +8882,8 @@ static ddp_status ddp__json_key(ddp__json_reader *r, const ddp__json *object, co
         snprintf(what, sizeof what, "\"%.60s\" is given twice in this object", *key);
         return ddp__json_bad(r, start, what);
     }
-    if (!ddp__json_next(r, ':')) return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
+    if (!ddp__json_next(r, ':'))
+        return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
     return DDP_OK;
 }
 
@@ -8839,7 +8906,8 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
             v->count++;
         } while (ddp__json_next(r, ','));
         if (!ddp__json_next(r, close))
-            return ddp__json_bad(r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
+            return ddp__json_bad(
+                r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
     }
     r->depth--;
     return DDP_OK;
@@ -8939,16 +9007,17 @@ const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
     return v;
 }
 
-ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key, ddp__json_kind kind,
-                          const ddp__json **out, ddp_error *err)
+ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
+                          ddp__json_kind kind, const ddp__json **out, ddp_error *err)
 {
     static const char *const kinds[] = {"null",     "false",    "true",     "a number",
                                         "a string", "an array", "an object"};
     const ddp__json *v = ddp__json_get(object, key);
 
     if (!v)
-        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is missing; it must be %s",
-                         name, object->line, object->column, key, kinds[kind]);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s, line %d, column %d: \"%s\" is missing; it must be %s", name,
+                         object->line, object->column, key, kinds[kind]);
     if (v->kind != kind)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is %s; it must be %s",
                          name, v->line, v->column, key, kinds[v->kind], kinds[kind]);
@@ -9013,7 +9082,8 @@ typedef struct ddp__wire_table {
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
     /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some,
      * wake() was called, or ddp_now() >= until (until < 0: no limit). */
-    void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
+    void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
+                 double until);
     void (*wake)(ddp__wire *w); /* any thread */
     const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
     void (*close)(ddp__wire *w);
@@ -9128,8 +9198,14 @@ typedef enum ddp__hello_kind {
 } ddp__hello_kind;
 
 typedef enum ddp__refusal {
-    DDP__WELCOME, DDP__REFUSE_VERSION, DDP__REFUSE_RUN, DDP__REFUSE_WORLD, DDP__REFUSE_RANK, DDP__REFUSE_TWICE,
-    DDP__REFUSE_LATE, DDP__REFUSE_LOST
+    DDP__WELCOME,
+    DDP__REFUSE_VERSION,
+    DDP__REFUSE_RUN,
+    DDP__REFUSE_WORLD,
+    DDP__REFUSE_RANK,
+    DDP__REFUSE_TWICE,
+    DDP__REFUSE_LATE,
+    DDP__REFUSE_LOST
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
@@ -9159,8 +9235,8 @@ DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h);
 /* Whether a peer's frame fits ours. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
 /* The sentence about it, naming both values; `name` is the peer's. */
-DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
-                                const char *name, char *out, size_t room);
+DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason,
+                                const ddp__hello *other, const char *name, char *out, size_t room);
 
 #ifdef __cplusplus
 }
@@ -9208,8 +9284,8 @@ DDP_LIB size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
 
 typedef struct ddp__rendezvous {
     int rank, world;
-    const char *addr;        /* "host:port" or "tcp://host:port" of rank 0; NULL = 127.0.0.1:29500 */
-    int listen_fd;           /* -1, or for rank 0 a bound, listening socket; closed here in any case */
+    const char *addr; /* "host:port" or "tcp://host:port" of rank 0; NULL = 127.0.0.1:29500 */
+    int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
     uint64_t run_id;         /* ranks of unlike runs refuse each other */
     double timeout_s;        /* for the whole meeting; 0 = 30 */
     double peer_timeout_s;   /* given to the wire; 0 = none */
@@ -9248,15 +9324,16 @@ DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out
 
 /* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
 typedef struct ddp__env {
-    const char *launcher;   /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "Slurm"; NULL = none */
+    const char
+        *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "Slurm"; NULL = none */
     int rank, world;        /* 0 and 1 without a launcher */
     int local_rank;         /* among the ranks of this machine */
     char addr[320];         /* host:port of rank 0; "" = unknown */
     uint64_t run_id;        /* 0 = unknown */
     int has_run_id;
     const char *note;       /* NULL, or a sentence for the log about what was concluded */
-    const char *log, *net, *strategy, *period, *transport, *peer_timeout, *op_timeout, *connect_timeout,
-               *insecure, *threads, *tcp_congestion, *deterministic;
+    const char *log, *net, *strategy, *period, *transport, *peer_timeout, *op_timeout,
+        *connect_timeout, *insecure, *threads, *tcp_congestion, *deterministic;
 } ddp__env;
 
 #ifdef __cplusplus
@@ -9284,7 +9361,8 @@ DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
 
 /* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
  * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
-typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
+typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user,
+                                   ddp_error *err);
 
 #ifdef __cplusplus
 extern "C" {
@@ -9302,8 +9380,8 @@ extern "C" {
  * Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a signal, with rank, process
  * and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed first.
  * Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
-DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
-                              void *user, ddp_error *err);
+DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err);
 
 /* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when
  * all have. */
@@ -9393,7 +9471,8 @@ ddp__hub *ddp__hub_new(int world)
     hub->world = world;
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
-    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
+    hub->data =
+        (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
     if (!hub->bells || !hub->rings || !hub->data) {
         ddp__hub_free(hub);
         return NULL;
@@ -9574,14 +9653,16 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
         t->names = (char (*)[24])ddp__calloc((size_t)hub->world, sizeof *t->names);
         t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
     }
-    if (!t || !t->names || !t->told || (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
+    if (!t || !t->names || !t->told ||
+        (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
         if (t) {
             DDP_FREE(t->told);
             DDP_FREE(t->names);
         }
         DDP_FREE(t);
         if (taken)
-            return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
+            return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own",
+                             rank);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
     for (p = 0; p < hub->world; p++) snprintf(t->names[p], sizeof t->names[p], "thread %d", p);
@@ -9630,12 +9711,15 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     }
     n = (size_t)(end - s);
     if (n == 0 || n >= sizeof host || strchr(s, '/'))
-        return ddp__fail(err, DDP_ARG, "address '%.200s' names no host: write HOST:PORT, for example "
-                         "127.0.0.1:29500", spec);
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s' names no host: write HOST:PORT, for example "
+                         "127.0.0.1:29500",
+                         spec);
     if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) ||
                   number < 0 || number > 65535))
-        return ddp__fail(err, DDP_ARG, "address '%.200s': the port '%.40s' is not a number from 0 to 65535",
-                         spec, colon + 1);
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
+                         colon + 1);
     memcpy(host, s, n);
     host[n] = 0;
     snprintf(port, sizeof port, "%ld", number);
@@ -9644,8 +9728,8 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     hints.ai_flags = AI_NUMERICSERV;
     why = getaddrinfo(host, port, &hints, &found);
     if (why)
-        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
-                         gai_strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host,
+                         spec, gai_strerror(why));
     for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 for everybody */
         for (a = found; a && *count < room; a = a->ai_next) {
             if ((a->ai_family == AF_INET) != four || a->ai_addrlen > sizeof list[0].sa) continue;
@@ -9690,12 +9774,14 @@ void ddp__addr_set_port(ddp__addr *a, int port)
 int ddp__addr_is_loopback(const ddp__addr *a)
 {
     if (a->sa.ss_family == AF_INET6) {
-        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
+        const struct in6_addr *six =
+            &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
         if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
         return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
     }
     if (a->sa.ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 == 127;
+        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 ==
+               127;
     return 0;
 }
 
@@ -9735,12 +9821,16 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (s >= 0) close(s);
     ddp__addr_text(at, text);
     if (why == EADDRINUSE)
-        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; another run may hold it: choose another "
-                         "port with --addr or DREAMDDP_ADDR, or port 0 where one program starts all ranks",
-                         text, strerror(why));
+        return ddp__fail(
+            err, DDP_NET,
+            "cannot listen on %s: %s; another run may hold it: choose another "
+            "port with --addr or DREAMDDP_ADDR, or port 0 where one program starts all ranks",
+            text, strerror(why));
     if (why == EADDRNOTAVAIL)
-        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; rank 0 must run on the machine that "
-                         "--addr or DREAMDDP_ADDR names", text, strerror(why));
+        return ddp__fail(err, DDP_NET,
+                         "cannot listen on %s: %s; rank 0 must run on the machine that "
+                         "--addr or DREAMDDP_ADDR names",
+                         text, strerror(why));
     return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
 }
 
@@ -9777,7 +9867,8 @@ int ddp__tcp_dial(const ddp__addr *to, double until)
         else if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
         else if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     }
-    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
+    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
+                 */
         memset(&own, 0, sizeof own);
         memset(&peer, 0, sizeof peer);
         own.size = peer.size = sizeof own.sa;
@@ -9898,7 +9989,8 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
 
 int ddp__hello_begins(const unsigned char *b, size_t got)
 {
-    return !memcmp(b, ddp__hello_magic, got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
+    return !memcmp(b, ddp__hello_magic,
+                   got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
 }
 
 int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
@@ -9931,20 +10023,26 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
 
     switch (reason) {
     case DDP__REFUSE_VERSION:
-        snprintf(out, room, "%s speaks protocol version %u, rank %u version %u: build all ranks from "
-                 "one version of dreamddp", name, (unsigned)other->version, mine, (unsigned)self->version);
+        snprintf(out, room,
+                 "%s speaks protocol version %u, rank %u version %u: build all ranks from "
+                 "one version of dreamddp",
+                 name, (unsigned)other->version, mine, (unsigned)self->version);
         break;
     case DDP__REFUSE_RUN:
-        snprintf(out, room, "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 ": another run uses "
-                 "this port, or DREAMDDP_RUN_ID differs", name, other->run_id, mine, self->run_id);
+        snprintf(out, room,
+                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 ": another run uses "
+                 "this port, or DREAMDDP_RUN_ID differs",
+                 name, other->run_id, mine, self->run_id);
         break;
     case DDP__REFUSE_WORLD:
-        snprintf(out, room, "%s counts %u ranks, rank %u counts %u: give all the same world size", name,
-                 (unsigned)other->world, mine, (unsigned)self->world);
+        snprintf(out, room, "%s counts %u ranks, rank %u counts %u: give all the same world size",
+                 name, (unsigned)other->world, mine, (unsigned)self->world);
         break;
     case DDP__REFUSE_TWICE:
-        snprintf(out, room, "%s calls itself rank %u, but a rank %u is already here: give each process a "
-                 "rank of its own", name, (unsigned)other->rank, (unsigned)other->rank);
+        snprintf(out, room,
+                 "%s calls itself rank %u, but a rank %u is already here: give each process a "
+                 "rank of its own",
+                 name, (unsigned)other->rank, (unsigned)other->rank);
         break;
     default:
         snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
@@ -10097,7 +10195,8 @@ static const ddp__wire_table ddp__tcp_table = {
 };
 
 /* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
-static ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
+static ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion,
+                                ddp_error *err)
 {
     int on = 1;
 
@@ -10120,12 +10219,17 @@ static ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *conge
 #endif
     if (congestion && *congestion) {
 #ifdef TCP_CONGESTION
-        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
-            return ddp__fail(err, DDP_NET, "cannot set the congestion control '%.32s': %s; allowed are those "
-                             "in /proc/sys/net/ipv4/tcp_allowed_congestion_control", congestion, strerror(errno));
+        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) <
+            0)
+            return ddp__fail(err, DDP_NET,
+                             "cannot set the congestion control '%.32s': %s; allowed are those "
+                             "in /proc/sys/net/ipv4/tcp_allowed_congestion_control",
+                             congestion, strerror(errno));
 #else
-        return ddp__fail(err, DDP_UNSUPPORTED, "this system cannot choose the congestion control '%.32s': "
-                         "unset DREAMDDP_TCP_CONGESTION", congestion);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "this system cannot choose the congestion control '%.32s': "
+                         "unset DREAMDDP_TCP_CONGESTION",
+                         congestion);
 #endif
     }
     return DDP_OK;
@@ -10163,7 +10267,8 @@ ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent
         memset(&a, 0, sizeof a);
         a.size = sizeof a.sa;
         if (getpeername(p->fd, (struct sockaddr *)&a.sa, &a.size) < 0)
-            bad = ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", i, strerror(errno));
+            bad =
+                ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", i, strerror(errno));
         else
             bad = ddp__tcp_tune(p->fd, peer_timeout_s, congestion, err);
         ddp__addr_text(&a, p->name);
@@ -10253,7 +10358,8 @@ static int ddp__missing(const ddp__meeting *m, char *out, size_t room)
 
 static int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
-    double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
+    double grace =
+        ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
     m->sent[peer] += n;
     return ddp__tcp_send_all(m->fd[peer], b, n, m->until > grace ? m->until : grace);
 }
@@ -10270,32 +10376,45 @@ static ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, cons
 
     while (m->next_note < m->until && !ddp__fd_wait(m->fd[peer], POLLIN, m->next_note)) {
         ddp__log(&r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", r->rank,
-                 ddp_now() - m->begin, name, kind == DDP__TABLE ? ", which waits for other ranks" : "");
+                 ddp_now() - m->begin, name,
+                 kind == DDP__TABLE ? ", which waits for other ranks" : "");
         m->next_note += 5;
     }
     if (ddp__tcp_recv_all(m->fd[peer], b, sizeof b, m->until) < 0) {
         int broken = errno;
         if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(broken));
-        return ddp__fail(err, DDP_TIMEOUT, kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks" :
-                         "after %.3g s %s is connected but has not answered: another program may own that "
-                         "address", m->until - m->begin, name);
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+                             strerror(broken));
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            kind == DDP__TABLE
+                ? "after %.3g s %s still waits for other ranks"
+                : "after %.3g s %s is connected but has not answered: another program may own that "
+                  "address",
+            m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, &h))
-        return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that "
-                         "address, choose another with --addr or DREAMDDP_ADDR", name);
+        return ddp__fail(err, DDP_NET,
+                         "%s does not answer as a rank of dreamddp: another program owns that "
+                         "address, choose another with --addr or DREAMDDP_ADDR",
+                         name);
     why = ddp__hello_check(&m->self, &h);
-    if (!why && h.kind != DDP__REFUSED && (h.rank != (uint32_t)peer || h.kind != kind)) why = DDP__REFUSE_RANK;
+    if (!why && h.kind != DDP__REFUSED && (h.rank != (uint32_t)peer || h.kind != kind))
+        why = DDP__REFUSE_RANK;
     if (h.kind == DDP__REFUSED && !why) {
         if (h.reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time", name,
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%s gave up: only %u of %d ranks had connected in its time", name,
                              (unsigned)h.detail, r->world);
         if (h.reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met", (unsigned)h.detail);
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
+                             (unsigned)h.detail);
         if (h.reason == DDP__REFUSE_TWICE)
-            return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own",
-                             name, r->rank);
-        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s already has a rank %d: give each process a rank of its own", name,
+                             r->rank);
+        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank,
+                         r->world);
     }
     if (why) {
         ddp__hello_dispute(&m->self, why, &h, name, text, sizeof text);
@@ -10429,8 +10548,9 @@ static ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
         double now = ddp_now();
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s%s%s", m->until - m->begin,
-                             text, missing == 1 ? "has" : "have", m->r->rank ? "this rank" : m->addr,
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s%s%s",
+                             m->until - m->begin, text, missing == 1 ? "has" : "have",
+                             m->r->rank ? "this rank" : m->addr,
                              m->refused[0] ? "; last refused: " : "", m->refused);
         if (now >= m->next_note) {
             ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
@@ -10462,7 +10582,8 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 }
 
 /* Dials one of the addresses of a peer until it answers our hello or time is over. */
-static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, int count, ddp_error *err)
+static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, int count,
+                            ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT + 24], text[DDP__ADDR_TEXT];
@@ -10474,8 +10595,10 @@ static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, in
         double now = ddp_now();
         int fd;
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "%s did not answer within %.3g s: %s; is it running, and is the "
-                             "address right?", name, m->until - m->begin, strerror(why));
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%s did not answer within %.3g s: %s; is it running, and is the "
+                             "address right?",
+                             name, m->until - m->begin, strerror(why));
         if (now >= m->next_note) {
             ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank,
                      now - m->begin, name, strerror(why));
@@ -10504,7 +10627,8 @@ static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, in
         now = ddp_now() + pause;
         if (now > m->until) now = m->until;
         if (peer == 0) ddp__sleep_until(now);
-        else if (ddp__fd_wait(m->fd[0], POLLIN, now)) DDP__TRY(ddp__frame_recv(m, 0, DDP__GO, m->root, err));
+        else if (ddp__fd_wait(m->fd[0], POLLIN, now))
+            DDP__TRY(ddp__frame_recv(m, 0, DDP__GO, m->root, err));
         if (pause < 0.3) pause *= 1.5;
     }
 }
@@ -10551,7 +10675,8 @@ static int ddp__entry_parse(const unsigned char *e, ddp__addr *a)
     return 1;
 }
 
-static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, int count, ddp_error *err)
+static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, int count,
+                                      ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     const char *name = m->root;
@@ -10561,7 +10686,8 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, in
     DDP__TRY(ddp__dial(m, 0, list, count, err));
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, name, err));
     if (ddp__tcp_recv_all(m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(errno));
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+                         strerror(errno));
     m->until = ddp_now() + DDP__MESH_LIMIT;
     for (p = 1; p < m->r->rank; p++) {
         if (!ddp__entry_parse(m->table + (size_t)p * DDP__ENTRY_BYTES, &a))
@@ -10571,7 +10697,8 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, in
     DDP__TRY(ddp__gather(m, err));
     ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
     if (ddp__frame_send(m, 0, b, sizeof b) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(errno));
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+                         strerror(errno));
     return ddp__frame_recv(m, 0, DDP__GO, name, err);
 }
 
@@ -10612,7 +10739,8 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     ddp__hello_pack(&m->self, DDP__GO, DDP__WELCOME, 0, b);
     for (p = 1; p < world; p++)
         if (ddp__frame_send(m, p, b, sizeof b) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p,
+                             strerror(errno));
     return DDP_OK;
 }
 
@@ -10628,22 +10756,29 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
         list[0].size = sizeof list[0].sa;
         if (ddp__fd_prepare(m->listen_fd) < 0 ||
             getsockname(m->listen_fd, (struct sockaddr *)&list[0].sa, &list[0].size) < 0)
-            return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->listen_fd, strerror(errno));
+            return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->listen_fd,
+                             strerror(errno));
         count = 1;
     } else {
-        DDP__TRY(ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, &count, err));
+        DDP__TRY(
+            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, &count, err));
         if (ddp__addr_port(&list[0]) == 0)
-            return ddp__fail(err, DDP_ARG, "address '%.100s': port 0 leaves the other ranks without an address: "
-                             "name a port, for example %d", r->addr, DDP__DEFAULT_PORT);
+            return ddp__fail(err, DDP_ARG,
+                             "address '%.100s': port 0 leaves the other ranks without an address: "
+                             "name a port, for example %d",
+                             r->addr, DDP__DEFAULT_PORT);
     }
     ddp__addr_text(&list[0], m->addr);
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
     for (i = 0; i < count && !r->insecure; i++) {
         char text[DDP__ADDR_TEXT];
         if (!ddp__addr_is_loopback(&list[i]))
-            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted "
-                             "nor authenticated: use --insecure or DREAMDDP_INSECURE=1 if the network can be "
-                             "trusted, else a tunnel to 127.0.0.1", ddp__addr_text(&list[i], text));
+            return ddp__fail(
+                err, DDP_ARG,
+                "%s lies beyond this machine, and the connections are neither encrypted "
+                "nor authenticated: use --insecure or DREAMDDP_INSECURE=1 if the network can be "
+                "trusted, else a tunnel to 127.0.0.1",
+                ddp__addr_text(&list[i], text));
     }
     if (r->rank) return ddp__meet_as_worker(m, list, count, err);
     if (m->listen_fd < 0) DDP__TRY(ddp__tcp_listen(&list[0], &m->listen_fd, NULL, err));
@@ -10663,7 +10798,8 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.listen_fd = r->rank == 0 ? r->listen_fd : -1;
     if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
         if (m.listen_fd >= 0) close(m.listen_fd);
-        return ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
+        return ddp__fail(err, DDP_ARG,
+                         "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
                          r->rank, r->world);
     }
     world = (size_t)r->world;
@@ -10687,7 +10823,9 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     else
         bad = r->world == 1 ? DDP_OK : ddp__meet(&m, err);
-    if (!bad) bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out, err);
+    if (!bad)
+        bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out,
+                            err);
     for (i = 0; bad && m.fd && i < r->world; i++)
         if (m.fd[i] >= 0) close(m.fd[i]);
     for (i = 0; m.guest && i < m.guests; i++)
@@ -10712,11 +10850,24 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 #define DDP__ENVIRON environ
 #endif
 
-static const char *const ddp__env_known[] = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "ADDR", "RUN_ID", "LOG", "NET", "STRATEGY", "PERIOD", "TRANSPORT",
-    "PEER_TIMEOUT", "OP_TIMEOUT", "CONNECT_TIMEOUT", "INSECURE", "THREADS", "TCP_CONGESTION",
-    "DETERMINISTIC", NULL
-};
+static const char *const ddp__env_known[] = {"RANK",
+                                             "WORLD_SIZE",
+                                             "LOCAL_RANK",
+                                             "ADDR",
+                                             "RUN_ID",
+                                             "LOG",
+                                             "NET",
+                                             "STRATEGY",
+                                             "PERIOD",
+                                             "TRANSPORT",
+                                             "PEER_TIMEOUT",
+                                             "OP_TIMEOUT",
+                                             "CONNECT_TIMEOUT",
+                                             "INSECURE",
+                                             "THREADS",
+                                             "TCP_CONGESTION",
+                                             "DETERMINISTIC",
+                                             NULL};
 
 /* A launcher's variables; NULL where it has none. */
 typedef struct ddp__launcher {
@@ -10731,8 +10882,14 @@ static const ddp__launcher ddp__launchers[] = {
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
 };
-enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_SLURM,
-       DDP__LAUNCHERS };
+enum {
+    DDP__LAUNCHED_OWN,
+    DDP__LAUNCHED_TORCH,
+    DDP__LAUNCHED_OMPI,
+    DDP__LAUNCHED_MPICH,
+    DDP__LAUNCHED_SLURM,
+    DDP__LAUNCHERS
+};
 
 /* An empty variable counts as unset. */
 static const char *ddp__env_get(const char *name)
@@ -10748,7 +10905,8 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
-        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
+        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text,
+                         least, most);
     *out = (int)v;
     return DDP_OK;
 }
@@ -10792,8 +10950,10 @@ static ddp_status ddp__env_check_names(ddp_error *err)
             nearest = i;
         }
         if (least)
-            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
-                             n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
+            return ddp__fail(
+                err, DDP_ARG,
+                "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
+                n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
     }
     return DDP_OK;
 }
@@ -10814,18 +10974,22 @@ static int ddp__first_host(const char *list, char *out, size_t room)
 
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
-    const char *host = ddp__env_get("MASTER_ADDR"), *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
+    const char *host = ddp__env_get("MASTER_ADDR"),
+               *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
     int port = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
-        return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
-                         host ? "MASTER_PORT" : "MASTER_ADDR");
+        return ddp__fail(
+            err, DDP_ARG,
+            "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
+            host ? "MASTER_PORT" : "MASTER_ADDR");
     DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
     if (store && !strcmp(store, "True")) {
         port++; /* torchrun's agent itself listens on MASTER_PORT */
         env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
     }
-    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host, port);
+    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
+             port);
     return DDP_OK;
 }
 
@@ -10833,7 +10997,8 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 {
     char host[256];
-    const char *list = ddp__env_get("SLURM_STEP_NODELIST"), *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
+    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
+               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int local = 0, nodes = 0;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
@@ -10865,7 +11030,8 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
                 int tasks = 1;
                 DDP__TRY(ddp__env_int(world, 1, INT_MAX, &tasks, err));
                 if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
-                    env->note = "this Slurm job has several tasks, but this process was started by the batch script, "
+                    env->note = "this Slurm job has several tasks, but this process was started by "
+                                "the batch script, "
                                 "not by srun: it trains alone; start it with srun";
                 continue;
             }
@@ -10874,7 +11040,8 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
         if (!ddp__env_get(l->rank) || !ddp__env_get(world))
             return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither",
-                             ddp__env_get(l->rank) ? l->rank : world, ddp__env_get(l->rank) ? world : l->rank);
+                             ddp__env_get(l->rank) ? l->rank : world,
+                             ddp__env_get(l->rank) ? world : l->rank);
         DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
         DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
         env->local_rank = env->rank;
@@ -10910,7 +11077,8 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     DDP__TRY(ddp__env_launcher(&env, &which, err));
     if (addr) {
         if (strlen(addr) >= sizeof env.addr)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT", addr);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT",
+                             addr);
         snprintf(env.addr, sizeof env.addr, "%s", addr);
     } else if (which >= 0) {
         DDP__TRY(ddp__launcher_addr(&env, which, err));
@@ -10981,8 +11149,8 @@ static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}}
 enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 
 /* The life of a forked rank. */
-static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn,
-                          void *user)
+static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr,
+                          ddp__rank_fn fn, void *user)
 {
     ddp_error e;
     ddp_status s;
@@ -11051,7 +11219,8 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
         for (r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got < 0)
+                code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
             if (got) ddp__rank_ended(f, r, code, grace_s);
         }
         if (cancel && !cancelled && ddp__atomic_load(cancel)) {
@@ -11083,21 +11252,25 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         first = r;
     }
     if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
-                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
-                         first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
+        return ddp__fail(err, DDP_PEER_LOST,
+                         "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
+                         f->killed_pid, f->killed_by,
+                         f->killed_by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
+                         first >= 0 ? f->verdict[first].err.msg : "");
     if (cancelled && (first >= 0 || f->odd >= 0 || f->sent))
         return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
-        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
+        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
+                         f->verdict[first].err.msg);
     if (f->odd >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd, f->odd_pid, f->odd_code);
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd,
+                         f->odd_pid, f->odd_code);
     return DDP_OK;
 }
 
 /* Forks all ranks; on failure ends those that were. */
-static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn, void *user,
-                                   ddp_error *err)
+static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn,
+                                   void *user, ddp_error *err)
 {
     pid_t self = getpid();
     int r, why, code;
@@ -11118,8 +11291,8 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
     return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
 }
 
-ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn, void *user,
-                      ddp_error *err)
+ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+                      void *user, ddp_error *err)
 {
     ddp__family f;
     ddp__addr at;
@@ -11128,7 +11301,8 @@ ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp
     int fd = -1, count = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
     f.world = world;
     f.killed = f.odd = f.rung = -1;
@@ -11136,7 +11310,8 @@ ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp
     DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
-    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
+    f.shared =
+        mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
     f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
     if (f.shared == MAP_FAILED || !f.pid) {
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
@@ -11202,7 +11377,8 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     int started, why = 0, r;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
     memset(&t, 0, sizeof t);
     t.fn = fn;
     t.user = user;
@@ -11224,7 +11400,9 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
     DDP_FREE(m);
-    if (why) return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
+    if (why)
+        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started,
+                         strerror(why));
     if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
     return DDP_OK;
 }
@@ -11275,17 +11453,22 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
     if (!(n == 1 && *spec == '0') && !(n == 4 && !strncmp(spec, "none", 4)) &&
         (!ddp__quantity(spec, n, ddp__rate_units, &rate) || rate < 1)) {
         if (strchr(spec, '/') || (n > 5 && !strncmp(spec + n - 5, ".json", 5)))
-            return ddp__fail(err, DDP_ARG, "network '%.100s' looks like a file: one worker's link is given as "
-                             "RATE,DELAY, for example 100mbit,20ms", spec);
-        return ddp__fail(err, DDP_ARG, "network '%.100s': the rate '%.*s' is not a number of at least 8 bit/s "
+            return ddp__fail(err, DDP_ARG,
+                             "network '%.100s' looks like a file: one worker's link is given as "
+                             "RATE,DELAY, for example 100mbit,20ms",
+                             spec);
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.100s': the rate '%.*s' is not a number of at least 8 bit/s "
                          "with bit, kbit, mbit or gbit; for example 100mbit,20ms, or none",
                          spec, n > 60 ? 60 : (int)n, spec);
     }
     if (comma) {
         late = comma + 1;
         if (!ddp__quantity(late, strlen(late), ddp__delay_units, &delay) || delay > 3600)
-            return ddp__fail(err, DDP_ARG, "network '%.100s': the delay '%.60s' is not a number up to an hour "
-                             "with us, ms or s; for example 100mbit,20ms", spec, late);
+            return ddp__fail(err, DDP_ARG,
+                             "network '%.100s': the delay '%.60s' is not a number up to an hour "
+                             "with us, ms or s; for example 100mbit,20ms",
+                             spec, late);
     }
     *bytes_per_s = rate;
     *delay_s = delay;
@@ -11322,7 +11505,7 @@ typedef struct ddp__frame {
     uint32_t offset; /* first float of this chunk */
     uint32_t length; /* payload bytes */
     int32_t  layer;
-    uint32_t sent;   /* emulated links: when the last byte left, microseconds of the sender's clock */
+    uint32_t sent; /* emulated links: when the last byte left, microseconds of the sender's clock */
 } ddp__frame;
 
 #ifdef __cplusplus
@@ -11353,7 +11536,8 @@ DDP_LIB uint32_t ddp__crc32c(const void *data, size_t n);
 /* All pointers are to count floats that do not overlap. divergence may be NULL; otherwise
  * sum((new - old)^2) over the overwritten values is added to it. */
 typedef struct ddp__memory_ops {
-    /* own = scale * (terms[0] + ... + terms[world - 1]), added in that order; terms[rank] is own. */
+    /* own = scale * (terms[0] + ... + terms[world - 1]), added in that order; terms[rank] is own.
+     */
     void (*reduce)(float *own, const float *const *terms, int rank, int world, size_t count,
                    float scale, double *divergence);
     /* own = from */
@@ -11445,7 +11629,7 @@ typedef struct ddp__message {
     float             scale;       /* all-reduce: multiplied into the sum once; 0 = 1 */
     int               peer;        /* root, destination or source */
     long              step;        /* tag: for errors, traces and the mismatch check */
-    int               layer;       /* tag: layer index, named by ddp__engine_config.layer_name; or one of those below */
+    int layer; /* tag: layer index, named by ddp__engine_config.layer_name; or one of those below */
     int               priority;    /* smaller first among the operations in flight */
     int               filler;      /* 1: bubble filling, left out of the hidden share */
     double           *divergence;  /* NULL, or receives sum((average - own)^2) over this rank's
@@ -11464,7 +11648,8 @@ enum {
 typedef struct ddp__op_span {
     double  begin, end;  /* first and last byte on this rank, ddp_now() seconds */
     double  submitted;
-    double  peer_wait;   /* part of begin..end in which nothing moved because a peer had not submitted */
+    double
+        peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
     int64_t bytes;       /* payload bytes this rank sent */
     long    step;
     int     layer, filler;
@@ -11475,15 +11660,17 @@ typedef struct ddp__op_span {
 typedef struct ddp__engine_config {
     ddp__wire    *wire;             /* owned by the engine from a successful open on */
     int           rank, world;
-    double        rate;             /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
+    double
+        rate; /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
     double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
     int           deterministic;    /* rank-order sums only, never ring */
-    size_t        ring_bytes;       /* all-reduces from this size on go round the ring; 0 = by the link,
-                                       SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
+    size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
+                          SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
-    double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
-    size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
-                                       most 128 KiB: 7 or 8 staging slots for a peer. Same on all ranks */
+    double
+        op_timeout_s;   /* an operation in flight that does not move for so long fails; 0 = never */
+    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
+                           most 128 KiB: 7 or 8 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
@@ -11498,8 +11685,10 @@ extern "C" {
 #endif
 
 /* Allocates everything it will ever use and starts the comm thread. */
-DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
-/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
+DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out,
+                                    ddp_error *err);
+/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the
+ * wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
 
 /* From now on checksums the memory of messages of up to max_count floats while they are in flight:
@@ -11509,7 +11698,8 @@ DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error
 
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
  * full. After a failure returns the engine's first error. Copies the message and its piece list. */
-DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket, ddp_error *err);
+DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket,
+                                      ddp_error *err);
 /* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
@@ -11525,7 +11715,8 @@ DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
 DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
 
 typedef struct ddp__net_stats {
-    int64_t bytes_sent, bytes_received;   /* all bytes handed to or taken from the wire, headers included */
+    int64_t bytes_sent,
+        bytes_received; /* all bytes handed to or taken from the wire, headers included */
     int64_t payload_sent;
     int64_t operations;
     double  busy_s;                       /* union of operation spans */
@@ -11556,16 +11747,23 @@ enum {
     DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
+#define DDP__STAGING_BYTES                                                                         \
+    ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
-#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
+#define DDP__CHUNK_SMALL                                                                           \
+    ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     float *data;
     size_t start, count;
 } ddp__strip;
 
-typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
+typedef enum ddp__op_state {
+    DDP__OP_FREE,
+    DDP__OP_QUEUED,
+    DDP__OP_ACTIVE,
+    DDP__OP_DONE
+} ddp__op_state;
 
 typedef struct ddp__op {
     ddp__message  m;
@@ -11621,7 +11819,11 @@ typedef struct ddp__owed { /* slots freed but not yet given back */
     int      p2p, count;
 } ddp__owed;
 
-typedef enum ddp__out_state { DDP__OUT_IDLE, DDP__OUT_SERIALISING, DDP__OUT_WRITING } ddp__out_state;
+typedef enum ddp__out_state {
+    DDP__OUT_IDLE,
+    DDP__OUT_SERIALISING,
+    DDP__OUT_WRITING
+} ddp__out_state;
 typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp__in_state;
 
 typedef struct ddp__peer {
@@ -11646,7 +11848,7 @@ typedef struct ddp__peer {
     int            in_slot;     /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
     double         last_got;
-    uint32_t       transit;      /* microseconds from sent to read, plus the difference of the clocks, */
+    uint32_t transit; /* microseconds from sent to read, plus the difference of the clocks, */
     double         transit_at;   /* of the quickest frame so far; 0: none yet */
     double         reached;      /* by the last frame: those of one peer stay in order */
     int            free_slot, solicited, staged; /* slots in use, by kind of frame */
@@ -11692,7 +11894,7 @@ struct ddp__engine {
 
     ddp__op           *window[DDP__WINDOW];
     long               taken;         /* tickets below were seen by the comm thread */
-    long               begun;         /* emulated links: tickets below had their time of submission */
+    long begun; /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
     uint32_t           next_seq;      /* of the next collective to become active */
     int                dirty;         /* a position or a queued operation may have become free */
@@ -11720,7 +11922,7 @@ struct ddp__engine {
     ddp__op_span      *spans;
     long               span_count;
     ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
-    uint64_t          *sums;          /* cfg.queue x sums_room hashes; NULL: writes are not checked */
+    uint64_t *sums; /* cfg.queue x sums_room hashes; NULL: writes are not checked */
     size_t             sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
@@ -11731,10 +11933,12 @@ extern "C" {
 /* progress.c */
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 /* Segment of rank `of`: what it owns in an all-reduce, its block in an all-gather. */
-DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
+DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
+                          size_t *to);
 DDP_LIB int  ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset);
 /* The values that this rank's `sent` counts through for that peer. */
-DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from, size_t *to);
+DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from,
+                           size_t *to);
 /* Memory at an offset: the address, and how many floats follow contiguously (at most count). */
 DDP_LIB float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *here);
 /* Subtracts floats from what is left; completes the operation at zero. Its memory stays valid
@@ -11803,7 +12007,8 @@ DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
 /* Bytes of a frame were read straight into memory. */
-DDP_LIB void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f, double now);
+DDP_LIB void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f,
+                               double now);
 /* Handles what came before the operation was active. */
 DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -12120,7 +12325,8 @@ float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *he
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
-    double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+    double now =
+        ddp_now(); /* on an emulated link later than the event's time if the thread was late */
 
     op->state = DDP__OP_DONE;
     for (int i = 0; i < DDP__WINDOW; i++)
@@ -12222,7 +12428,8 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         in = ddp__incoming(e, op, r, &parts);
         ddp__outgoing(e, op, r, &from, &to);
         op->left += in + (to - from);
-        if (op->m.verb == DDP__ALL_REDUCE) op->left += parts; /* the same floats go back as results */
+        if (op->m.verb == DDP__ALL_REDUCE)
+            op->left += parts; /* the same floats go back as results */
         if (in + parts > 0) {
             x->expected = 1;
             op->missing++;
@@ -12241,7 +12448,8 @@ void ddp__activate(ddp__engine *e, double now)
 
     while (e->dirty && e->fault.code == DDP_OK) {
         e->dirty = 0;
-        while (e->queued_from < e->taken && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
+        while (e->queued_from < e->taken &&
+               e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
             e->queued_from++;
         for (long t = e->queued_from; t < e->taken && e->fault.code == DDP_OK; t++) {
             ddp__op *op = &e->ops[t % e->cfg.queue];
@@ -12440,7 +12648,8 @@ void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count
     } else {
         p->held_collective -= count;
         for (int i = 0; i < DDP__WINDOW; i++)
-            if (e->window[i] && e->window[i]->seq == seq) ddp__row(e, e->window[i], peer)->held -= count;
+            if (e->window[i] && e->window[i]->seq == seq)
+                ddp__row(e, e->window[i], peer)->held -= count;
     }
     if (p->held_p2p < 0 || p->held_collective < 0)
         ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "
@@ -12547,7 +12756,8 @@ int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         size_t count = x->finished - x->results;
         if (count == 0) continue;
         ddp__segment(e, op, of, &from, &to);
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->results, count < e->chunk ? count : e->chunk);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->results,
+                      count < e->chunk ? count : e->chunk);
         return 1;
     }
     if (op->sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
@@ -12653,9 +12863,11 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
 
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
-    ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
-               "(%lu values): all ranks must submit in the same order", (unsigned long)op->seq, e->rank,
-               ddp__verb_does((int)op->m.verb, op->ring), own, (unsigned long)op->n, op->m.peer, peer,
+    ddp__fault(e, DDP_MISMATCH,
+               "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
+               "(%lu values): all ranks must submit in the same order",
+               (unsigned long)op->seq, e->rank, ddp__verb_does((int)op->m.verb, op->ring), own,
+               (unsigned long)op->n, op->m.peer, peer,
                ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM), other, (unsigned long)f->count);
 }
 
@@ -12663,7 +12875,9 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int verb = op->m.verb == DDP__RECV ? (int)DDP__SEND : (int)op->m.verb;
-    int type = op->ring ? DDP__FRAME_SUM : op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
+    int type = op->ring                        ? DDP__FRAME_SUM
+               : op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART
+                                               : DDP__FRAME_DATA;
 
     if (f->verb == verb && f->count == (uint32_t)op->n && f->layer == op->m.layer &&
         (f->type == type || (f->type == DDP__FRAME_RESULT && type != DDP__FRAME_DATA)) &&
@@ -12718,8 +12932,9 @@ int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
     } else {
         ddp__op *op = ddp__find_op(e, peer, f);
         uint32_t next = f->p2p ? e->peers[peer].recv_seq : e->next_seq;
-        ok = f->length > 0 && f->length % sizeof(float) == 0 && f->length <= e->chunk * sizeof(float) &&
-             f->offset <= f->count && f->length / sizeof(float) <= f->count - f->offset &&
+        ok = f->length > 0 && f->length % sizeof(float) == 0 &&
+             f->length <= e->chunk * sizeof(float) && f->offset <= f->count &&
+             f->length / sizeof(float) <= f->count - f->offset &&
              !(f->p2p && f->type != DDP__FRAME_DATA);
         if (ok && op) return ddp__agrees(e, peer, op, f);
         /* An operation that is complete here, or not begun, has no use for the frame. */
@@ -12733,10 +12948,13 @@ int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
         }
     }
     if (!ok)
-        ddp__fault(e, DDP_NET, "rank %d sent a chunk that fits no operation (type %d, operation %lu, floats "
-                   "%lu of %lu, %lu bytes): all ranks must use the same chunk size and submit in the same "
-                   "order", peer, f->type, (unsigned long)f->seq, (unsigned long)f->offset,
-                   (unsigned long)f->count, (unsigned long)f->length);
+        ddp__fault(
+            e, DDP_NET,
+            "rank %d sent a chunk that fits no operation (type %d, operation %lu, floats "
+            "%lu of %lu, %lu bytes): all ranks must use the same chunk size and submit in the same "
+            "order",
+            peer, f->type, (unsigned long)f->seq, (unsigned long)f->offset, (unsigned long)f->count,
+            (unsigned long)f->length);
     return ok;
 }
 
@@ -12767,7 +12985,8 @@ void ddp__slot_free(ddp__engine *e, int slot)
 static int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
     int s = e->peers[peer].first_pending;
-    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
+    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p))
+        s = e->slot[s].next;
     return s;
 }
 
@@ -12793,12 +13012,15 @@ static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame
     size_t from = 0, to = op->n, *at = &x->taken;
 
     if (f->type == DDP__FRAME_RESULT) at = &x->finished;
-    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER) ddp__segment(e, op, of, &from, &to);
+    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER)
+        ddp__segment(e, op, of, &from, &to);
     if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset ||
         (op->ring && !ddp__ring_arrived(e, op, peer, f))) {
-        ddp__fault(e, DDP_NET, "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
-                   "all ranks must use the same chunk size", peer, (unsigned long)f->offset,
-                   (unsigned long)f->seq, (unsigned long)(from + *at));
+        ddp__fault(e, DDP_NET,
+                   "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
+                   "all ranks must use the same chunk size",
+                   peer, (unsigned long)f->offset, (unsigned long)f->seq,
+                   (unsigned long)(from + *at));
         return 0;
     }
     *at += f->length / sizeof(float);
@@ -12841,9 +13063,10 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
             if (r == e->rank) continue;
             f = &e->slot[ddp__pending(e, r, op)].f;
             if (f->offset != at || f->length != count * sizeof(float)) {
-                ddp__fault(e, DDP_NET, "rank %d sent floats from %lu of operation %lu, expected were those "
-                           "from %lu: all ranks must use the same chunk size", r, (unsigned long)f->offset,
-                           (unsigned long)f->seq, (unsigned long)at);
+                ddp__fault(e, DDP_NET,
+                           "rank %d sent floats from %lu of operation %lu, expected were those "
+                           "from %lu: all ranks must use the same chunk size",
+                           r, (unsigned long)f->offset, (unsigned long)f->seq, (unsigned long)at);
                 return;
             }
         }
@@ -12877,7 +13100,8 @@ static void ddp__collect(ddp__engine *e, ddp__op *op, int peer, double now)
         ddp__reduce_ready(e, op, now);
         return;
     }
-    while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && (s = ddp__pending(e, peer, op)) >= 0) {
+    while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE &&
+           (s = ddp__pending(e, peer, op)) >= 0) {
         ddp__pending_remove(e, peer, s);
         if (op->ring) {
             if (ddp__in_order(e, peer, op, &e->slot[s].f)) ddp__ring_take(e, op, s, now);
@@ -12925,7 +13149,8 @@ void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *
         }
         p->owed[i].count++;
     }
-    if (op->ring) ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
+    if (op->ring)
+        ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
     ddp__op_moves(e, op, now);
     ddp__op_advance(e, op, f->length / sizeof(float));
 }
@@ -12934,13 +13159,15 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
     for (int peer = 0; peer < e->world; peer++) {
         int s;
-        if (peer == e->rank || (op->p2p && (op->m.verb != DDP__RECV || peer != op->m.peer))) continue;
+        if (peer == e->rank || (op->p2p && (op->m.verb != DDP__RECV || peer != op->m.peer)))
+            continue;
         s = ddp__pending(e, peer, op);
         if (s < 0) continue;
         if (!ddp__agrees(e, peer, op, &e->slot[s].f)) return;
         ddp__seen(e, op, peer);
     }
-    for (int peer = 0; peer < e->world && op->state == DDP__OP_ACTIVE && e->fault.code == DDP_OK; peer++)
+    for (int peer = 0; peer < e->world && op->state == DDP__OP_ACTIVE && e->fault.code == DDP_OK;
+         peer++)
         if (peer != e->rank && (!op->p2p || (op->m.verb == DDP__RECV && peer == op->m.peer)))
             ddp__collect(e, op, peer, now);
 }
@@ -12959,7 +13186,8 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
     } else if (f->type == DDP__FRAME_FAREWELL) {
         p->farewell = 1;
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
-        int code = f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
+        int code =
+            f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
         if ((int)f->offset == peer) {
             p->text[DDP_ERROR_TEXT - 32] = '\0';
             ddp__fault(e, (ddp_status)code, "%s (reported by rank %d)", p->text, peer);
@@ -12979,7 +13207,8 @@ enum { DDP__IOV = 17 };
 /* ---- sending ---- */
 
 /* leaves: when the frame's last byte has left the emulated uplink. */
-static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double leaves)
+static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op,
+                             double leaves)
 {
     ddp__peer *p = &e->peers[peer];
 
@@ -13096,11 +13325,12 @@ static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp_
     return f->type == DDP__FRAME_RESULT ? x->results : x->sent;
 }
 
-/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results
- * before contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...: so
- * at any time each rank sends to another one, and no downlink has to serve two of them. */
-static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f, const ddp__op *best_op,
-                       int best_peer, const ddp__frame *best)
+/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation,
+ * results before contributions, then the peer that was given least. Equals go in the order rank +
+ * 1, rank + 2, ...: so at any time each rank sends to another one, and no downlink has to serve two
+ * of them. */
+static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f,
+                       const ddp__op *best_op, int best_peer, const ddp__frame *best)
 {
     if (op->m.priority != best_op->m.priority) return op->m.priority < best_op->m.priority;
     if (op != best_op) return op->ticket < best_op->ticket;
@@ -13176,14 +13406,17 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     if (ddp__is_control(&p->in)) return 1;
     if (!e->shaped && op && !op->m.divergence && (solicited || p->in.type == DDP__FRAME_DATA)) {
         /* Frames of one peer and operation come in order, so nothing of it is pending. */
-        if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float))) return 0;
+        if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float)))
+            return 0;
         p->in_op = op;
         return 1;
     }
     if (solicited ? p->solicited >= e->extra : p->staged >= e->credits) {
         if (!solicited)
-            ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the "
-                       "same link rate, delay and chunk size", peer);
+            ddp__fault(e, DDP_NET,
+                       "rank %d sent more than its credits allow; all ranks must use the "
+                       "same link rate, delay and chunk size",
+                       peer);
         return 0;
     }
     if (solicited) p->solicited++;
@@ -13228,12 +13461,14 @@ static long ddp__read_payload(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
     size_t left = p->in.length - p->in_got;
 
-    if (ddp__is_control(&p->in)) return e->wire->table->recv(e->wire, peer, p->text + p->in_got, left);
+    if (ddp__is_control(&p->in))
+        return e->wire->table->recv(e->wire, peer, p->text + p->in_got, left);
     if (p->in_op) {
         size_t floats = p->in_got / sizeof(float), part = p->in_got % sizeof(float), here;
         float *data = ddp__memory_at(p->in_op, p->in.offset + floats,
                                      p->in.length / sizeof(float) - floats, &here);
-        return e->wire->table->recv(e->wire, peer, (char *)data + part, here * sizeof(float) - part);
+        return e->wire->table->recv(e->wire, peer, (char *)data + part,
+                                    here * sizeof(float) - part);
     }
     return e->wire->table->recv(e->wire, peer, (char *)e->slot[p->in_slot].data + p->in_got, left);
 }
@@ -13245,7 +13480,9 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 
     p->closed = 1;
     if (p->goodbye_read || p->abort_read || e->closing) return;
-    ddp__peer_lost(e, peer, why && why != ECONNRESET && why != EPIPE ? strerror(why) : "connection closed by peer");
+    ddp__peer_lost(e, peer,
+                   why && why != ECONNRESET && why != EPIPE ? strerror(why)
+                                                            : "connection closed by peer");
 }
 
 /* Reads from one peer until it has nothing more, or a few frames, so that others get a turn. */
@@ -13260,7 +13497,8 @@ static int ddp__receive_from(ddp__engine *e, int peer)
             if (!ddp__place_payload(e, peer)) return moved;
             p->in_state = DDP__IN_PAYLOAD;
         }
-        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room) return moved;
+        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room)
+            return moved;
         if (p->in_state == DDP__IN_PAYLOAD && p->in_got == p->in.length) {
             ddp__frame_read(e, peer, ddp_now());
             frames++;
@@ -13268,7 +13506,8 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         }
         errno = 0;
         if (p->in_state == DDP__IN_HEAD)
-            got = e->wire->table->recv(e->wire, peer, p->in_head + p->in_got, DDP__FRAME_BYTES - p->in_got);
+            got = e->wire->table->recv(e->wire, peer, p->in_head + p->in_got,
+                                       DDP__FRAME_BYTES - p->in_got);
         else
             got = ddp__read_payload(e, peer);
         if (got < 0) {
@@ -13283,9 +13522,10 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES) {
             p->in_got = 0;
             if (!ddp__frame_decode(p->in_head, &p->in)) {
-                ddp__fault(e, DDP_NET, "rank %d (%s) sent bytes that are no frame: its stream is damaged "
-                           "or it runs another version of this library", peer,
-                           e->wire->table->peer_name(e->wire, peer));
+                ddp__fault(e, DDP_NET,
+                           "rank %d (%s) sent bytes that are no frame: its stream is damaged "
+                           "or it runs another version of this library",
+                           peer, e->wire->table->peer_name(e->wire, peer));
                 return 1;
             }
             if (!ddp__frame_check(e, peer, &p->in)) return 1;
@@ -13323,9 +13563,10 @@ uint32_t ddp__microseconds(double t)
 
 /* ---- what is under way ---- */
 
-/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
- * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most.
- * Without this the emulated downlink would stand still whenever a thread oversleeps. */
+/* When the frame just read from a peer would have been read, had neither side been late. The
+ * quickest frame tells what the wire itself takes and how far apart the clocks are; they drift by
+ * 50 ppm at most. Without this the emulated downlink would stand still whenever a thread
+ * oversleeps. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
@@ -13349,7 +13590,8 @@ void ddp__delay_chunk(ddp__engine *e, int slot, double now)
     s->reached = ddp__arrival(&e->peers[s->peer], now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
         int next = e->first_due;
-        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next)
+            before = next;
     }
     s->next = before >= 0 ? e->slot[before].next : e->first_due;
     if (before >= 0) e->slot[before].next = slot;
@@ -13397,11 +13639,15 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
     if (e->up_peer >= 0) ddp__earlier(DDP__EVENT_SENT, e->up_release, &next, when);
     if (e->first_due >= 0) {
         const ddp__slot *s = &e->slot[e->first_due];
-        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next, when);
+        ddp__earlier(DDP__EVENT_CHUNK,
+                     ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
+                     when);
     }
-    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
+    if (e->control_count > 0)
+        ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
     if (e->begun < e->taken)
-        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
+        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next,
+                     when);
     return next;
 }
 
@@ -13420,7 +13666,8 @@ static double ddp__last_due(const ddp__engine *e, int peer)
     int s;
 
     for (s = e->first_due; s >= 0; s = e->slot[s].next) {
-        double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+        double due =
+            ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
     }
     return last;
@@ -13450,7 +13697,8 @@ int ddp__run_due(ddp__engine *e, double now)
 
     /* Events run at the time they were due, and so do the frames that they make possible:
      * a thread that wakes up late loses nothing of the rate. */
-    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE && when <= now) {
+    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE &&
+           when <= now) {
         if (kind == DDP__EVENT_SENT) {
             int peer = e->up_peer;
             e->up_peer = -1;
@@ -13463,7 +13711,8 @@ int ddp__run_due(ddp__engine *e, double now)
             e->dirty = 1;
         } else {
             int s = e->first_due;
-            (void)ddp__link_receive(&e->link, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+            (void)ddp__link_receive(&e->link, e->slot[s].reached,
+                                    DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
             if (e->first_due < 0) e->last_due = -1;
             e->slot[s].next = -1;
@@ -13491,10 +13740,12 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     if (e->world == 1) return DDP_OK; /* nothing is ever in flight */
     sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!sums)
-        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none",
+                         (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
+        status = ddp__fail(err, DDP_USAGE,
+                           "the check of writes cannot begin while %ld messages are in flight",
                            e->submitted - e->first);
         ddp__release(&e->cfg.allocator, sums, bytes);
     } else {
@@ -13577,9 +13828,10 @@ int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
     if (!op->sums) return 1;
     if (op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count)) return 1;
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters "
-               "between ddp_backward_end and ddp_forward_begin / ddp_step_end", layer,
-               op->m.verb == DDP__ALL_REDUCE ? "averaged" : "sent", op->m.step);
+    ddp__fault(e, DDP_USAGE,
+               "%s was written while it was being %s (step %ld): do not touch parameters "
+               "between ddp_backward_end and ddp_forward_begin / ddp_step_end",
+               layer, op->m.verb == DDP__ALL_REDUCE ? "averaged" : "sent", op->m.step);
     return 0;
 }
 /* ==== end net/guard.c ==== */
@@ -13590,7 +13842,8 @@ int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
-    const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
+    const char *name =
+        layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
 
     if (name) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
@@ -13611,8 +13864,10 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     peer[0] = '\0';
     if (op->p2p)
-        snprintf(peer, sizeof peer, op->m.verb == DDP__SEND ? " to rank %d" : " from rank %d", op->m.peer);
-    snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer, op->m.step);
+        snprintf(peer, sizeof peer, op->m.verb == DDP__SEND ? " to rank %d" : " from rank %d",
+                 op->m.peer);
+    snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer,
+             op->m.step);
     return buf;
 }
 
@@ -13660,8 +13915,9 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
         snprintf(text, sizeof text, "%s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
     }
-    ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s%s: %s; restart the job from its last checkpoint",
-               peer, e->wire->table->peer_name(e->wire, peer), when, text, why);
+    ddp__fault(e, DDP_PEER_LOST,
+               "rank %d (%s) was lost%s%s: %s; restart the job from its last checkpoint", peer,
+               e->wire->table->peer_name(e->wire, peer), when, text, why);
 }
 
 void ddp__check_left(ddp__engine *e, int peer)
@@ -13682,10 +13938,13 @@ void ddp__check_left(ddp__engine *e, int peer)
         else if (op->m.verb == DDP__RECV || (op->m.verb == DDP__BROADCAST && op->m.peer == peer))
             in_to = op->n;
         if (!op->ring && x->sent >= to - from && x->results >= own_to - own_from &&
-            (op->m.verb == DDP__ALL_REDUCE ? x->finished : x->taken) >= in_to - in_from && !x->expected)
+            (op->m.verb == DDP__ALL_REDUCE ? x->finished : x->taken) >= in_to - in_from &&
+            !x->expected)
             continue;
-        ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context) and %s still needs it: every "
-                   "rank must run the same number of steps", peer, ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(e, DDP_PEER_LOST,
+                   "rank %d has left (it closed its context) and %s still needs it: every "
+                   "rank must run the same number of steps",
+                   peer, ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }
@@ -13717,12 +13976,15 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
     ddp__missing_text(e, op, who, sizeof who);
     if (limit > 0 && now - since >= limit) {
         if (who[0])
-            ddp__fault(e, DDP_TIMEOUT, "%s did not move for %.1f s: rank %s did not submit it in time; look "
+            ddp__fault(e, DDP_TIMEOUT,
+                       "%s did not move for %.1f s: rank %s did not submit it in time; look "
                        "there first, or raise the time limit",
                        ddp__op_text(e, op, text, sizeof text), now - since, who);
         else
-            ddp__fault(e, DDP_TIMEOUT, "%s did not move for %.1f s, with %lu floats still to send or receive: "
-                       "a rank %sis stopped or the network stalls; raise the time limit if it is merely slow",
+            ddp__fault(e, DDP_TIMEOUT,
+                       "%s did not move for %.1f s, with %lu floats still to send or receive: "
+                       "a rank %sis stopped or the network stalls; raise the time limit if it is "
+                       "merely slow",
                        ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left,
                        op->ring && op->missing ? "did not submit it, " : "");
         return;
@@ -13743,9 +14005,10 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)
-        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
-                   "submitted: all ranks must submit the same operations", peer,
-                   now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
+        ddp__fault(e, DDP_TIMEOUT,
+                   "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
+                   "submitted: all ranks must submit the same operations",
+                   peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank);
     else if (e->slot[s].arrived + limit < *again)
         *again = e->slot[s].arrived + limit;
@@ -13753,7 +14016,8 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
 
 double ddp__check_liveness(ddp__engine *e, double now)
 {
-    double beat = e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < 5 ? e->cfg.peer_timeout_s / 5 : 1;
+    double beat =
+        e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < 5 ? e->cfg.peer_timeout_s / 5 : 1;
     double again = now + beat;
 
     for (int peer = 0; peer < e->world && e->fault.code == DDP_OK; peer++) {
@@ -13764,7 +14028,8 @@ double ddp__check_liveness(ddp__engine *e, double now)
                 p->want_heartbeat = 1;
                 p->last_sent = now;
             }
-            if (p->out_state == DDP__OUT_IDLE && p->last_sent + beat < again) again = p->last_sent + beat;
+            if (p->out_state == DDP__OUT_IDLE && p->last_sent + beat < again)
+                again = p->last_sent + beat;
             if (e->cfg.peer_timeout_s > 0 && p->in_state != DDP__IN_PAUSED) {
                 double limit = e->cfg.peer_timeout_s;
                 if (now - p->last_got >= limit) {
@@ -13778,7 +14043,8 @@ double ddp__check_liveness(ddp__engine *e, double now)
         ddp__check_op(e, p->recv_op, now, &again);
         ddp__check_early(e, peer, now, &again);
     }
-    for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++) ddp__check_op(e, e->window[i], now, &again);
+    for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
+        ddp__check_op(e, e->window[i], now, &again);
     return again;
 }
 /* ==== end net/liveness.c ==== */
@@ -13882,7 +14148,8 @@ static void ddp__give_up(ddp__engine *e)
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
         p->want_abort = r != e->rank && !p->closed && !p->left;
-        if (p->out_state == DDP__OUT_SERIALISING || (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
+        if (p->out_state == DDP__OUT_SERIALISING ||
+            (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
             p->out_state = DDP__OUT_IDLE;
         e->want_recv[r] = 0;
     }
@@ -13933,7 +14200,8 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         if (r == e->rank || p->closed || p->send_dead) continue;
-        waiting |= !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
+        waiting |=
+            !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
     }
     if (!waiting || now >= e->last_move + patience + 0.5) return 1;
     if (e->last_move + patience + 0.5 < *until) *until = e->last_move + patience + 0.5;
@@ -13945,7 +14213,8 @@ static void *ddp__engine_main(void *arg)
     ddp__engine *e = (ddp__engine *)arg;
     double now = ddp_now(), next_check = now;
 
-    if (e->link.rate > 0) ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
+    if (e->link.rate > 0)
+        ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
         int moved;
@@ -13961,7 +14230,8 @@ static void *ddp__engine_main(void *arg)
             ddp__publish(e);
             moved = 1;
         }
-        if (e->fault.code == DDP_OK && (!moved || now >= next_check)) next_check = ddp__check_liveness(e, now);
+        if (e->fault.code == DDP_OK && (!moved || now >= next_check))
+            next_check = ddp__check_liveness(e, now);
         until = next_check;
         if (e->fault.code != DDP_OK) {
             ddp__give_up(e);
@@ -14001,7 +14271,8 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->peers = (ddp__peer *)ddp__carve(block, &used, world, sizeof *e->peers);
     e->rows = (ddp__exchange *)ddp__carve(block, &used, DDP__ROWS * world, sizeof *e->rows);
     e->slot = (ddp__slot *)ddp__carve(block, &used, slots, sizeof *e->slot);
-    e->control = (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
+    e->control =
+        (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
     e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
@@ -14062,9 +14333,11 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (cfg->world > 1 && !cfg->wire)
         return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
-        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
+        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range",
+                         cfg->rate, cfg->delay_s);
     if (cfg->check_writes && cfg->max_count == 0)
-        return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
+        return ddp__fail(err, DDP_ARG,
+                         "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
 }
 
@@ -14105,7 +14378,8 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     if (pthread_mutex_init(&e->lock, NULL) == 0) {
         if (ddp__cond_init(&e->changed) == 0) {
             if (cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
-            if (status == DDP_OK && (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0)) {
+            if (status == DDP_OK &&
+                (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0)) {
                 *out = e;
                 return DDP_OK;
             }
@@ -14116,7 +14390,8 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     }
     ddp__release(&cfg->allocator, block, plan.block_bytes);
     if (status != DDP_OK) return status;
-    return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
+    return ddp__fail(err, DDP_MEMORY,
+                     "cannot start the comm thread: the system has no threads left");
 }
 
 /* Under the lock: the comm thread has to look. */
@@ -14157,12 +14432,15 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m
 
     for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
     if (n > UINT32_MAX)
-        return ddp__fail(err, DDP_ARG, "a message of %lu values is too long; split it below 2^32", (unsigned long)n);
+        return ddp__fail(err, DDP_ARG, "a message of %lu values is too long; split it below 2^32",
+                         (unsigned long)n);
     if (m->piece_count < 0 || m->piece_count > e->strip_room / 2)
-        return ddp__fail(err, DDP_ARG, "a message of %d pieces; at most %ld are possible", m->piece_count, e->strip_room / 2);
+        return ddp__fail(err, DDP_ARG, "a message of %d pieces; at most %ld are possible",
+                         m->piece_count, e->strip_room / 2);
     if (m->verb != DDP__ALL_REDUCE && m->verb != DDP__ALL_GATHER &&
         (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP__BROADCAST)))
-        return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d",
+        return ddp__fail(err, DDP_ARG,
+                         "rank %d cannot be the peer of a message of rank %d in a world of %d",
                          m->peer, e->rank, e->world);
     if (m->verb == DDP__ALL_GATHER && n % (size_t)e->world)
         return ddp__fail(err, DDP_ARG, "an all-gather of %lu values does not divide over %d ranks",
@@ -14175,7 +14453,8 @@ static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
 
-    if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
+    if (start % e->strip_room + count > e->strip_room)
+        start += e->strip_room - start % e->strip_room;
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
 
@@ -14222,8 +14501,8 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
 
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
-    while (e->error.code == DDP_OK &&
-           (e->submitted - e->first >= e->cfg.queue || (start = ddp__strip_place(e, m->piece_count)) < 0))
+    while (e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
+                                       (start = ddp__strip_place(e, m->piece_count)) < 0))
         pthread_cond_wait(&e->changed, &e->lock);
     if (e->error.code != DDP_OK) {
         if (err) *err = e->error;
@@ -14735,7 +15014,12 @@ double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n)
 #ifndef DDP_PROFILE_TIMER_H
 #define DDP_PROFILE_TIMER_H
 
-typedef enum ddp__timer_kind { DDP__T_FORWARD, DDP__T_BACKWARD, DDP__T_UPDATE, DDP__T_KINDS } ddp__timer_kind;
+typedef enum ddp__timer_kind {
+    DDP__T_FORWARD,
+    DDP__T_BACKWARD,
+    DDP__T_UPDATE,
+    DDP__T_KINDS
+} ddp__timer_kind;
 
 /* Samples of up to room steps; afterwards further steps are ignored. */
 typedef struct ddp__timer {
@@ -14773,7 +15057,8 @@ int ddp__timer_open(ddp__timer *t, int layers, int room)
     memset(t, 0, sizeof *t);
     t->layers = layers;
     t->room = room;
-    t->sample = (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
+    t->sample =
+        (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
     return t->sample != NULL;
 }
 
@@ -14833,7 +15118,10 @@ double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
     return 0;
 }
 
-double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind) { return ddp__timer_median(t, kind, -1); }
+double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind)
+{
+    return ddp__timer_median(t, kind, -1);
+}
 /* ==== end profile/timer.c ==== */
 
 /* ==== begin profile/trace.c ==== [profile] */
@@ -14844,7 +15132,8 @@ typedef struct ddp__interval {
 
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {
-    static const char *const name[] = {"forward", "backward", "update", "wait", "comm", "fill", "peer wait"};
+    static const char *const name[] = {"forward", "backward", "update",   "wait",
+                                       "comm",    "fill",     "peer wait"};
 
     return (unsigned)kind < DDP_SPAN_KINDS ? name[kind] : "?";
 }
@@ -14907,7 +15196,8 @@ static double ddp__interval_common(const ddp__interval *a, int na, const ddp__in
 }
 
 /* Union of kinds a, and what of it kinds b cover; 0 when memory is short. */
-static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned b, double *whole, double *common)
+static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned b, double *whole,
+                             double *common)
 {
     size_t count = n > 0 ? (size_t)n : 0;
     ddp__interval *room = (ddp__interval *)ddp__calloc(count * 2, sizeof *room);
@@ -14940,7 +15230,8 @@ double ddp_hidden_share(const ddp_span *spans, int n)
 {
     double whole, common;
 
-    if (!ddp__span_measure(spans, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE, &whole, &common)) return (double)NAN;
+    if (!ddp__span_measure(spans, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE, &whole, &common))
+        return (double)NAN;
     if (!(whole > 0)) return 1;
     return common < whole ? common / whole : 1;
 }
@@ -15931,9 +16222,9 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     ddp__dfs_state s;
 
     if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "Algorithm 2 recurses once per step and %d is too deep; use solver optimal",
-                         period);
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "Algorithm 2 recurses once per step and %d is too deep; use solver optimal", period);
     memset(&s, 0, sizeof s);
     s.c = c;
     s.period = period;
@@ -23299,7 +23590,7 @@ static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cu
 
     for (k = 0; k < t->graph.net->devices; k++)
         for (i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
-    for (i = 0; i < t->n; i++) /* homes are no placeholders, so their own place stands */
+    for (i = 0; i < t->n; i++) /* homes are no input data, so their own place stands */
         if (t->home[i] != i) device_of[i] = device_of[t->home[i]];
 }
 
@@ -23391,11 +23682,12 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *
     }
     for (i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
-    return ddp__fail(err, DDP_FAILED,
-                     "no cut fits into memory: the operators keep %.4g GB (the largest %.4g GB) "
-                     "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
-                     "micro-batches or a smaller state_factor keep less",
-                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+    return ddp__fail(
+        err, DDP_FAILED,
+        "no cut fits into memory: the operators keep %.4g GB (the largest %.4g GB) "
+        "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
+        "micro-batches or a smaller state_factor keep less",
+        t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
@@ -24761,10 +25053,11 @@ ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *resid
 
 /* What the time since the last hook was spent on. */
 typedef enum ddp__phase {
-    DDP__OUTSIDE,        /* between steps: data loading, reports */
-    DDP__IN_FORWARD,     /* after forward_begin(layer) */
-    DDP__IN_BACKWARD,    /* after backward_begin(layer) */
-    DDP__AFTER_BACKWARD  /* after backward_end: the next layer's backward, if no hook says otherwise */
+    DDP__OUTSIDE,       /* between steps: data loading, reports */
+    DDP__IN_FORWARD,    /* after forward_begin(layer) */
+    DDP__IN_BACKWARD,   /* after backward_begin(layer) */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise
+                         */
 } ddp__phase;
 
 /* A registered layer. */
@@ -24784,7 +25077,7 @@ typedef struct ddp__unit {
     long        updates;        /* updates applied so far */
     int         passes;         /* backward_end calls in this step */
     long        forward_step;   /* last step with a forward_begin */
-    double      divergence;     /* of the last averaging; written by the comm thread while in flight */
+    double divergence; /* of the last averaging; written by the comm thread while in flight */
     double      last_divergence;
 } ddp__unit;
 
@@ -24910,7 +25203,7 @@ DDP_LIB size_t     ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u);
 
 /* drift.c */
 DDP_LIB void       ddp__drift_start(ddp_ctx *d);
-DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
+DDP_LIB void ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
 /* account.c */
@@ -24941,7 +25234,8 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
     s->kind = kind;
     s->bytes = 0;
     d->span_count++;
-    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps) ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
+    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
+        ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
 }
 
 /* Charges the time since the last hook returned to whatever ran in it. entering is the phase
@@ -25037,7 +25331,8 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
         }
         if (i == n) return;
         if (at < next) at = next;
-        if (s[i].kind == DDP_SPAN_COMM) comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
+        if (s[i].kind == DDP_SPAN_COMM)
+            comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
         else busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
     }
 }
@@ -25104,7 +25399,8 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     return net.algorithm == 'r' ? "ring" : net.algorithm == 'd' ? "direct" : "none";
 }
 
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
+                         ddp_span *out)
 {
     out->begin_s = begin;
     out->end_s = end;
@@ -25128,8 +25424,10 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
         const ddp__op_span *o = &d->op_scratch[i];
         if (o->end < 0) continue;
         /* as in the statistics: standing still for a slower peer is not communicating */
-        if (o->peer_wait > 0 && n + ops - i < room) ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
+        if (o->peer_wait > 0 && n + ops - i < room)
+            ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end,
+                     &out[n++]);
     }
     return n;
 }
@@ -25321,7 +25619,8 @@ const ddp__strategy_table *ddp__averaging_strategies(int *count)
 /* Strategies that average gradients before the update: ssgd and wfbp. Sums go in rank order
  * element by element, so how gradients are cut into messages cannot change a bit. */
 
-static ddp_status ddp__gradients_submit(ddp_ctx *d, const ddp__piece *pieces, int count, int layer, long *ticket)
+static ddp_status ddp__gradients_submit(ddp_ctx *d, const ddp__piece *pieces, int count, int layer,
+                                        long *ticket)
 {
     ddp__message m;
 
@@ -25367,7 +25666,9 @@ static ddp__piece *ddp__gradient_pieces(ddp_ctx *d, int first, int last, int *co
 static ddp_status ddp__ssgd_start(ddp_ctx *d)
 {
     d->all_gradients = ddp__gradient_pieces(d, d->layers - 1, 0, &d->all_gradient_pieces);
-    return d->all_gradients ? DDP_OK : ddp__fail(&d->host.error, DDP_MEMORY, "ssgd: out of memory for the message list");
+    return d->all_gradients
+               ? DDP_OK
+               : ddp__fail(&d->host.error, DDP_MEMORY, "ssgd: out of memory for the message list");
 }
 
 static ddp_status ddp__ssgd_backward_end(ddp_ctx *d, int layer)
@@ -25381,7 +25682,8 @@ static ddp_status ddp__ssgd_step_end(ddp_ctx *d)
 {
     if (d->engine && d->all_gradient_pieces) {
         long ticket;
-        DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, DDP__ALL_LAYERS, &ticket));
+        DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, DDP__ALL_LAYERS,
+                                       &ticket));
         DDP__TRY(ddp__ticket_wait(d, ticket, -1, &d->host.error));
     }
     ddp__update_all(d);
@@ -25408,10 +25710,13 @@ static ddp_status ddp__wfbp_start(ddp_ctx *d)
     int l, first = d->layers - 1;
 
     d->bucket = (ddp__bucket *)ddp__calloc((size_t)d->layers, sizeof *d->bucket);
-    if (!d->bucket) return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for %d buckets", d->layers);
+    if (!d->bucket)
+        return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for %d buckets",
+                         d->layers);
     for (l = d->layers - 1; l >= 0; l--) {
-        size_t limit = d->buckets == 0 && DDP__FIRST_BUCKET_BYTES < d->cfg.bucket_bytes ? DDP__FIRST_BUCKET_BYTES
-                                                                                        : d->cfg.bucket_bytes;
+        size_t limit = d->buckets == 0 && DDP__FIRST_BUCKET_BYTES < d->cfg.bucket_bytes
+                           ? DDP__FIRST_BUCKET_BYTES
+                           : d->cfg.bucket_bytes;
         ddp__bucket *b = &d->bucket[d->buckets];
         bytes += ddp__unit_gradient_bytes(&d->unit[l]);
         if (bytes < limit && l > 0) continue;
@@ -25420,7 +25725,9 @@ static ddp_status ddp__wfbp_start(ddp_ctx *d)
         b->missing = first - l + 1;
         b->ticket = -1;
         b->piece = ddp__gradient_pieces(d, first, l, &b->pieces);
-        if (!b->piece) return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for bucket %d", d->buckets);
+        if (!b->piece)
+            return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for bucket %d",
+                             d->buckets);
         d->buckets++;
         first = l - 1;
         bytes = 0;
@@ -25517,12 +25824,14 @@ static ddp_status ddp__env_count(const char *name, const char *text, int *field,
     return DDP_OK;
 }
 
-static ddp_status ddp__env_seconds(const char *name, const char *text, double *field, ddp_error *err)
+static ddp_status ddp__env_seconds(const char *name, const char *text, double *field,
+                                   ddp_error *err)
 {
     double v;
 
     if (!text || *field > 0) return DDP_OK;
-    if (!ddp__parse_double(text, &v) || v <= 0) return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
+    if (!ddp__parse_double(text, &v) || v <= 0)
+        return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
     *field = v;
     return DDP_OK;
 }
@@ -25532,11 +25841,16 @@ static ddp_status ddp__env_names(const ddp__env *e, ddp_config *c, ddp_error *er
     if (e->strategy && c->strategy == DDP_STRATEGY_DEFAULT) {
         c->strategy = ddp_strategy_named(e->strategy);
         if (c->strategy == DDP_STRATEGY_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%s is unknown: choose ssgd, wfbp, localsgd, enp or dreamddp", e->strategy);
+            return ddp__fail(
+                err, DDP_ARG,
+                "DREAMDDP_STRATEGY=%s is unknown: choose ssgd, wfbp, localsgd, enp or dreamddp",
+                e->strategy);
     }
     if (e->transport && c->transport == DDP_TRANSPORT_DEFAULT) {
         if (strcmp(e->transport, "tcp") && strcmp(e->transport, "threads"))
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp or threads", e->transport);
+            return ddp__fail(err, DDP_ARG,
+                             "DREAMDDP_TRANSPORT=%s is unknown: choose tcp or threads",
+                             e->transport);
         c->transport = strcmp(e->transport, "tcp") ? DDP_THREADS : DDP_TCP;
     }
     return DDP_OK;
@@ -25557,7 +25871,8 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
     DDP__TRY(ddp__env_names(e, c, err));
     DDP__TRY(ddp__env_count("DREAMDDP_PERIOD", e->period, &c->period, err));
     DDP__TRY(ddp__env_count("DREAMDDP_THREADS", e->threads, &c->threads, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s, err));
+    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s,
+                              err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_PEER_TIMEOUT", e->peer_timeout, &c->peer_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_OP_TIMEOUT", e->op_timeout, &c->op_timeout_s, err));
     if (e->insecure && strcmp(e->insecure, "0")) c->insecure = 1;
@@ -25571,17 +25886,26 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
 {
     double rate, delay;
 
-    if (c->world < 0 || c->world > 65535) return ddp__fail(err, DDP_ARG, "world %d: 1 to 65535 workers are possible", c->world);
+    if (c->world < 0 || c->world > 65535)
+        return ddp__fail(err, DDP_ARG, "world %d: 1 to 65535 workers are possible", c->world);
     if (c->rank < 0 || (c->world > 0 && c->rank >= c->world))
-        return ddp__fail(err, DDP_ARG, "rank %d is outside a world of %d: ranks are 0 to %d", c->rank, c->world, c->world - 1);
+        return ddp__fail(err, DDP_ARG, "rank %d is outside a world of %d: ranks are 0 to %d",
+                         c->rank, c->world, c->world - 1);
     if (c->period < 0) return ddp__fail(err, DDP_ARG, "period %d: H is at least 1 step", c->period);
-    if (c->threads < 0 || c->threads > 1024) return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
-    if (c->micro_batches < 0) return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
-    if (!(c->clip_norm >= 0)) return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
+    if (c->threads < 0 || c->threads > 1024)
+        return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
+    if (c->micro_batches < 0)
+        return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
+    if (!(c->clip_norm >= 0))
+        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none",
+                         (double)c->clip_norm);
     if (c->strategy < DDP_STRATEGY_DEFAULT || c->strategy > DDP_DREAMDDP)
-        return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ names, DDP_SSGD to DDP_DREAMDDP", (int)c->strategy);
+        return ddp__fail(err, DDP_ARG,
+                         "strategy %d is unknown: use the DDP_ names, DDP_SSGD to DDP_DREAMDDP",
+                         (int)c->strategy);
     if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_TCP)
-        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS or DDP_TCP", (int)c->transport);
+        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS or DDP_TCP",
+                         (int)c->transport);
     if ((c->allocator.alloc == NULL) != (c->allocator.free == NULL))
         return ddp__fail(err, DDP_ARG, "allocator: set both alloc and free, or neither");
     if (c->net) DDP__TRY(ddp_net_parse(c->net, &rate, &delay, err));
@@ -25602,7 +25926,8 @@ static void ddp__config_defaults(ddp_config *c)
     if (!(c->op_timeout_s > 0)) c->op_timeout_s = 300;
     if (c->profile_steps == 0) c->profile_steps = 6;
     /* a plan that does not come from clocks needs no measured steps */
-    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
+    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path)
+        c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
     c->check_writes = 1;
 #endif
@@ -25628,8 +25953,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)
-            ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher,
-                     env.note ? "; " : "", env.note ? env.note : "");
+            ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world,
+                     env.launcher, env.note ? "; " : "", env.note ? env.note : "");
         else if (given->world < 1)
             ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
     }
@@ -25671,15 +25996,16 @@ void ddp__config_free(ddp_config *c)
 /* ==== begin sync/collective.c ==== [sync] */
 /* Plain collectives: one message, waited for. */
 
-ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, int count, float scale, int peer,
-                         ddp_error *err)
+ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, int count,
+                         float scale, int peer, ddp_error *err)
 {
     ddp__message m;
     long ticket;
 
     if (!d->engine) {
         int i;
-        for (i = 0; verb == DDP__ALL_REDUCE && scale != 1 && i < count; i++) ddp__scale(pieces[i].data, pieces[i].count, scale);
+        for (i = 0; verb == DDP__ALL_REDUCE && scale != 1 && i < count; i++)
+            ddp__scale(pieces[i].data, pieces[i].count, scale);
         return DDP_OK;
     }
     memset(&m, 0, sizeof m);
@@ -25695,19 +26021,22 @@ ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, i
     return ddp__engine_wait(d->engine, ticket, err);
 }
 
-static int ddp__collective(ddp_ctx *d, const char *name, ddp__verb verb, float *x, size_t n, float scale, int peer)
+static int ddp__collective(ddp_ctx *d, const char *name, ddp__verb verb, float *x, size_t n,
+                           float scale, int peer)
 {
     ddp__piece p;
 
     DDP__ENTER(d);
     if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
     if (peer < 0 || peer >= d->world)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, peer, d->world);
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, peer,
+                              d->world);
     if ((verb == DDP__SEND || verb == DDP__RECV) && peer == d->rank)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, peer);
     p.data = x;
     p.count = n;
-    if (ddp__blocking(d, verb, &p, 1, scale, peer, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__blocking(d, verb, &p, 1, scale, peer, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
 
@@ -25723,7 +26052,8 @@ int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
 
 int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
 {
-    return ddp__collective(d, "ddp_all_gather", DDP__ALL_GATHER, x, d ? n * (size_t)d->world : n, 1, 0);
+    return ddp__collective(d, "ddp_all_gather", DDP__ALL_GATHER, x, d ? n * (size_t)d->world : n, 1,
+                           0);
 }
 
 int ddp_barrier(ddp_ctx *d)
@@ -25740,8 +26070,14 @@ int ddp_barrier(ddp_ctx *d)
     return s;
 }
 
-int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP__SEND, x, n, 1, to); }
-int ddp_recv(ddp_ctx *d, float *x, size_t n, int from) { return ddp__collective(d, "ddp_recv", DDP__RECV, x, n, 1, from); }
+int ddp_send(ddp_ctx *d, float *x, size_t n, int to)
+{
+    return ddp__collective(d, "ddp_send", DDP__SEND, x, n, 1, to);
+}
+int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
+{
+    return ddp__collective(d, "ddp_recv", DDP__RECV, x, n, 1, from);
+}
 /* ==== end sync/collective.c ==== */
 
 /* ==== begin sync/start.c ==== [sync] */
@@ -25775,7 +26111,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 
     u->average = (ddp__piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
     u->gradient = (ddp__piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    if (!u->average || !u->gradient) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    if (!u->average || !u->gradient)
+        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
@@ -25791,7 +26128,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     if (u->state_count) {
         u->state = (float *)ddp__alloc(&d->host.allocator, u->state_count * sizeof(float));
         if (!u->state)
-            return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
+            return ddp__fail(err, DDP_MEMORY,
+                             "layer %s: out of memory for %zu bytes of optimizer state", u->name,
                              u->state_count * sizeof(float));
         if (d->cfg.average_state) {
             u->average[u->averages].data = u->state;
@@ -25814,14 +26152,23 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
-    if (!d->span || !d->op_scratch || !d->merge || !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
+    if (!d->span || !d->op_scratch || !d->merge ||
+        !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
     return DDP_OK;
 }
 
 /* ---- comparison ---- */
 
-enum { DDP__F_VERSION, DDP__F_LAYERS, DDP__F_PERIOD, DDP__F_STRATEGY, DDP__F_MICRO, DDP__F_HASH, DDP__F_SIZE = DDP__F_HASH + DDP__WORDS };
+enum {
+    DDP__F_VERSION,
+    DDP__F_LAYERS,
+    DDP__F_PERIOD,
+    DDP__F_STRATEGY,
+    DDP__F_MICRO,
+    DDP__F_HASH,
+    DDP__F_SIZE = DDP__F_HASH + DDP__WORDS
+};
 
 static uint64_t ddp__unit_hash(const ddp__unit *u)
 {
@@ -25829,7 +26176,8 @@ static uint64_t ddp__unit_hash(const ddp__unit *u)
     int b;
 
     for (b = 0; b < u->blocks; b++) {
-        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
+        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 +
+                     (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
     }
     return h;
@@ -25844,7 +26192,8 @@ static void ddp__fingerprint(const ddp_ctx *d, float *f)
         uint64_t u = ddp__unit_hash(&d->unit[l]);
         h = ddp__hash(h, &u, sizeof u);
     }
-    f[DDP__F_VERSION] = (float)(DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH);
+    f[DDP__F_VERSION] =
+        (float)(DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH);
     f[DDP__F_LAYERS] = (float)d->layers;
     f[DDP__F_PERIOD] = (float)d->cfg.period;
     f[DDP__F_STRATEGY] = (float)d->cfg.strategy;
@@ -25860,20 +26209,30 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
     for (r = 1; r < d->world; r++) {
         const float *f = all + (size_t)r * DDP__F_SIZE;
         if (f[DDP__F_VERSION] != zero[DDP__F_VERSION])
-            return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06.0f, rank 0 has %06.0f: build all ranks from one header",
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d runs dreamddp version %06.0f, rank 0 has %06.0f: build all "
+                             "ranks from one header",
                              r, (double)f[DDP__F_VERSION], (double)zero[DDP__F_VERSION]);
         if (f[DDP__F_LAYERS] != zero[DDP__F_LAYERS])
-            return ddp__fail(err, DDP_MISMATCH, "rank %d registered %.0f layers, rank 0 has %.0f: every rank must register the same model",
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d registered %.0f layers, rank 0 has %.0f: every rank must "
+                             "register the same model",
                              r, (double)f[DDP__F_LAYERS], (double)zero[DDP__F_LAYERS]);
         if (f[DDP__F_PERIOD] != zero[DDP__F_PERIOD])
-            return ddp__fail(err, DDP_MISMATCH, "rank %d has period %.0f, rank 0 has %.0f: start every rank with the same period",
-                             r, (double)f[DDP__F_PERIOD], (double)zero[DDP__F_PERIOD]);
+            return ddp__fail(
+                err, DDP_MISMATCH,
+                "rank %d has period %.0f, rank 0 has %.0f: start every rank with the same period",
+                r, (double)f[DDP__F_PERIOD], (double)zero[DDP__F_PERIOD]);
         if (f[DDP__F_STRATEGY] != zero[DDP__F_STRATEGY])
-            return ddp__fail(err, DDP_MISMATCH, "rank %d runs strategy %s, rank 0 %s: start every rank with the same strategy", r,
-                             ddp_strategy_name((ddp_strategy)f[DDP__F_STRATEGY]), ddp_strategy_name((ddp_strategy)zero[DDP__F_STRATEGY]));
+            return ddp__fail(
+                err, DDP_MISMATCH,
+                "rank %d runs strategy %s, rank 0 %s: start every rank with the same strategy", r,
+                ddp_strategy_name((ddp_strategy)f[DDP__F_STRATEGY]),
+                ddp_strategy_name((ddp_strategy)zero[DDP__F_STRATEGY]));
         if (f[DDP__F_MICRO] != zero[DDP__F_MICRO])
-            return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %.0f micro-batches, rank 0 %.0f", r, (double)f[DDP__F_MICRO],
-                             (double)zero[DDP__F_MICRO]);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d accumulates %.0f micro-batches, rank 0 %.0f", r,
+                             (double)f[DDP__F_MICRO], (double)zero[DDP__F_MICRO]);
     }
     return DDP_OK;
 }
@@ -25887,14 +26246,18 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     int l;
 
     if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (l = 0; l < d->layers; l++) ddp__pack64(hash + (size_t)l * DDP__WORDS, ddp__unit_hash(&d->unit[l]));
+    for (l = 0; l < d->layers; l++)
+        ddp__pack64(hash + (size_t)l * DDP__WORDS, ddp__unit_hash(&d->unit[l]));
     p.data = hash;
     p.count = (size_t)d->layers * DDP__WORDS;
     s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
     for (l = 0; s == DDP_OK && l < d->layers; l++)
         if (ddp__unpack64(hash + (size_t)l * DDP__WORDS) != ddp__unit_hash(&d->unit[l]))
-            s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank 0 something else: "
-                          "every rank must register the same model", l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks);
+            s = ddp__fail(err, DDP_MISMATCH,
+                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank 0 "
+                          "something else: "
+                          "every rank must register the same model",
+                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks);
     DDP_FREE(hash);
     return s;
 }
@@ -25913,7 +26276,9 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     s = ddp__blocking(d, DDP__ALL_GATHER, &p, 1, 1, 0, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
     for (r = 1; r < d->world; r++)
-        if (memcmp(all + DDP__F_HASH, all + (size_t)r * DDP__F_SIZE + DDP__F_HASH, DDP__WORDS * sizeof *all)) equal = 0;
+        if (memcmp(all + DDP__F_HASH, all + (size_t)r * DDP__F_SIZE + DDP__F_HASH,
+                   DDP__WORDS * sizeof *all))
+            equal = 0;
     DDP_FREE(all);
     if (s == DDP_OK && !equal) {
         float token = 0;
@@ -25922,7 +26287,8 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
         p.data = &token;
         p.count = 1;
         DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err));
-        return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers; rank %d has %s", d->rank, d->optimizer.name);
+        return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers; rank %d has %s",
+                         d->rank, d->optimizer.name);
     }
     return s;
 }
@@ -25957,7 +26323,9 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     if (d->started) return DDP_OK;
     if (d->layers == 0)
-        return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the first step");
+        return ddp__fail(err, DDP_USAGE,
+                         "no layer is registered: call ddp_add_layer, or ddp_graph_build, before "
+                         "the first step");
     DDP__TRY(ddp__session_memory(d, err));
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
@@ -25976,7 +26344,10 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 
 /* ---- profile ---- */
 
-static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
+static double ddp__unit_flops(const ddp__unit *u)
+{
+    return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1);
+}
 
 size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
 {
@@ -26018,7 +26389,8 @@ static void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 
     p->alpha_s = d->link.alpha_s;
     for (l = 0; l < d->layers; l++) {
-        double bytes = (double)ddp__unit_wire_bytes(d, &d->unit[l]), seconds = d->link.beta_s * bytes;
+        double bytes = (double)ddp__unit_wire_bytes(d, &d->unit[l]),
+               seconds = d->link.beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
     }
 }
@@ -26063,13 +26435,15 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     l = d->layers - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
         int k;
-        for (k = 0; k < d->layers; k++) p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
+        for (k = 0; k < d->layers; k++)
+            p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
         p->backward_s[l] += d->timer.whole * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    for (l = 0; l < d->layers; l++)
+        p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
 }
 
 /* The slowest rank of each layer, because an average cannot start before the last worker is
@@ -26100,7 +26474,9 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp__piece piece;
     ddp_status s;
 
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
+    if (!all)
+        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers",
+                         d->layers);
     own = all + (size_t)d->rank * 2 * L;
     for (l = 0; l < L; l++) {
         own[l] = (float)p->forward_s[l];
@@ -26119,8 +26495,14 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 
 /* ---- link ---- */
 
-enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_SHORT = 1, DDP__PROBE_MEDIUM = 16, DDP__PROBE_MOST = 1024,
-       DDP__PROBE_LEAST = 3, DDP__PROBE_REPEATS = 8 };
+enum {
+    DDP__PROBE_FLOATS = 1024,
+    DDP__PROBE_SHORT = 1,
+    DDP__PROBE_MEDIUM = 16,
+    DDP__PROBE_MOST = 1024,
+    DDP__PROBE_LEAST = 3,
+    DDP__PROBE_REPEATS = 8
+};
 
 /* Transfers timed so far; those from `first` on are of `pieces` pieces each. */
 typedef struct ddp__probe {
@@ -26129,7 +26511,8 @@ typedef struct ddp__probe {
 } ddp__probe;
 
 /* How many pieces to average next; 0: enough. A size is done when its two fastest transfers agree
- * within 3 per cent. The last size takes 0.12 s, where a thread that wakes up late matters little. */
+ * within 3 per cent. The last size takes 0.12 s, where a thread that wakes up late matters little.
+ */
 static int ddp__probe_next(ddp__probe *q)
 {
     double fastest = INFINITY, second = INFINITY, in_time;
@@ -26145,7 +26528,8 @@ static int ddp__probe_next(ddp__probe *q)
         }
     }
     i = q->n - q->first;
-    if (i < DDP__PROBE_LEAST || (i < DDP__PROBE_REPEATS && second > 1.03 * fastest)) return q->pieces;
+    if (i < DDP__PROBE_LEAST || (i < DDP__PROBE_REPEATS && second > 1.03 * fastest))
+        return q->pieces;
     q->first = q->n;
     if (q->pieces == DDP__PROBE_SHORT) return q->pieces = DDP__PROBE_MEDIUM;
     if (q->pieces != DDP__PROBE_MEDIUM) return 0;
@@ -26220,8 +26604,11 @@ static void ddp__plan_options(const ddp_ctx *d, ddp_plan_options *o)
     o->cost = d->cfg.cost;
     o->solver = d->cfg.solver;
     if (o->cost == DDP_COST_DEFAULT)
-        o->cost = ddp__forward_hooks_now(d) && !d->cfg.paper && !(d->cfg.clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
-    if (o->solver == DDP_SOLVER_DEFAULT) o->solver = d->cfg.paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
+        o->cost = ddp__forward_hooks_now(d) && !d->cfg.paper && !(d->cfg.clip_norm > 0)
+                      ? DDP_COST_WINDOW
+                      : DDP_COST_TIMELINE;
+    if (o->solver == DDP_SOLVER_DEFAULT)
+        o->solver = d->cfg.paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
     if (d->strategy->id == DDP_ENP) o->solver = DDP_SOLVER_ENP;
 }
 
@@ -26254,7 +26641,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
 
     if (!d->engine) return DDP_OK;
     x = (float *)ddp__calloc(n, sizeof *x);
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory sharing the plan of %d layers", d->layers);
+    if (!x)
+        return ddp__fail(err, DDP_MEMORY, "out of memory sharing the plan of %d layers", d->layers);
     for (i = 0; i < L; i++) x[i] = (float)d->plan.step_of[i];
     for (i = 0; i < fill; i++) x[L + i] = (float)d->plan.fill[i];
     x[n - 2] = (float)(hash & 0xffff);
@@ -26267,7 +26655,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
     hash = (uint32_t)x[n - 2] | (uint32_t)x[n - 1] << 16;
     DDP_FREE(x);
     if (s == DDP_OK && hash != (uint32_t)ddp_plan_hash(&d->plan))
-        s = ddp__fail(err, DDP_MISMATCH, "rank %d received a plan whose hash is %08x, rank 0 sent %08x", d->rank,
+        s = ddp__fail(err, DDP_MISMATCH,
+                      "rank %d received a plan whose hash is %08x, rank 0 sent %08x", d->rank,
                       (unsigned)ddp_plan_hash(&d->plan), (unsigned)hash);
     return s;
 }
@@ -26275,7 +26664,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
 /* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
  * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
  * where it costs at most one per cent on the link as measured. */
-static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
+static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o,
+                                       ddp_plan *plan, ddp_error *err)
 {
     ddp_profile slower = *p;
     ddp_plan other;
@@ -26309,7 +26699,9 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     ddp__plan_options(d, &o);
     memset(&plan, 0, sizeof plan);
-    if (d->rank == 0) s = d->cfg.paper ? ddp_plan_partial(p, &o, &plan, err) : ddp__plan_with_slack(p, &o, &plan, err);
+    if (d->rank == 0)
+        s = d->cfg.paper ? ddp_plan_partial(p, &o, &plan, err)
+                         : ddp__plan_with_slack(p, &o, &plan, err);
     else s = ddp_plan_new(d->layers, o.period, &plan, err);
     DDP__TRY(s);
     if (!plan.solver) plan.solver = o.solver;
@@ -26329,8 +26721,10 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, ddp_error *err)
     if (plan.period != d->cfg.period) {
         int period = plan.period;
         ddp_plan_free(&plan);
-        return ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
-                         d->cfg.plan_path, period, d->cfg.period, period);
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "the plan %s is for period %d, this run has period %d: set the period to %d",
+            d->cfg.plan_path, period, d->cfg.period, period);
     }
     ddp_plan_free(&d->plan);
     d->plan = plan;
@@ -26344,8 +26738,10 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     if (p->layers != d->layers) {
         int rows = p->layers;
         ddp_profile_free(p);
-        return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is needed",
-                         d->cfg.profile_path, rows, d->layers);
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "the profile %s has %d rows, the model has %d layers: one row per layer is needed",
+            d->cfg.profile_path, rows, d->layers);
     }
     return DDP_OK;
 }
@@ -26422,13 +26818,18 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 {
     DDP__ENTER(d);
     if (!d->strategy->partial)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no plan; use dreamddp or enp", d->strategy->name);
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_plan_adopt: strategy %s follows no plan; use dreamddp or enp",
+                              d->strategy->name);
     if (!plan || plan->layers != d->layers || plan->period < 1)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
-                              d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
-    if (!d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (ddp__average_wait_all(d, &d->host.error) || ddp__plan_copy(plan, &d->plan, &d->host.error) ||
-        ddp__plan_share(d, &d->host.error))
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
+            d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+    if (!d->started && ddp__session_start(d, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__average_wait_all(d, &d->host.error) ||
+        ddp__plan_copy(plan, &d->plan, &d->host.error) || ddp__plan_share(d, &d->host.error))
         return ddp__ctx_fail(d, &d->host.error);
     d->plan_final = 1;
     ddp__account_reset(d);
@@ -26472,7 +26873,9 @@ void ddp__account_predict(ddp_ctx *d)
         step = exposed;
     }
     d->stats.predicted_step_s = forward + backward + step;
-    d->stats.predicted_hidden_pct = comm > 0 && exposed < comm ? 100 * (1 - exposed / comm) : comm > 0 ? 0 : 100;
+    d->stats.predicted_hidden_pct = comm > 0 && exposed < comm ? 100 * (1 - exposed / comm)
+                                    : comm > 0                 ? 0
+                                                               : 100;
 }
 /* ==== end sync/planning.c ==== */
 
@@ -26525,7 +26928,8 @@ void ddp__drift_start(ddp_ctx *d)
     double bytes = 0;
     int l;
 
-    for (l = 0; l < d->layers; l++) bytes += (double)ddp__unit_wire_bytes(d, &d->unit[l]) / d->layers;
+    for (l = 0; l < d->layers; l++)
+        bytes += (double)ddp__unit_wire_bytes(d, &d->unit[l]) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
@@ -26563,8 +26967,11 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (d->drift_word[0] == 0.0f) return DDP_OK;
-    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f ms + %.1f ns): planning again",
-             d->step, 1e-3 * (double)d->drift_word[1], 1e-3 * (double)d->drift_word[2], 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    ddp__log(&d->host.log, DDP_LOG_INFO,
+             "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f ms + %.1f "
+             "ns): planning again",
+             d->step, 1e-3 * (double)d->drift_word[1], 1e-3 * (double)d->drift_word[2],
+             1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
     d->link.alpha_s = (double)d->drift_word[1] * 1e-6;
     d->link.beta_s = (double)d->drift_word[2] * 1e-12;
     return ddp__plan_again(d, err);
@@ -26575,44 +26982,59 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 /* Plans from files: the JSON object that `plan partial` prints. */
 
 /* Marks the layers of one list; want_step also assigns them. */
-static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers, int assign, ddp_plan *plan,
-                                 ddp_error *err)
+static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers,
+                                 int assign, ddp_plan *plan, ddp_error *err)
 {
     const ddp__json *v;
 
     for (v = list->first; v; v = v->next) {
         int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
         if (l < 0 || l >= layers || (double)l != v->number)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path, v->line, layers - 1);
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line %d: the model has layers 0 to %d; the sets name another",
+                             path, v->line, layers - 1);
         if (!assign) {
             plan->fill[(size_t)step * (size_t)layers + (size_t)l] = 1;
             continue;
         }
         if (plan->step_of[l] >= 0)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: layer %d is in two sets; each is averaged once per period", path, v->line, l);
+            return ddp__fail(
+                err, DDP_FORMAT,
+                "%s, line %d: layer %d is in two sets; each is averaged once per period", path,
+                v->line, l);
         plan->step_of[l] = step;
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
+static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers,
+                                  ddp_plan *plan, ddp_error *err)
 {
     const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
     int l, h = 0;
 
     DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
-    if (sets->count < 1) return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
+    if (sets->count < 1)
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s: sets is empty; one list per step of the period is needed", path);
     DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
     for (l = 0; l < layers; l++) plan->step_of[l] = -1;
-    for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
+    for (v = sets->first; v; v = v->next)
+        DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
     for (l = 0; l < layers; l++)
-        if (plan->step_of[l] < 0) return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
+        if (plan->step_of[l] < 0)
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s: layer %d is in no set; each is averaged once per period", path,
+                             l);
     if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
-        for (h = 0, v = fill->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
+        for (h = 0, v = fill->first; v; v = v->next)
+            DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
     name = ddp__json_get(root, "solver");
-    if (name && name->kind == DDP__JSON_STRING) (void)ddp_solver_named(name->string, &plan->solver, NULL);
+    if (name && name->kind == DDP__JSON_STRING)
+        (void)ddp_solver_named(name->string, &plan->solver, NULL);
     name = ddp__json_get(root, "cost");
-    if (name && name->kind == DDP__JSON_STRING) (void)ddp_cost_named(name->string, &plan->cost, NULL);
+    if (name && name->kind == DDP__JSON_STRING)
+        (void)ddp_cost_named(name->string, &plan->cost, NULL);
     return DDP_OK;
 }
 
@@ -26677,7 +27099,8 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
     double now = ddp_now();
 
     if (layer < 0 || layer >= d->layers)
-        return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered from 0",
+        return ddp__fail(&d->host.error, DDP_ARG,
+                         "%s: layer %d does not exist; %d layers are registered, numbered from 0",
                          hook, layer, d->layers);
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__account_hook(d, now, layer, entering);
@@ -26700,7 +27123,8 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
 int ddp_backward_begin(ddp_ctx *d, int layer)
 {
     DDP__ENTER(d);
-    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
+    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD),
+                      DDP__IN_BACKWARD, layer);
 }
 
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
@@ -26709,14 +27133,17 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 
     if (++u->passes > d->cfg.micro_batches)
         return ddp__fail(&d->host.error, DDP_USAGE,
-                         "step %ld: ddp_backward_end(%d) was called %d times for layer %s, expected %d; is ddp_step_end missing, or "
+                         "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
+                         "expected %d; is ddp_step_end missing, or "
                          "ddp_config.micro_batches too small?",
                          d->step, layer, u->passes, u->name, d->cfg.micro_batches);
     if (u->ticket >= 0)
-        return ddp__fail(&d->host.error, DDP_USAGE,
-                         "step %ld: layer %s was used while its average of the step before was still on its way: earlier steps "
-                         "called ddp_forward_begin(%d), this one did not; call it in every step or in none",
-                         d->step, u->name, layer);
+        return ddp__fail(
+            &d->host.error, DDP_USAGE,
+            "step %ld: layer %s was used while its average of the step before was still on its "
+            "way: earlier steps "
+            "called ddp_forward_begin(%d), this one did not; call it in every step or in none",
+            d->step, u->name, layer);
     if (u->passes < d->cfg.micro_batches) return DDP_OK;
     ddp__mean_gradients(d, layer);
     return d->strategy->backward_end(d, layer);
@@ -26737,7 +27164,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
-        return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it up or clip gradients",
+        return ddp__ctx_failf(d, DDP_NUMERIC,
+                              "step %ld: the loss is %g on rank %d: lower the learning rate, warm "
+                              "it up or clip gradients",
                               d->step, info->loss, d->rank);
     if (info->lr > 0) d->lr = info->lr;
     return 0;
@@ -26750,15 +27179,18 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     for (l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE,
-                             "step %ld: layer %s had %d of %d ddp_backward_end calls on rank %d when ddp_step_end came",
-                             d->step, d->unit[l].name, d->unit[l].passes, d->cfg.micro_batches, d->rank);
+                             "step %ld: layer %s had %d of %d ddp_backward_end calls on rank %d "
+                             "when ddp_step_end came",
+                             d->step, d->unit[l].name, d->unit[l].passes, d->cfg.micro_batches,
+                             d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     d->hooks_forward = forward;
     DDP__TRY(d->strategy->step_end(d));
     for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
-    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "aborted by request in step %ld", d->step);
+    if (ddp__atomic_load(&d->aborted))
+        return ddp__fail(&d->host.error, DDP_ABORTED, "aborted by request in step %ld", d->step);
     return DDP_OK;
 }
 
@@ -26775,7 +27207,8 @@ int ddp_step_end(ddp_ctx *d)
     if (s == DDP_OK) {
         ddp__account_step(d, ddp_now());
         d->step++;
-        if (!d->plan_final && d->step == d->cfg.profile_steps) s = ddp__plan_measured(d, &d->host.error);
+        if (!d->plan_final && d->step == d->cfg.profile_steps)
+            s = ddp__plan_measured(d, &d->host.error);
         else if (d->measured) s = ddp__drift_step(d, &d->host.error);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -26805,7 +27238,8 @@ static ddp_status ddp__average_everything(ddp_ctx *d)
             if (u->block[b].kind != DDP_BUFFERS) continue;
             p.data = u->block[b].params;
             p.count = u->block[b].count;
-            DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1.0f / (float)d->world, 0, &d->host.error));
+            DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1.0f / (float)d->world, 0,
+                                   &d->host.error));
         }
     }
     return DDP_OK;
@@ -26827,7 +27261,8 @@ int ddp_sync_all(ddp_ctx *d)
 
 static const ddp__hooks *ddp__session_hooks(void)
 {
-    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end};
+    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin,
+                                     ddp_backward_end};
 
     return &table;
 }
@@ -26839,13 +27274,16 @@ static const char *ddp__name_of_layer(void *user, int layer)
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
-static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wire **wire, ddp_error *err)
+static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wire **wire,
+                               ddp_error *err)
 {
     ddp__rendezvous r;
 
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
-            return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with ddp_launch");
+            return ddp__fail(
+                err, DDP_USAGE,
+                "the threads transport needs its ranks in one process: start them with ddp_launch");
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
     memset(&r, 0, sizeof r);
@@ -26903,7 +27341,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     if (d->cfg.net) DDP__TRY(ddp_net_parse(d->cfg.net, &d->rate, &d->delay_s, err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+        if (!d->host.pool)
+            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
     if (d->world == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, listen_fd, &wire, err));
@@ -26923,7 +27362,8 @@ ddp_ctx *ddp__open(const ddp_config *cfg, ddp__hub *hub, int listen_fd, ddp_erro
         ddp__fail(err, DDP_MEMORY, "out of memory for a context");
         return NULL;
     }
-    if (ddp__config_resolve(cfg ? cfg : &zero, &d->cfg, err) || ddp__open_parts(d, hub, listen_fd, err)) {
+    if (ddp__config_resolve(cfg ? cfg : &zero, &d->cfg, err) ||
+        ddp__open_parts(d, hub, listen_fd, err)) {
         ddp_close(d);
         return NULL;
     }
@@ -26971,12 +27411,19 @@ void ddp_close(ddp_ctx *d)
 
 /* ---- registration ---- */
 
-static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b,
+                                   ddp_error *err)
 {
-    if (b->count == 0) return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
-    if (!b->params) return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers, name, b->count);
+    if (b->count == 0)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out",
+                         d->layers, name);
+    if (!b->params)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
+                         d->layers, name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL", d->layers, name);
+        return ddp__fail(err, DDP_ARG,
+                         "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+                         d->layers, name);
     return DDP_OK;
 }
 
@@ -26988,7 +27435,8 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (!u->name || !u->block)
+        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -27007,15 +27455,20 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_add_layer: layer %d is NULL or has blocks without an array",
+                              d->layers);
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
-                              "ddp_set_optimizer or the first hook; register all layers before",
-                              d->layers, layer->name ? layer->name : "unnamed", d->layers);
+        return ddp__ctx_failf(
+            d, DDP_USAGE,
+            "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
+            "ddp_set_optimizer or the first hook; register all layers before",
+            d->layers, layer->name ? layer->name : "unnamed", d->layers);
     if (d->layers == d->room) {
         int room = d->room ? 2 * d->room : 16;
         ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
-        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        if (!grown)
+            return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
         d->unit = grown;
         d->room = room;
     }
@@ -27033,9 +27486,13 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
     if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning rate >= 0 are needed");
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_set_optimizer: an update function, state_per_param >= 0 and a "
+                              "learning rate >= 0 are needed");
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun", o->name ? o->name : "the optimizer");
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_set_optimizer: %s comes too late, training has begun",
+                              o->name ? o->name : "the optimizer");
     d->optimizer = *o;
     if (!d->optimizer.name) d->optimizer.name = "user";
     d->lr = o->lr;
@@ -27056,7 +27513,8 @@ void ddp_set_lr(ddp_ctx *d, float lr)
 
 const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
-    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
+    static const ddp_error none = {DDP_ARG,
+                                   "the context is NULL: ddp_open failed, its error says why"};
 
     return d ? &d->host.error : &none;
 }
@@ -27069,7 +27527,10 @@ void ddp_abort(ddp_ctx *d, const char *why)
 }
 
 const ddp_plan    *ddp_plan_get(const ddp_ctx *d) { return d && d->plan.layers ? &d->plan : NULL; }
-const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
+const ddp_profile *ddp_profile_get(const ddp_ctx *d)
+{
+    return d && d->profile.layers ? &d->profile : NULL;
+}
 /* ==== end sync/session.c ==== */
 
 /* ==== begin sync/launch.c ==== [sync] */
@@ -27082,13 +27543,15 @@ typedef struct ddp__launch {
     ddp__hub *hub;
 } ddp__launch;
 
-static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd, ddp_error *err)
+static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd,
+                                  ddp_error *err)
 {
     ddp_ctx *d = ddp__open(cfg, L->hub, listen_fd, err);
     int code;
 
     if (!d) {
-        if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
+        if (L->hub)
+            ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
         return err->code;
     }
     code = L->fn(d, L->user);
@@ -27097,14 +27560,15 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
         code = (int)d->host.error.code;
     } else if (code) {
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context", d->rank, code,
-                  ddp_status_text((ddp_status)code));
+        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context",
+                  d->rank, code, ddp_status_text((ddp_status)code));
     }
     ddp_close(d);
     return (ddp_status)code;
 }
 
-static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
+static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user,
+                                   ddp_error *err)
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
@@ -27124,7 +27588,8 @@ int ddp_launch(const ddp_config *given, int (*fn)(ddp_ctx *, void *), void *user
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
-    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
+    if (!given || !fn)
+        return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     memset(&env, 0, sizeof env);
     if (!given->no_env) {
         s = ddp__env_read(&env, err);
@@ -27175,7 +27640,8 @@ DDP_LIB void ddp__add_short(ddp__text *t, double v, int decimals);
 /* Heading of column 0..DDP__SUMMARY_COLUMNS-1, and the cell of a run: strategy, step ms, ratio to
  * S-SGD, seconds to the common loss, MB sent per worker, hidden %, final loss. */
 DDP_LIB const char *ddp__summary_heading(int column);
-DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
+DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                               int column);
 
 /* Step time of the run called ssgd over that of r: above 1 = faster. NAN without such a run. */
 DDP_LIB double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r);
@@ -27217,7 +27683,8 @@ extern "C" {
 
 /* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row
  * that is free. 0 when memory is short (*out is then empty). O(n log n + n x rows). */
-DDP_LIB int  ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out);
+DDP_LIB int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end,
+                           ddp__lane *out);
 DDP_LIB void ddp__lane_free(ddp__lane *lane);
 
 /* The window of a run: what it says, or from its first to its last span (0, 0 if there is none). */
@@ -27285,7 +27752,8 @@ extern "C" {
  * by eye; spans carry class "k<kind>" and a <title> with kind, layer, step, ms and MB. At most
  * DDP__SWIM_WORKERS workers are drawn. */
 #define DDP__SWIM_WORKERS 8
-DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s);
+DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                                double scale_s);
 
 #ifdef __cplusplus
 }
@@ -27351,7 +27819,8 @@ const ddp_report_run *ddp__summary_fastest(const ddp_report_data *d)
     int i;
 
     for (i = 0; i < d->run_count; i++)
-        if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms)) best = &d->runs[i];
+        if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms))
+            best = &d->runs[i];
     return best;
 }
 
@@ -27441,7 +27910,8 @@ static int ddp__progress_eta(char *out, size_t room, double s)
     return snprintf(out, room, "%ldh%02ldm", n / 3600, n / 60 % 60);
 }
 
-static void ddp__progress_line(const ddp_progress *p, long done, double loss, char line[DDP__PROGRESS_LINE])
+static void ddp__progress_line(const ddp_progress *p, long done, double loss,
+                               char line[DDP__PROGRESS_LINE])
 {
     char part[6][40], rate[2] = "";
     double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
@@ -27450,7 +27920,8 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss, ch
     memset(part, 0, sizeof part);
     snprintf(part[0], sizeof part[0], "%-11.30s", p->label);
     snprintf(part[1], sizeof part[1], "step %*ld/%ld", digits, done, p->total);
-    if (loss >= -DBL_MAX && loss <= DBL_MAX) snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
+    if (loss >= -DBL_MAX && loss <= DBL_MAX)
+        snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
     snprintf(part[3], sizeof part[3], "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
     if (tokens > 0) {
         if (tokens >= 1e4) rate[0] = 'k';
@@ -27461,7 +27932,8 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss, ch
         memcpy(part[5], "  ETA ", 6);
         ddp__progress_eta(part[5] + 6, sizeof part[5] - 6, (double)(p->total - done) * p->step_s);
     }
-    snprintf(line, DDP__PROGRESS_LINE, "%s%s%s%s%s%s", part[0], part[1], part[2], part[3], part[4], part[5]);
+    snprintf(line, DDP__PROGRESS_LINE, "%s%s%s%s%s%s", part[0], part[1], part[2], part[3], part[4],
+             part[5]);
 }
 
 void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
@@ -27504,7 +27976,8 @@ ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
     ddp__summary_text(&t, d);
     if (t.failed) {
         ddp__text_free(&t);
-        return ddp__fail(err, DDP_MEMORY, "cannot print the table of %d runs: out of memory", d->run_count);
+        return ddp__fail(err, DDP_MEMORY, "cannot print the table of %d runs: out of memory",
+                         d->run_count);
     }
     bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
     why = errno;
@@ -27594,8 +28067,8 @@ ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 
 static void ddp__jsonl_fail(ddp_jsonl *j, int why)
 {
-    ddp__fail(&j->error, DDP_IO, "cannot write %s: %s", j->path ? j->path : "JSON lines to the stream",
-              strerror(why));
+    ddp__fail(&j->error, DDP_IO, "cannot write %s: %s",
+              j->path ? j->path : "JSON lines to the stream", strerror(why));
 }
 
 /* One write(2) per line, so that a reader of the growing file sees whole lines. */
@@ -27743,7 +28216,8 @@ void ddp_jsonl_end(ddp_jsonl *j)
     ddp__text_add(&j->line, "}\n", 2);
     j->depth = 0;
     if (j->line.failed)
-        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", j->path ? j->path : "JSON lines");
+        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory",
+                  j->path ? j->path : "JSON lines");
     else
         ddp__jsonl_put(j);
 }
@@ -27849,13 +28323,15 @@ void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error)
 
 static int ddp__lane_order(const void *pa, const void *pb)
 {
-    const ddp_span *a = &((const ddp__lane_item *)pa)->span, *b = &((const ddp__lane_item *)pb)->span;
+    const ddp_span *a = &((const ddp__lane_item *)pa)->span,
+                   *b = &((const ddp__lane_item *)pb)->span;
 
     if (a->begin_s < b->begin_s || a->begin_s > b->begin_s) return a->begin_s < b->begin_s ? -1 : 1;
     return (a->end_s < b->end_s) - (a->end_s > b->end_s);
 }
 
-int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out)
+int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end,
+                   ddp__lane *out)
 {
     double *row_end;
     int i, row;
@@ -27879,7 +28355,9 @@ int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, dou
     }
     if (out->count) qsort(out->items, (size_t)out->count, sizeof *out->items, ddp__lane_order);
     for (i = 0; i < out->count; i++) {
-        for (row = 0; row < i && row < out->rows && row_end[row] > out->items[i].span.begin_s; row++) {}
+        for (row = 0; row < i && row < out->rows && row_end[row] > out->items[i].span.begin_s;
+             row++) {
+        }
         if (row == out->rows) out->rows++;
         out->items[i].row = row;
         row_end[row] = out->items[i].span.end_s;
@@ -27935,8 +28413,9 @@ static void ddp__perfetto_begin(ddp__perfetto *p)
 static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, const char *name)
 {
     ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":", what,
-                   p->pid, tid);
+    ddp__text_addf(
+        &p->text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":", what,
+        p->pid, tid);
     ddp__json_string(&p->text, name);
     ddp__text_addf(&p->text, "}}");
 }
@@ -27944,8 +28423,10 @@ static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, con
 static void ddp__perfetto_sort(ddp__perfetto *p, const char *what, long tid, long index)
 {
     ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"sort_index\":%ld}}", what,
-                   p->pid, tid, index);
+    ddp__text_addf(
+        &p->text,
+        "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"sort_index\":%ld}}",
+        what, p->pid, tid, index);
 }
 
 /* Whole nanoseconds as microseconds, so that ends and begins that are equal stay equal. */
@@ -27956,11 +28437,13 @@ static void ddp__perfetto_us(ddp__text *t, long long ns)
 
 static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 {
-    long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
+    long long begin = llround((s->begin_s - p->origin) * 1e9),
+              end = llround((s->end_s - p->origin) * 1e9);
     const char *name = ddp_span_kind_name(s->kind);
 
     ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
+    ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid,
+                   tid, name);
     ddp__perfetto_us(&p->text, begin);
     ddp__text_addf(&p->text, ",\"dur\":");
     ddp__perfetto_us(&p->text, end - begin);
@@ -27969,12 +28452,14 @@ static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
         ddp__json_string(&p->text, p->data->layers[s->layer].name);
     else
         ddp__json_string(&p->text, name);
-    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}",
+    ddp__text_addf(&p->text,
+                   ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}",
                    name, s->step, s->layer, s->bytes);
 }
 
 /* One lane of a worker, as many threads as it has rows. 0 when memory is short. */
-static int ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds, const char *name)
+static int ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds,
+                              const char *name)
 {
     char numbered[40];
     ddp__lane lane;
@@ -27986,7 +28471,8 @@ static int ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsi
         ddp__perfetto_name(p, "thread_name", p->next_tid + row, numbered);
         ddp__perfetto_sort(p, "thread_sort_index", p->next_tid + row, p->next_tid + row);
     }
-    for (i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
+    for (i = 0; i < lane.count; i++)
+        ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
     p->next_tid += lane.rows;
     ddp__lane_free(&lane);
     return 1;
@@ -28031,7 +28517,8 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
     }
     ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
     if (!ok || p.text.failed)
-        status = ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
+        status =
+            ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
     else
         status = ddp__file_write(path, p.text.data, p.text.size, err);
     ddp__text_free(&p.text);
@@ -28052,7 +28539,13 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
 /* Length of the UTF-8 sequence at s, 0 if it is none or XML forbids the character. */
 static int ddp__xml_length(const unsigned char *s)
 {
-    int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0, i;
+    int n = s[0] < 0x80   ? 1
+            : s[0] < 0xc2 ? 0
+            : s[0] < 0xe0 ? 2
+            : s[0] < 0xf0 ? 3
+            : s[0] < 0xf5 ? 4
+                          : 0,
+        i;
 
     for (i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
@@ -28122,7 +28615,8 @@ static double ddp__axes_y(const ddp__axes *a, double y)
 {
     double v = a->log_y ? log10(y) : y;
 
-    return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_H - DDP__CHART_TOP - DDP__CHART_BOTTOM);
+    return DDP__CHART_TOP +
+           (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_H - DDP__CHART_TOP - DDP__CHART_BOTTOM);
 }
 
 /* Is point i of s on the chart? */
@@ -28160,7 +28654,8 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 }
 
 /* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
-static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
+static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent,
+                            int decimals)
 {
     double at = ddp__axes_y(a, y);
 
@@ -28195,7 +28690,8 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
         }
     } else {
         step = ddp__tick_step(a->y1 - a->y0, 6, &decimals);
-        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1) ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
+        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1)
+            ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
     }
     step = ddp__tick_step(a->x1, 6, &decimals);
     for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
@@ -28207,8 +28703,8 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
         ddp__add_short(t, v * step, decimals);
         ddp__text_addf(t, "</text>");
     }
-    ddp__text_addf(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>", DDP__CHART_LEFT, DDP__CHART_TOP, bottom,
-                   DDP__CHART_W - DDP__CHART_RIGHT);
+    ddp__text_addf(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>", DDP__CHART_LEFT, DDP__CHART_TOP,
+                   bottom, DDP__CHART_W - DDP__CHART_RIGHT);
     ddp__text_addf(t, "<text class=\"mid label\" x=\"%d\" y=\"%d\">",
                    (DDP__CHART_LEFT + DDP__CHART_W - DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6);
     ddp__add_escaped(t, c->x_label);
@@ -28226,7 +28722,8 @@ static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s,
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
         if (points == 1) {
-            ddp__text_addf(t, "<path class=\"%s s%d\" d=\"M", s->faint ? "faint" : "line", s->style);
+            ddp__text_addf(t, "<path class=\"%s s%d\" d=\"M", s->faint ? "faint" : "line",
+                           s->style);
         } else {
             ddp__text_addf(t, "L");
         }
@@ -28265,7 +28762,8 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
-        ddp__text_addf(t, "<path class=\"line s%d\" d=\"M%d ", s->style, DDP__CHART_W - DDP__CHART_RIGHT + 8);
+        ddp__text_addf(t, "<path class=\"line s%d\" d=\"M%d ", s->style,
+                       DDP__CHART_W - DDP__CHART_RIGHT + 8);
         ddp__add_short(t, y, 1);
         ddp__text_addf(t, "h18\"/><text class=\"name s%d\" x=\"%d\" y=\"", s->style,
                        DDP__CHART_W - DDP__CHART_RIGHT + 31);
@@ -28317,7 +28815,10 @@ typedef struct ddp__swim {
     double begin, end, per_s; /* window, and units of the drawing per second */
 } ddp__swim;
 
-static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
+static double ddp__swim_x(const ddp__swim *m, double s)
+{
+    return DDP__SWIM_LEFT + (s - m->begin) * m->per_s;
+}
 
 static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_span *s)
 {
@@ -28339,8 +28840,8 @@ static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_sp
     ddp__text_addf(t, "</title>");
 }
 
-static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m, const ddp__lane *lane,
-                           double top, double height)
+static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m,
+                           const ddp__lane *lane, double top, double height)
 {
     double row_h = height / lane->rows;
     int i;
@@ -28405,7 +28906,8 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
     }
 }
 
-void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s)
+void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                        double scale_s)
 {
     int workers = r->worker_count < DDP__SWIM_WORKERS ? r->worker_count : DDP__SWIM_WORKERS, w;
     int bottom = DDP__SWIM_TOP + 2 + workers * DDP__SWIM_WORKER;
@@ -28429,8 +28931,8 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
             return;
         }
         if (w == 0) ddp__swim_steps(t, &m, &compute, bottom);
-        ddp__text_addf(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8,
-                       top + 17, w);
+        ddp__text_addf(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>",
+                       DDP__SWIM_LEFT - 8, top + 17, w);
         ddp__swim_lane(t, d, &m, &compute, top, DDP__SWIM_COMPUTE);
         ddp__lane_free(&compute);
         if (!ddp__lane_make(&r->workers[w], DDP__LANE_COMM, m.begin, m.end, &comm)) {
@@ -28442,7 +28944,8 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
     }
     ddp__text_addf(t, "</svg>\n");
     if (workers < r->worker_count)
-        ddp__text_addf(t, "<p class=\"note\">The first %d of %d workers.</p>\n", workers, r->worker_count);
+        ddp__text_addf(t, "<p class=\"note\">The first %d of %d workers.</p>\n", workers,
+                       r->worker_count);
 }
 /* ==== end report/swimlanes.c ==== */
 
@@ -28451,21 +28954,32 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
 static const char ddp__html_head[] =
     "<style>\n"
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
+    ":root{color-scheme:light "
+    "dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
     "--k0:#8cc9ee;--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;"
-    "--s0:#0072b2;--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}\n"
-    "@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--soft:#1d2327;"
+    "--s0:#0072b2;--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--"
+    "s7:#8a7a00}\n"
+    "@media "
+    "(prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--"
+    "soft:#1d2327;"
     "--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;"
-    "--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\n"
-    "body{margin:0 auto;padding:28px 24px 48px;max-width:1120px;background:var(--bg);color:var(--fg);"
+    "--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--"
+    "s7:#cdbb3a}}\n"
+    "body{margin:0 auto;padding:28px 24px "
+    "48px;max-width:1120px;background:var(--bg);color:var(--fg);"
     "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
     "h1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{font-size:18px;margin:36px 0 8px}"
-    "h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 span,.note,dt{color:var(--dim);font-weight:400}\n"
-    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;grid-template-columns:max-content 1fr;gap:1px 16px;margin:0;"
+    "h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 "
+    "span,.note,dt{color:var(--dim);font-weight:400}\n"
+    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;grid-template-columns:max-content "
+    "1fr;gap:1px 16px;margin:0;"
     "font-size:14px}dd{margin:0;overflow-wrap:anywhere}dd code{font-size:13px}\n"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}"
-    "th,td{padding:4px 14px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}"
-    "th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-left:6px}"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:"
+    "tabular-nums}"
+    "th,td{padding:4px 14px;text-align:right;border-bottom:1px solid "
+    "var(--rule);white-space:nowrap}"
+    "th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-"
+    "left:6px}"
     "tr.best td{font-weight:600;background:var(--soft)}\n"
     "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);"
     "font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}"
@@ -28473,16 +28987,23 @@ static const char ddp__html_head[] =
     ".axis,.step{stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}"
     "@media (max-width:480px){.charts{grid-template-columns:1fr}}"
-    ".charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg .name{font-size:12px;font-weight:600;fill:var(--c)}\n"
-    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{stroke-width:1;"
-    "stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}"
-    ".line.s4{stroke-dasharray:9 3 2 3}.line.s5{stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}"
+    ".charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg "
+    ".name{font-size:12px;font-weight:600;fill:var(--c)}\n"
+    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{stroke-"
+    "width:1;"
+    "stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 "
+    "3}.line.s3{stroke-dasharray:2 2.5}"
+    ".line.s4{stroke-dasharray:9 3 2 3}.line.s5{stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 "
+    "3}"
     ".line.s7{stroke-dasharray:12 4}\n"
-    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}"
+    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{"
+    "--c:var(--s5)}"
     ".s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
-    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{--c:var(--k5)}"
+    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{"
+    "--c:var(--k5)}"
     ".k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n"
-    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;height:11px;"
+    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key "
+    "i{display:inline-block;width:13px;height:11px;"
     "margin:0 5px 0 14px;background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n"
     "</style>\n";
 
@@ -28522,7 +29043,8 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     if (d->run_count < 1) return;
     memset(&cell, 0, sizeof cell);
     ddp__text_addf(t, "<h2>Summary</h2>\n<div class=\"scroll\"><table>\n<tr>");
-    for (c = 0; c < DDP__SUMMARY_COLUMNS; c++) ddp__text_addf(t, "<th>%s</th>", ddp__summary_heading(c));
+    for (c = 0; c < DDP__SUMMARY_COLUMNS; c++)
+        ddp__text_addf(t, "<th>%s</th>", ddp__summary_heading(c));
     ddp__text_addf(t, "</tr>\n");
     for (i = 0; i < d->run_count; i++) {
         ddp__text_addf(t, &d->runs[i] == best ? "<tr class=\"best\">" : "<tr>");
@@ -28537,9 +29059,10 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     }
     if (cell.failed) t->failed = 1;
     ddp__text_free(&cell);
-    ddp__text_addf(t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> "
-                      "bytes. Hidden: the share of the communication time during which the worker "
-                      "computes.");
+    ddp__text_addf(t,
+                   "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> "
+                   "bytes. Hidden: the share of the communication time during which the worker "
+                   "computes.");
     if (fabs(d->target_loss) <= DBL_MAX && d->target_loss > 0) {
         ddp__text_addf(t, " s to loss: seconds until the loss is ");
         ddp__add_short(t, d->target_loss, 4);
@@ -28581,12 +29104,13 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
         }
     }
     if (!(scale > 0)) return;
-    ddp__text_addf(t, "<h2>Who does what, when</h2>\n"
-                      "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward"
-                      "<i class=\"k2\"></i>update<i class=\"k3\"></i>waiting"
-                      "<i class=\"k4\"></i>communication%s%s</p>\n"
-                      "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. "
-                      "All pictures have the same time scale.</p>\n",
+    ddp__text_addf(t,
+                   "<h2>Who does what, when</h2>\n"
+                   "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward"
+                   "<i class=\"k2\"></i>update<i class=\"k3\"></i>waiting"
+                   "<i class=\"k4\"></i>communication%s%s</p>\n"
+                   "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. "
+                   "All pictures have the same time scale.</p>\n",
                    any_fill ? "<i class=\"k5\"></i>bubble filling" : "",
                    any_peer ? "<i class=\"k6\"></i>waiting for a peer" : "");
     for (i = 0; i < d->run_count; i++) {
@@ -28639,11 +29163,13 @@ static int ddp__html_smooth_over(const ddp_report_data *d)
 {
     int i, most = 0;
 
-    for (i = 0; i < d->run_count; i++) most = d->runs[i].step_count > most ? d->runs[i].step_count : most;
+    for (i = 0; i < d->run_count; i++)
+        most = d->runs[i].step_count > most ? d->runs[i].step_count : most;
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
 }
 
-static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading, ddp__curve what)
+static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading,
+                            ddp__curve what)
 {
     int over = what == DDP__CURVE_DIVERGENCE ? 1 : ddp__html_smooth_over(d), i, j, count = 0;
     size_t total = 0;
@@ -28719,12 +29245,14 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         ddp__html_chart(t, d, "Loss against bytes sent", DDP__CURVE_BYTES);
     }
     if (divergence)
-        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
+        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged",
+                        DDP__CURVE_DIVERGENCE);
     ddp__text_addf(t, "</div>\n");
 }
 
 /* The step of the period that averages a layer, then those that fill bubbles with it: "2 (+4)". */
-static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
+static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                                int layer)
 {
     int h, count = 0;
 
@@ -28740,8 +29268,9 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
     int i, l;
 
     if (d->layer_count < 1) return;
-    ddp__text_addf(t, "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
-                      "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
+    ddp__text_addf(t,
+                   "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
+                   "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
     for (i = 0; i < d->run_count; i++) {
         if (!d->runs[i].step_of || d->runs[i].period < 1) continue;
         ddp__text_addf(t, "<th>");
@@ -28771,9 +29300,11 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
         ddp__add_fixed(t, layer->comm_s * 1e3, 3);
         ddp__text_addf(t, "</td>");
         for (i = 0; i < d->run_count; i++)
-            if (d->runs[i].step_of && d->runs[i].period > 0) ddp__html_plan_cell(t, d, &d->runs[i], l);
+            if (d->runs[i].step_of && d->runs[i].period > 0)
+                ddp__html_plan_cell(t, d, &d->runs[i], l);
         for (i = 0; i < d->run_count; i++)
-            if (d->runs[i].layer_divergence) ddp__text_addf(t, "<td>%.2e</td>", d->runs[i].layer_divergence[l]);
+            if (d->runs[i].layer_divergence)
+                ddp__text_addf(t, "<td>%.2e</td>", d->runs[i].layer_divergence[l]);
         ddp__text_addf(t, "</tr>\n");
     }
     ddp__text_addf(t, "</table></div>\n<p class=\"note\">Steps of the period count from 0; "
@@ -28786,9 +29317,10 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 
     for (i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
     if (!any) return;
-    ddp__text_addf(t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
-                      "<tr><th>strategy</th><th>step ms predicted</th><th>measured</th><th>difference</th>"
-                      "<th>hidden %% predicted</th><th>measured</th></tr>\n");
+    ddp__text_addf(
+        t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
+           "<tr><th>strategy</th><th>step ms predicted</th><th>measured</th><th>difference</th>"
+           "<th>hidden %% predicted</th><th>measured</th></tr>\n");
     for (i = 0; i < d->run_count; i++) {
         const ddp_report_run *r = &d->runs[i];
         double off = (r->step_ms / r->predicted_step_ms - 1) * 100;
@@ -28817,8 +29349,9 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__text t;
 
     memset(&t, 0, sizeof t);
-    ddp__text_addf(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>");
+    ddp__text_addf(
+        &t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>");
     ddp__add_escaped(&t, d->title ? d->title : "dreamddp report");
     ddp__text_addf(&t, "</title>\n%s</head>\n<body>\n", ddp__html_head);
     ddp__html_facts(&t, d);
@@ -28829,7 +29362,8 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__html_prediction(&t, d);
     ddp__text_addf(&t, "</body>\n</html>\n");
     if (t.failed)
-        status = ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
+        status =
+            ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
     else
         status = ddp__file_write(path, t.data, t.size, err);
     ddp__text_free(&t);

@@ -74,7 +74,8 @@ static int bench_slowest(ddp_ctx *d, float *ms, size_t iters)
     return bad;
 }
 
-static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const float *ms, const float *x, size_t n)
+static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const float *ms,
+                        const float *x, size_t n)
 {
     size_t iters = (size_t)b->iters;
     double median = ((double)ms[iters / 2] + (double)ms[(iters - 1) / 2]) / 2;
@@ -150,21 +151,28 @@ int main(int argc, char **argv)
         {"--ranks", CLI_COUNT, &ranks, "N", "ranks in all [4]"},
         {"--bytes", CLI_COUNT, &b.bytes, "B", "size of the array, a multiple of 4 [16777216]"},
         {"--iters", CLI_COUNT, &b.iters, "N", "timed iterations, after two of warm-up [20]"},
-        {"--net", CLI_TEXT, &net, "RATE,DELAY", "shape each rank's uplink and downlink, e.g. 100mbit,20ms"},
-        {"--deterministic", CLI_FLAG, &deterministic, "", "sums in rank order: equal bits on every transport"},
+        {"--net", CLI_TEXT, &net, "RATE,DELAY",
+         "shape each rank's uplink and downlink, e.g. 100mbit,20ms"},
+        {"--deterministic", CLI_FLAG, &deterministic, "",
+         "sums in rank order: equal bits on every transport"},
         {"--rank", CLI_COUNT, &rank, "R", "be one rank; the others are started elsewhere"},
         {"--addr", CLI_TEXT, &addr, "HOST:PORT", "where rank 0 listens; with --rank"},
-        {"--insecure", CLI_FLAG, &insecure, "", "allow addresses beyond this machine, without encryption"},
+        {"--insecure", CLI_FLAG, &insecure, "",
+         "allow addresses beyond this machine, without encryption"},
     };
     ddp_config cfg;
     ddp_error err;
 
-    code = cli_parse(argc, argv, "Times ddp_all_reduce and prints one JSON object.", table, (int)(sizeof table / sizeof table[0]));
+    code = cli_parse(argc, argv, "Times ddp_all_reduce and prints one JSON object.", table,
+                     (int)(sizeof table / sizeof table[0]));
     if (code >= 0) return code;
-    if (strcmp(transport, "tcp") && strcmp(transport, "threads")) return bench_usage("--transport must be tcp or threads");
-    if (b.bytes < 4 || b.bytes % 4 || b.iters < 1) return bench_usage("--bytes must be a multiple of 4 above 0, and --iters at least 1");
+    if (strcmp(transport, "tcp") && strcmp(transport, "threads"))
+        return bench_usage("--transport must be tcp or threads");
+    if (b.bytes < 4 || b.bytes % 4 || b.iters < 1)
+        return bench_usage("--bytes must be a multiple of 4 above 0, and --iters at least 1");
     if (ranks < 2 || ranks > 256) return bench_usage("--ranks must be 2 to 256");
-    if ((rank >= 0) != (addr != NULL)) return bench_usage("--rank R and --addr HOST:PORT belong together");
+    if ((rank >= 0) != (addr != NULL))
+        return bench_usage("--rank R and --addr HOST:PORT belong together");
     b.alone = rank >= 0;
     memset(&cfg, 0, sizeof cfg);
     cfg.transport = strcmp(transport, "tcp") ? DDP_THREADS : DDP_TCP;

@@ -23,7 +23,8 @@ static void cli_help(const char *program, const char *about, const cli_option *t
         printf("  %s %-*s %s\n", table[i].name, 26 - (int)strlen(table[i].name), table[i].value,
                table[i].help);
     printf("  --help                      this text\n\n"
-           "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, SIGTERM)\n");
+           "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, "
+           "SIGTERM)\n");
 }
 
 /* The known option that shares most leading characters with a mistyped one, at least half of its
@@ -84,8 +85,9 @@ static int cli_parse(int argc, char **argv, const char *about, const cli_option 
         for (k = 0; k < count && strcmp(argv[i], table[k].name); k++) {}
         if (k == count) {
             const char *nearest = cli_nearest(argv[i], table, count);
-            fprintf(stderr, "%s: unknown option %s; %s%s%s--help lists them all\n", program, argv[i],
-                    nearest ? "did you mean " : "", nearest ? nearest : "", nearest ? "? " : "");
+            fprintf(stderr, "%s: unknown option %s; %s%s%s--help lists them all\n", program,
+                    argv[i], nearest ? "did you mean " : "", nearest ? nearest : "",
+                    nearest ? "? " : "");
             return 2;
         }
         if (table[k].kind == CLI_FLAG) {
@@ -93,7 +95,8 @@ static int cli_parse(int argc, char **argv, const char *about, const cli_option 
             continue;
         }
         if (++i == argc) {
-            fprintf(stderr, "%s: %s needs a value: %s %s\n", program, table[k].name, table[k].name, table[k].value);
+            fprintf(stderr, "%s: %s needs a value: %s %s\n", program, table[k].name, table[k].name,
+                    table[k].value);
             return 2;
         }
         if (!cli_store(program, &table[k], argv[i])) return 2;

@@ -45,7 +45,8 @@ int main(int argc, char **argv)
     (void)cli_catch_interrupt; /* Ctrl-C just ends the planner: it leaves nothing half written */
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
         printf("usage: plan SUBCOMMAND [options]\n");
-        for (i = 0; i < SUBCOMMANDS; i++) printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
+        for (i = 0; i < SUBCOMMANDS; i++)
+            printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
         printf("plan SUBCOMMAND --help explains one\n");
         return 0;
     }

@@ -66,8 +66,8 @@ static int plan_output_open(plan_output *o, const char *program)
 
 /* Prints the lines and writes the files (NULL: none), nothing of it after a failure. Returns the
  * exit code. */
-static int plan_output_close(plan_output *o, const char *program, ddp_status status, const char *json,
-                             const char *svg)
+static int plan_output_close(plan_output *o, const char *program, ddp_status status,
+                             const char *json, const char *svg)
 {
     int bad = fclose(o->line), code = 0;
 

@@ -80,10 +80,15 @@ static void fence_svg_row(FILE *f, const fence_plans *v, const ddp_fence_plan *p
         fprintf(f, "</text>");
     }
     if (s) {
-        double from = (double)FENCE_TAPE * s->first / p->ops, to = (double)FENCE_TAPE * s->end / p->ops;
-        fprintf(f, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"hsl(%d,60%%,55%%)\"/>",
-                (double)FENCE_LEFT + from, y + 1, to - from < 0.8 ? 0.8 : to - from, high - 2, hue);
-        fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"hsl(%d,60%%,55%%)\"/>",
+        double from = (double)FENCE_TAPE * s->first / p->ops,
+               to = (double)FENCE_TAPE * s->end / p->ops;
+        fprintf(
+            f,
+            "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"hsl(%d,60%%,55%%)\"/>",
+            (double)FENCE_LEFT + from, y + 1, to - from < 0.8 ? 0.8 : to - from, high - 2, hue);
+        fprintf(f,
+                "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" "
+                "fill=\"hsl(%d,60%%,55%%)\"/>",
                 bars, y + 1, fence_x(c, least, most), high / 2.0 - 1, hue);
         fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"/>", bars,
                 y + high / 2.0, fence_x(r, least, most), high / 2.0 - 1,
@@ -122,9 +127,11 @@ static void fence_svg_axes(FILE *f, const ddp_fence_plan *p, double y, double bo
                    "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">%s</text>\n",
                 bars + fence_x(s, least, most), bars + fence_x(s, least, most), y, bottom,
                 bars + fence_x(s, least, most), bottom + 12, fence_decade(s, t, sizeof t));
-    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">operator of the "
-               "list</text><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">seconds "
-               "per micro-batch</text>\n", (double)FENCE_LEFT + (double)FENCE_TAPE / 2.0, bottom + 26,
+    fprintf(f,
+            "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">operator of the "
+            "list</text><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">seconds "
+            "per micro-batch</text>\n",
+            (double)FENCE_LEFT + (double)FENCE_TAPE / 2.0, bottom + 26,
             bars + (double)FENCE_BARS / 2.0, bottom + 26);
 }
 
@@ -135,9 +142,11 @@ static void fence_svg_panel(FILE *f, const fence_plans *v, int which, double y, 
     int k, j, high = fence_row_height(p->devices);
     char t[2][32];
 
-    fprintf(f, "<text x=\"12\" y=\"%.1f\"><tspan font-weight=\"bold\">%s%s</tspan>: latency %s, "
-               "iteration %s, %.3g samples/s; %d of %d devices at work</text>\n",
-            y + 24, ddp_fence_solver_name(p->solver), v->idle[which] ? ", idle devices allowed" : "",
+    fprintf(f,
+            "<text x=\"12\" y=\"%.1f\"><tspan font-weight=\"bold\">%s%s</tspan>: latency %s, "
+            "iteration %s, %.3g samples/s; %d of %d devices at work</text>\n",
+            y + 24, ddp_fence_solver_name(p->solver),
+            v->idle[which] ? ", idle devices allowed" : "",
             plan_time(p->work.latency_s, t[0], sizeof t[0]),
             plan_time(p->work.pipeline_s, t[1], sizeof t[1]), p->work.throughput, p->segments,
             p->devices);
@@ -145,7 +154,8 @@ static void fence_svg_panel(FILE *f, const fence_plans *v, int which, double y, 
     fence_svg_axes(f, p, y, y + high * p->devices, least, most);
     for (k = 0; k < p->devices; k++, y += high) {
         for (j = 0; j < p->segments && p->segment[j].device != p->order[k]; j++) {}
-        fence_svg_row(f, v, p, p->order[k], j < p->segments ? &p->segment[j] : NULL, y, least, most);
+        fence_svg_row(f, v, p, p->order[k], j < p->segments ? &p->segment[j] : NULL, y, least,
+                      most);
     }
 }
 
@@ -178,12 +188,13 @@ static void fence_svg(FILE *f, const fence_plans *v)
             "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">",
             FENCE_WIDTH, height, FENCE_WIDTH, height);
     plan_xml(f, v->what);
-    fprintf(f, ": %d operators over %d devices, %ld micro-batch%s</text>\n"
-               "<text x=\"12\" y=\"44\" class=\"small\">Rows: devices in pipeline order; a colour is "
-               "a cluster of near devices (Louvain). Left: the operators that a device runs.</text>\n"
-               "<text x=\"12\" y=\"60\" class=\"small\">Right, logarithmic: what it computes "
-               "(coloured) and receives (grey; red from a tenth of the latency on), forward and "
-               "backward.</text>\n",
+    fprintf(f,
+            ": %d operators over %d devices, %ld micro-batch%s</text>\n"
+            "<text x=\"12\" y=\"44\" class=\"small\">Rows: devices in pipeline order; a colour is "
+            "a cluster of near devices (Louvain). Left: the operators that a device runs.</text>\n"
+            "<text x=\"12\" y=\"60\" class=\"small\">Right, logarithmic: what it computes "
+            "(coloured) and receives (grey; red from a tenth of the latency on), forward and "
+            "backward.</text>\n",
             v->list->count, v->net->devices, v->microbatches, v->microbatches == 1 ? "" : "es");
     for (i = 0; i < v->count; i++) {
         fence_svg_panel(f, v, i, y, least, most);
@@ -229,8 +240,9 @@ static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int se
 
     seconds = ddp_now() - start;
     if (status != DDP_OK) {
-        int remark = series && (baseline || !o->allow_idle) &&
-                     (status == DDP_FAILED || (status == DDP_ARG && v->list->count < v->net->devices));
+        int remark =
+            series && (baseline || !o->allow_idle) &&
+            (status == DDP_FAILED || (status == DDP_ARG && v->list->count < v->net->devices));
         fprintf(stderr, "plan fence: %s%s\n", err.msg, remark ? " (left out)" : "");
         return remark ? DDP_OK : status;
     }
@@ -276,17 +288,21 @@ static long fence_batch(const fence_arguments *a)
 static int plan_fence(int argc, char **argv)
 {
     static const char about[] =
-        "Which device runs which operators of a model (FusionLLM's OP-Fence)? A graph is a JSON list\n"
-        "of {name, args, flops, output_bytes, param_bytes} in topological order, per micro-batch; a\n"
+        "Which device runs which operators of a model (FusionLLM's OP-Fence)? A graph is a JSON "
+        "list\n"
+        "of {name, args, flops, output_bytes, param_bytes} in topological order, per micro-batch; "
+        "a\n"
         "network has groups, delay_ms, bandwidth_gbps, tflops and memory_gb.";
     fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, 1, 0, 0, 0, 0};
     const cli_option table[] = {
-        {"--model", CLI_TEXT, &a.model, "NAME", "gpt2-xl, resnet18, resnet101, ... (a wrong name lists them)"},
+        {"--model", CLI_TEXT, &a.model, "NAME",
+         "gpt2-xl, resnet18, resnet101, ... (a wrong name lists them)"},
         {"--graph", CLI_TEXT, &a.graph, "G.json", "a graph of your own instead"},
         {"--network", CLI_TEXT, &a.network, "NET.json", "the devices and their links"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "a variant that the network's file holds"},
         {"--microbatches", CLI_COUNT, &a.microbatches, "N", "micro-batches of an iteration (1)"},
-        {"--batch", CLI_COUNT, &a.batch, "N", "samples of a micro-batch (the model's usual number; 1)"},
+        {"--batch", CLI_COUNT, &a.batch, "N",
+         "samples of a micro-batch (the model's usual number; 1)"},
         {"--solver", CLI_TEXT, &a.solver, "NAME", "fence (default), equal_ops, equal_flops or all"},
         {"--allow-idle", CLI_FLAG, &a.allow_idle, "", "fence may leave devices without operators"},
         {"--no-memory", CLI_FLAG, &a.no_memory, "", "the devices' memory is no limit"},
@@ -307,7 +323,8 @@ static int plan_fence(int argc, char **argv)
     memset(&v, 0, sizeof v);
     memset(&list, 0, sizeof list);
     memset(&net, 0, sizeof net);
-    if (!a.model == !a.graph) return plan_usage("plan fence", "one of --model NAME and --graph %s is needed", "FILE");
+    if (!a.model == !a.graph)
+        return plan_usage("plan fence", "one of --model NAME and --graph %s is needed", "FILE");
     if (!a.network) return plan_usage("plan fence", "--network %s is needed", "FILE");
     if (a.microbatches < 1 || a.microbatches > 1000000)
         return plan_usage("plan fence", "--microbatches %s must be from 1 to 1000000", "N");

@@ -90,12 +90,16 @@ static int knapsack_form(const knapsack_arguments *a)
     if (!a->capacity && isnan(a->deadline))
         return plan_usage("plan knapsack", "%s is needed", "--capacity A[,B] or --deadline D");
     if (a->capacity && (a->ready || !isnan(a->deadline) || !isnan(a->mu) || a->links >= 0))
-        return plan_usage("plan knapsack", "--capacity stands without %s", "--ready, --deadline, --mu, --links");
+        return plan_usage("plan knapsack", "--capacity stands without %s",
+                          "--ready, --deadline, --mu, --links");
     if (a->capacity) return -1;
-    if (a->links == 0 || a->links > 2) return plan_usage("plan knapsack", "%s is 1 or 2", "--links");
-    if (a->links == 2 && isnan(a->mu)) return plan_usage("plan knapsack", "--links 2 needs %s", "--mu X");
+    if (a->links == 0 || a->links > 2)
+        return plan_usage("plan knapsack", "%s is 1 or 2", "--links");
+    if (a->links == 2 && isnan(a->mu))
+        return plan_usage("plan knapsack", "--links 2 needs %s", "--mu X");
     if (a->mu < 1)
-        return plan_usage("plan knapsack", "%s is time on the slow link over the fast one, at least 1", "--mu");
+        return plan_usage("plan knapsack",
+                          "%s is time on the slow link over the fast one, at least 1", "--mu");
     return -1;
 }
 

@@ -27,8 +27,8 @@ typedef struct partial_picture {
 enum { PARTIAL_LANE = 16, PARTIAL_PITCH = 54, PARTIAL_TOP = 64 };
 static const double partial_left = 96, partial_width = 1000;
 
-static void partial_svg_box(const partial_picture *v, int l, const char *what, double from, double to, int y,
-                    int pale)
+static void partial_svg_box(const partial_picture *v, int l, const char *what, double from,
+                            double to, int y, int pale)
 {
     char own[32], t[2][32];
     double w = (to - from) * v->scale;
@@ -37,9 +37,9 @@ static void partial_svg_box(const partial_picture *v, int l, const char *what, d
     fprintf(v->f,
             "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" "
             "fill=\"hsl(%d,%d%%,%d%%)\"%s><title>%s ",
-            partial_left + from * v->scale, y, w < 0.3 ? 0.3 : w, PARTIAL_LANE, partial_hue(l, v->p->layers),
-            pale ? 45 : 62, pale ? 84 : 58, w > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\"" : "",
-            what);
+            partial_left + from * v->scale, y, w < 0.3 ? 0.3 : w, PARTIAL_LANE,
+            partial_hue(l, v->p->layers), pale ? 45 : 62, pale ? 84 : 58,
+            w > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\"" : "", what);
     plan_xml(v->f, partial_layer_name(v->p, l, own, sizeof own));
     fprintf(v->f, ", %s, from %s</title></rect>\n", plan_time(to - from, t[0], sizeof t[0]),
             plan_time(from, t[1], sizeof t[1]));
@@ -53,22 +53,23 @@ static void partial_svg_step(const partial_picture *v, int h, int y)
     char t[32];
     int l;
 
-    fprintf(v->f, "<text x=\"%.0f\" y=\"%d\" text-anchor=\"end\">step %d</text>\n", partial_left - 12,
-            y + PARTIAL_LANE + 4, h);
+    fprintf(v->f, "<text x=\"%.0f\" y=\"%d\" text-anchor=\"end\">step %d</text>\n",
+            partial_left - 12, y + PARTIAL_LANE + 4, h);
     for (l = p->layers - 1; l >= 0; l--) {
         int filled = v->plan->fill[(size_t)h * (size_t)p->layers + (size_t)l];
         partial_svg_box(v, l, "backward of", now, now + p->backward_s[l], y, 0);
         now += p->backward_s[l];
         if ((v->plan->step_of[l] != h && !filled) || p->comm_s[l] <= 0) continue;
         if (link < now) link = now;
-        partial_svg_box(v, l, filled ? "filled:" : "averaging", link, link + p->comm_s[l], y + PARTIAL_LANE + 3,
-                filled);
+        partial_svg_box(v, l, filled ? "filled:" : "averaging", link, link + p->comm_s[l],
+                        y + PARTIAL_LANE + 3, filled);
         link += p->comm_s[l];
         end = link + p->alpha_s;
     }
     if (end > now)
         fprintf(v->f, "<text x=\"%.1f\" y=\"%d\" class=\"late\">+%s</text>\n",
-                partial_left + end * v->scale + 5, y + 2 * PARTIAL_LANE, plan_time(end - now, t, sizeof t));
+                partial_left + end * v->scale + 5, y + 2 * PARTIAL_LANE,
+                plan_time(end - now, t, sizeof t));
 }
 
 static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *plan)
@@ -106,7 +107,8 @@ static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *pla
     fprintf(f,
             "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#222\" "
             "stroke-dasharray=\"4 3\"/>\n",
-            partial_left + back * v.scale, partial_left + back * v.scale, PARTIAL_TOP - 8, height - 34);
+            partial_left + back * v.scale, partial_left + back * v.scale, PARTIAL_TOP - 8,
+            height - 34);
     fprintf(f,
             "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"small\">%s</text>\n</svg>\n",
             partial_left + back * v.scale, height - 18, plan_time(back, t[0], sizeof t[0]));
@@ -139,7 +141,8 @@ static void partial_json(FILE *f, const ddp_plan *plan, double seconds, int even
             "\"lower_bound_s\": %s, ",
             event ? "\"event\": \"plan\", " : "", ddp_solver_name(plan->solver),
             ddp_cost_name(plan->cost), plan->layers, plan->period,
-            plan_exact(plan->objective_s, t[0], sizeof t[0]), plan_exact(plan->exposed_s, t[1], sizeof t[1]),
+            plan_exact(plan->objective_s, t[0], sizeof t[0]),
+            plan_exact(plan->exposed_s, t[1], sizeof t[1]),
             plan_exact(plan->lower_bound_s, t[2], sizeof t[2]));
     partial_json_sets(f, "sets", plan, 0);
     partial_json_sets(f, "fill", plan, 1);
@@ -147,8 +150,8 @@ static void partial_json(FILE *f, const ddp_plan *plan, double seconds, int even
 }
 
 /* Solves with one solver and prints it; in a series a solver that cannot is a remark. */
-static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o, int series, FILE *line,
-                        FILE *json, ddp_plan *best)
+static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o, int series,
+                                FILE *line, FILE *json, ddp_plan *best)
 {
     ddp_plan plan;
     ddp_error err;
@@ -229,7 +232,8 @@ static int plan_partial(int argc, char **argv)
     if (!a.profile) return plan_usage("plan partial", "--profile %s is needed", "FILE");
     if (a.period < 1 || a.period > 1000000)
         return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
-    if (a.net && a.workers < 2) return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");
+    if (a.net && a.workers < 2)
+        return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");
     o.period = (int)a.period;
     status = ddp_cost_named(a.cost, &o.cost, &err);
     if (status == DDP_OK) status = ddp_fill_named(a.fill, &o.fill, &err);

@@ -262,17 +262,23 @@ static int timeline_check(timeline_arguments *a)
         return plan_usage("plan timeline", "%s needs --workers N, at least 2", "--net");
     for (i = 0; i < 6; i++)
         if (value[i] < 0 || (i > 0 && value[i] <= 0))
-            return plan_usage("plan timeline", i ? "%s must be positive" : "%s must not be negative", name[i]);
+            return plan_usage("plan timeline",
+                              i ? "%s must be positive" : "%s must not be negative", name[i]);
     if (a->mu < 1)
-        return plan_usage("plan timeline", "%s is time on the slow link over the fast one, at least 1", "--mu");
+        return plan_usage("plan timeline",
+                          "%s is time on the slow link over the fast one, at least 1", "--mu");
     if (a->links < 0) a->links = isnan(a->mu) ? 1 : 2;
     if (a->links < 1 || a->links > 2) return plan_usage("plan timeline", "%s is 1 or 2", "--links");
-    if (a->links == 2 && isnan(a->mu)) return plan_usage("plan timeline", "--links 2 needs %s", "--mu X");
+    if (a->links == 2 && isnan(a->mu))
+        return plan_usage("plan timeline", "--links 2 needs %s", "--mu X");
     if (!isnan(a->partition) && !isnan(a->partition_s))
-        return plan_usage("plan timeline", "--partition and %s exclude each other", "--partition-s");
+        return plan_usage("plan timeline", "--partition and %s exclude each other",
+                          "--partition-s");
     if (a->select && strcmp(a->select, "release") && strcmp(a->select, "paper"))
-        return plan_usage("plan timeline", "selection '%s' is unknown; use release or paper", a->select);
-    if (a->operations == 0) return plan_usage("plan timeline", "%s must be at least 1", "--operations");
+        return plan_usage("plan timeline", "selection '%s' is unknown; use release or paper",
+                          a->select);
+    if (a->operations == 0)
+        return plan_usage("plan timeline", "%s must be at least 1", "--operations");
     return -1;
 }
 

@@ -12,7 +12,8 @@
 typedef struct program {
     const char *strategy, *transport, *model, *optimizer, *schedule, *solver, *cost, *fill;
     const char *net, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
-    long   period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
+    long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank,
+        profile_steps;
     long   layers, heads, dim, seq;
     double lr, clip, weight_decay, dropout, held_out, emulate_scale;
     int    deterministic, paper, average_state, insecure, check_writes, quiet;
@@ -54,7 +55,8 @@ static int parse(program *p, int argc, char **argv)
         {"--seq", CLI_COUNT, &p->seq, "N", "tokens per sequence [64]"},
         {"--vocab", CLI_COUNT, &p->vocab, "N", "vocabulary; 0 = from the data, larger pads [0]"},
         {"--dropout", CLI_REAL, &p->dropout, "P", "dropout probability [0]"},
-        {"--data", CLI_TEXT, &p->data, "FILE", "any file as bytes, llm.c or nanoGPT .bin, .gz of these"},
+        {"--data", CLI_TEXT, &p->data, "FILE",
+         "any file as bytes, llm.c or nanoGPT .bin, .gz of these"},
         {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the data kept for val_loss [0.1]"},
         {"--steps", CLI_COUNT, &p->steps, "N", "steps [100]"},
         {"--epochs", CLI_COUNT, &p->epochs, "N", "instead of --steps: passes over the data"},
@@ -67,27 +69,39 @@ static int parse(program *p, int argc, char **argv)
         {"--warmup", CLI_COUNT, &p->warmup, "N", "steps of linear warm-up [0]"},
         {"--clip", CLI_REAL, &p->clip, "X", "global gradient norm limit; 0 = none [0]"},
         {"--seed", CLI_COUNT, &p->seed, "N", "of parameters and data order [0]"},
-        {"--strategy", CLI_TEXT, &p->strategy, "NAME", "ssgd, wfbp, localsgd, enp or dreamddp [dreamddp]"},
+        {"--strategy", CLI_TEXT, &p->strategy, "NAME",
+         "ssgd, wfbp, localsgd, enp or dreamddp [dreamddp]"},
         {"--period", CLI_COUNT, &p->period, "H", "steps in which each layer is averaged once [5]"},
-        {"--paper", CLI_FLAG, &p->paper, "", "the paper's rule: contiguous sets, complete at step end"},
+        {"--paper", CLI_FLAG, &p->paper, "",
+         "the paper's rule: contiguous sets, complete at step end"},
         {"--solver", CLI_TEXT, &p->solver, "NAME", "optimal, dfs, enp, brute or scatter [scatter]"},
         {"--cost", CLI_TEXT, &p->cost, "NAME", "timeline, sum or window [window]"},
         {"--fill", CLI_TEXT, &p->fill, "NAME", "bubble filling: none, exact or eq12 [none]"},
         {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
-        {"--workers", CLI_COUNT, &p->workers, "N", "workers to start, or the world with --rank [1]"},
+        {"--workers", CLI_COUNT, &p->workers, "N",
+         "workers to start, or the world with --rank [1]"},
         {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes) or threads [tcp]"},
-        {"--net", CLI_TEXT, &p->net, "RATE,DELAY", "shape each worker's links, e.g. 100mbit,20ms [unshaped]"},
-        {"--addr", CLI_TEXT, &p->addr, "HOST:PORT", "where rank 0 listens; with --rank [127.0.0.1:29500]"},
+        {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
+         "shape each worker's links, e.g. 100mbit,20ms [unshaped]"},
+        {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
+         "where rank 0 listens; with --rank [127.0.0.1:29500]"},
         {"--rank", CLI_COUNT, &p->rank, "R", "be one rank of a run over several machines"},
-        {"--insecure", CLI_FLAG, &p->insecure, "", "allow addresses beyond this machine, without encryption"},
+        {"--insecure", CLI_FLAG, &p->insecure, "",
+         "allow addresses beyond this machine, without encryption"},
         {"--threads", CLI_COUNT, &p->threads, "N", "operator threads per worker [1]"},
-        {"--deterministic", CLI_FLAG, &p->deterministic, "", "equal bits on every transport; plan without clocks"},
-        {"--profile", CLI_TEXT, &p->profile, "P.csv", "plan from this profile instead of measuring"},
-        {"--profile-steps", CLI_COUNT, &p->profile_steps, "N", "steps measured before planning [6]"},
+        {"--deterministic", CLI_FLAG, &p->deterministic, "",
+         "equal bits on every transport; plan without clocks"},
+        {"--profile", CLI_TEXT, &p->profile, "P.csv",
+         "plan from this profile instead of measuring"},
+        {"--profile-steps", CLI_COUNT, &p->profile_steps, "N",
+         "steps measured before planning [6]"},
         {"--plan", CLI_TEXT, &p->plan, "FILE", "use this plan (JSON of `plan partial`)"},
-        {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv", "layers sleep for these times and compute nothing"},
-        {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F", "divide their parameters by F; scale --net alike [1]"},
-        {"--check-writes", CLI_FLAG, &p->check_writes, "", "report writes to a layer that is in flight"},
+        {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
+         "layers sleep for these times and compute nothing"},
+        {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
+         "divide their parameters by F; scale --net alike [1]"},
+        {"--check-writes", CLI_FLAG, &p->check_writes, "",
+         "report writes to a layer that is in flight"},
         {"--json", CLI_TEXT, &p->json, "FILE", "JSON lines of the run"},
         {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run, opens in Perfetto"},
         {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
@@ -96,8 +110,9 @@ static int parse(program *p, int argc, char **argv)
     };
 
     cli_command(argc, argv, p->command, sizeof p->command);
-    return cli_parse(argc, argv, "Trains a GPT over slow links and prints one JSON object of results.",
-                     table, (int)(sizeof table / sizeof table[0]));
+    return cli_parse(argc, argv,
+                     "Trains a GPT over slow links and prints one JSON object of results.", table,
+                     (int)(sizeof table / sizeof table[0]));
 }
 
 /* An option that was not given can come from the environment. */
@@ -118,13 +133,15 @@ static ddp_status choose(program *p, ddp_error *err)
     p->transport = or_environment(p->transport, "DREAMDDP_TRANSPORT", "tcp");
     c->strategy = ddp_strategy_named(p->strategy);
     if (c->strategy == DDP_STRATEGY_DEFAULT)
-        return refuse(err, "unknown strategy %s; choose ssgd, wfbp, localsgd, enp or dreamddp", p->strategy);
+        return refuse(err, "unknown strategy %s; choose ssgd, wfbp, localsgd, enp or dreamddp",
+                      p->strategy);
     if (strcmp(p->transport, "tcp") && strcmp(p->transport, "threads"))
         return refuse(err, "unknown transport %s; choose tcp or threads", p->transport);
     c->transport = strcmp(p->transport, "tcp") ? DDP_THREADS : DDP_TCP;
     if (strcmp(p->model, "gpt2")) return refuse(err, "unknown model %s; choose gpt2", p->model);
     if (p->solver && ddp_solver_named(p->solver, &c->solver, NULL))
-        return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter", p->solver);
+        return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter",
+                      p->solver);
     if (p->cost && ddp_cost_named(p->cost, &c->cost, NULL))
         return refuse(err, "unknown cost %s; choose timeline, sum or window", p->cost);
     if (p->fill && ddp_fill_named(p->fill, &c->fill, NULL))
@@ -132,8 +149,10 @@ static ddp_status choose(program *p, ddp_error *err)
     if (!ddp_schedule_named(p->schedule, &p->t.schedule.kind))
         return refuse(err, "unknown schedule %s; choose constant, cosine or step", p->schedule);
     if (!strcmp(p->optimizer, "sgd")) p->t.optimizer = ddp_sgd_decay(lr, 0.9f, decay);
-    else if (!strcmp(p->optimizer, "adam")) p->t.optimizer = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
-    else if (!strcmp(p->optimizer, "adamw")) p->t.optimizer = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else if (!strcmp(p->optimizer, "adam"))
+        p->t.optimizer = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else if (!strcmp(p->optimizer, "adamw"))
+        p->t.optimizer = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
     else return refuse(err, "unknown optimizer %s; choose sgd, adam or adamw", p->optimizer);
     return DDP_OK;
 }
@@ -143,24 +162,34 @@ static ddp_status check(const program *p, ddp_error *err)
 {
     if (p->workers < 1 || p->workers > 256)
         return refuse(err, "--workers %ld is not possible; 1 to 256 can be started", p->workers);
-    if (p->period == 0) return refuse(err, "--period 0: H is at least 1 step; 1 averages every layer in every step");
-    if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
+    if (p->period == 0)
+        return refuse(err,
+                      "--period 0: H is at least 1 step; 1 averages every layer in every step");
+    if (p->steps < 1 && !p->epochs)
+        return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 sequence is needed");
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
-    if (!(p->weight_decay >= 0)) return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
+    if (!(p->weight_decay >= 0))
+        return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
     if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
     if (!(p->held_out >= 0 && p->held_out < 1))
-        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1", p->held_out);
+        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1",
+                      p->held_out);
     if (!(p->emulate_scale >= 1))
-        return refuse(err, "--emulate-scale %g: at least 1, which sends every byte", p->emulate_scale);
+        return refuse(err, "--emulate-scale %g: at least 1, which sends every byte",
+                      p->emulate_scale);
     if (p->rank >= p->workers)
-        return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank, p->workers);
+        return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank,
+                      p->workers);
     if (p->addr && p->rank < 0)
-        return refuse(err, "--addr %s needs --rank R; each machine starts its own rank of --workers N", p->addr);
+        return refuse(err,
+                      "--addr %s needs --rank R; each machine starts its own rank of --workers N",
+                      p->addr);
     if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
-        return refuse(err, "--rank %ld needs --transport tcp; threads live in one process", p->rank);
+        return refuse(err, "--rank %ld needs --transport tcp; threads live in one process",
+                      p->rank);
     if (p->emulate && (p->accumulate > 1 || p->epochs))
         return refuse(err, "--emulate-compute has no data; leave out --accumulate and --epochs");
     if (!p->data && !p->emulate)
@@ -183,7 +212,8 @@ static void configure(program *p)
     c->net = p->net;
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
-    if (p->emulate) c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks alike */
+    if (p->emulate)
+        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks alike */
     c->clip_norm = (float)p->clip;
     c->average_state = p->average_state;
     c->deterministic = p->deterministic;
@@ -214,14 +244,16 @@ static ddp_status load(program *p, ddp_error *err)
     if (!p->tokens) return err->code;
     m->vocabulary = ddp_tokens_vocabulary(p->tokens);
     if (p->vocab && p->vocab < m->vocabulary)
-        return refuse(err, "--vocab %ld is smaller than the data's %ld tokens; 0 takes the data's", p->vocab,
-                      m->vocabulary);
+        return refuse(err, "--vocab %ld is smaller than the data's %ld tokens; 0 takes the data's",
+                      p->vocab, m->vocabulary);
     if (p->vocab) m->vocabulary = p->vocab;
-    m->layers = p->layers, m->heads = p->heads, m->dim = p->dim, m->context = p->seq, m->batch = p->batch;
+    m->layers = p->layers, m->heads = p->heads, m->dim = p->dim, m->context = p->seq,
+    m->batch = p->batch;
     m->dropout = (float)p->dropout;
     m->deviation = training_deviation(p->dim);
-    snprintf(p->described, sizeof p->described, "GPT-2, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
-             p->layers, p->heads, p->dim, p->seq, m->vocabulary);
+    snprintf(p->described, sizeof p->described,
+             "GPT-2, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld", p->layers,
+             p->heads, p->dim, p->seq, m->vocabulary);
     if (training_check(m, err)) return err->code;
     return ddp_tokens_split(p->tokens, p->held_out, p->seq, &t->train, &t->val, err);
 }
@@ -257,7 +289,8 @@ static ddp_status check_writable(const char *path, ddp_error *err)
     ddp_jsonl *j;
 
     if (!path) return DDP_OK;
-    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return DDP_OK; /* a pipe, say */
+    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return DDP_OK; /* a pipe, say */
     j = ddp_jsonl_open(path, err);
     if (!j) return err->code;
     ddp_jsonl_abandon(j);
@@ -290,13 +323,15 @@ static void write_results(const program *p, ddp_jsonl *j)
 static void describe(const program *p, ddp_report_data *d)
 {
     memset(d, 0, sizeof *d);
-    d->title = "train_gpt", d->command = p->command, d->version = DDP_VERSION_STRING, d->host = p->host;
-    d->net = p->net, d->model = p->described, d->seed = (uint64_t)p->seed, d->workers = (int)p->workers;
+    d->title = "train_gpt", d->command = p->command, d->version = DDP_VERSION_STRING,
+    d->host = p->host;
+    d->net = p->net, d->model = p->described, d->seed = (uint64_t)p->seed,
+    d->workers = (int)p->workers;
     d->target_loss = NAN;
 }
 
-static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer, ddp_report_run *run,
-                   ddp_report_worker *worker)
+static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer,
+                   ddp_report_run *run, ddp_report_worker *worker)
 {
     const training_result *r = p->t.result;
     int i;
@@ -315,7 +350,8 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
     run->param_hash = r->param_hash;
     run->period = r->period, run->step_of = r->step_of, run->fill = r->fill;
     run->workers = worker, run->worker_count = r->workers;
-    for (i = 0; i < r->workers; i++) worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
+    for (i = 0; i < r->workers; i++)
+        worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
 }
 
 static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_error *err)
@@ -331,8 +367,8 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
     ddp_jsonl_plan(j, d, d->runs);
     for (i = 0; i < r->steps; i++) {
         const ddp_report_step *s = &r->step[i];
-        ddp_jsonl_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i], s->bytes,
-                       s->divergence);
+        ddp_jsonl_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
+                       s->bytes, s->divergence);
         before = s->time_s;
     }
     ddp_jsonl_event(j, "result");
@@ -374,13 +410,18 @@ static ddp_status write_profile(const program *p, ddp_error *err)
     int l;
 
     for (l = 0; l < r->layers; l++) measured += r->backward_s[l];
-    if (!(measured > 0)) return refuse(err, "--write-profile %s: there is no profile; --steps %ld end before it is measured", p->write_profile, p->steps);
+    if (!(measured > 0))
+        return refuse(
+            err, "--write-profile %s: there is no profile; --steps %ld end before it is measured",
+            p->write_profile, p->steps);
     s = ddp_profile_new(r->layers, &out, err);
     if (s != DDP_OK) return s;
     for (l = 0; l < r->layers; l++) {
         out.name[l] = strdup(r->name[l]);
         out.params[l] = r->params[l], out.forward_s[l] = r->forward_s[l];
-        out.backward_s[l] = r->backward_s[l], out.comm_s[l] = r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
+        out.backward_s[l] = r->backward_s[l],
+        out.comm_s[l] =
+            r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
     }
     s = ddp_profile_write(&out, p->write_profile, err);
     ddp_profile_free(&out);
@@ -427,7 +468,8 @@ static ddp_status run(program *p, ddp_error *err)
     s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
     /* of ranks that were started one by one, rank 0 has the results */
     if (s == DDP_OK && p->t.result->complete) return finish(p, err);
-    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2) write_failure(p, err);
+    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2)
+        write_failure(p, err);
     return s;
 }
 

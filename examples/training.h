@@ -63,7 +63,8 @@ typedef struct training {
 /* Zeroed memory that forked children share; NULL when there is none. Lives until exit. */
 static void *training_share(size_t bytes)
 {
-    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *p =
+        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     return p == MAP_FAILED ? NULL : p;
 }
@@ -114,7 +115,10 @@ static inline void training_host(char *out, size_t room)
 }
 
 /* Small models learn sooner from a wider start than GPT-2's 0.02, which suits a width of 768. */
-static float training_deviation(long dim) { return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f; }
+static float training_deviation(long dim)
+{
+    return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f;
+}
 
 /* ---- what runs: a GPT, or layers that sleep ---- */
 
@@ -181,7 +185,8 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     m->loss = ddp_gpt2(m->graph, &t->model, NULL);
     bad = ddp_graph_build(m->graph);
     if (bad) {
-        if (m->graph) ddp_abort(d, ddp_graph_error(m->graph)->msg); /* the peers learn why this rank leaves */
+        if (m->graph)
+            ddp_abort(d, ddp_graph_error(m->graph)->msg); /* the peers learn why this rank leaves */
         return bad;
     }
     m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
@@ -251,7 +256,8 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
 
 static double training_validate(const training *t, training_model *m)
 {
-    long windows = t->emulate ? 0 : ddp_tokens_windows(&t->val), batches = windows / t->model.batch, b, i;
+    long windows = t->emulate ? 0 : ddp_tokens_windows(&t->val), batches = windows / t->model.batch,
+         b, i;
     double sum = 0;
 
     if (batches > 20) batches = 20;
@@ -281,7 +287,8 @@ static uint64_t training_hash(const training_model *m)
 /* ---- results ---- */
 
 /* Losses, divergences and times become means over ranks: one message after the training. */
-static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own, const training_model *m)
+static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
+                           const training_model *m)
 {
     training_result *r = t->result;
     const training_rank *rank = training_place(r, ddp_rank(d));
@@ -303,12 +310,14 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own, 
             r->step[i].loss = t->emulate ? NAN : (double)x[i]; /* layers that sleep learn nothing */
             r->step[i].divergence = (double)x[n + i];
         }
-        for (i = 0; i < L && i < TRAINING_LAYERS; i++) r->layer_divergence[i] = (double)x[2 * n + i];
+        for (i = 0; i < L && i < TRAINING_LAYERS; i++)
+            r->layer_divergence[i] = (double)x[2 * n + i];
         r->step_s = (double)x[2 * n + L];
         r->hidden_pct = (double)x[2 * n + L + 1];
         r->first_loss = r->step[0].loss;
         r->final_loss = 0;
-        for (k = t->steps - last; k < t->steps; k++) r->final_loss += r->step[k].loss / (double)last;
+        for (k = t->steps - last; k < t->steps; k++)
+            r->final_loss += r->step[k].loss / (double)last;
     }
     free(x);
     return bad;
@@ -358,8 +367,11 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     r->seconds = seconds;
     r->world = ddp_world(d);
     r->bytes_sent = own->stats.bytes_sent;
-    r->tokens_per_s = t->emulate || r->step_s <= 0 ? 0
-                    : (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d)) / r->step_s;
+    r->tokens_per_s =
+        t->emulate || r->step_s <= 0
+            ? 0
+            : (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d)) /
+                  r->step_s;
     r->val_loss = training_validate(t, m);
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
     getrusage(RUSAGE_SELF, &use);
@@ -388,7 +400,8 @@ static int training_run(ddp_ctx *d, void *user)
     training_model m;
     ddp_progress progress;
     ddp_stats s, before;
-    double begin, tokens = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
+    double begin,
+        tokens = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
     long step;
     int bad = training_build(d, t, &m);
 

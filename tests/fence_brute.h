@@ -1,5 +1,5 @@
-/* Random instances for OP-Fence, and the best of all cuts by trying them; Eq. 2 and 3 are computed by
- * their text and share nothing with the library. Wants fence_lab.h. */
+/* Random instances for OP-Fence, and the best of all cuts by trying them; Eq. 2 and 3 are computed
+ * by their text and share nothing with the library. Wants fence_lab.h. */
 #ifndef TESTS_FENCE_BRUTE_H
 #define TESTS_FENCE_BRUTE_H
 
@@ -9,7 +9,8 @@ static void net_memory(ddp_network *net, double bytes)
 {
     int i;
 
-    if (!net->memory_bytes) net->memory_bytes = (double *)calloc((size_t)net->devices, sizeof(double));
+    if (!net->memory_bytes)
+        net->memory_bytes = (double *)calloc((size_t)net->devices, sizeof(double));
     for (i = 0; i < net->devices; i++) net->memory_bytes[i] = bytes;
 }
 
@@ -98,7 +99,8 @@ static double plain_pipeline(const instance *x, const int *where)
                     r += x->net.delay_s[where[i] * P + p] + bytes / x->net.rate[where[i] * P + p];
                     mem += bytes * (back ? turns : 1);
                 }
-                if (where[i] == p && gradient) r += x->net.delay_s[q * P + p] + bytes / x->net.rate[q * P + p];
+                if (where[i] == p && gradient)
+                    r += x->net.delay_s[q * P + p] + bytes / x->net.rate[q * P + p];
             }
         }
         if (x->net.memory_bytes && mem > x->net.memory_bytes[p]) return INFINITY;
@@ -115,7 +117,7 @@ static void place(const instance *x, const int *order, const int *cut, int *wher
 
     for (k = 0; k < x->net.devices; k++)
         for (i = cut[k]; i < cut[k + 1]; i++) where[i] = order[k];
-    for (i = n - 1; i >= 0; i--) { /* placeholders go to their first user */
+    for (i = n - 1; i >= 0; i--) { /* input data goes to its first user */
         const ddp_oplist_entry *e = &x->list.op[i];
         if (e->arg_count > 0 || e->param_bytes > 0 || e->flops > 0) continue;
         for (user = -1, j = n - 1; j > i; j--)

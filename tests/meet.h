@@ -26,7 +26,8 @@ static int meet_listen(char *addr)
 {
     ddp__addr at;
     int fd = -1, count;
-    if (ddp__addr_parse("127.0.0.1:0", &at, 1, &count, NULL) || ddp__tcp_listen(&at, &fd, &at, NULL))
+    if (ddp__addr_parse("127.0.0.1:0", &at, 1, &count, NULL) ||
+        ddp__tcp_listen(&at, &fd, &at, NULL))
         return -1;
     ddp__addr_text(&at, addr);
     return fd;

@@ -7,7 +7,8 @@
 /* Whether an all-reduce of n floats goes round the ring, where ring_bytes is given. */
 static DDP__UNUSED int net_rings(const net_setup *set, size_t n)
 {
-    return !set->cfg.deterministic && set->world > 2 && set->cfg.ring_bytes && n * sizeof(float) >= set->cfg.ring_bytes;
+    return !set->cfg.deterministic && set->world > 2 && set->cfg.ring_bytes &&
+           n * sizeof(float) >= set->cfg.ring_bytes;
 }
 
 /* The rank that finishes the sum of value k. */
@@ -22,7 +23,9 @@ static DDP__UNUSED int cut_pieces(ddp__piece *pieces, int want, float *data, siz
 {
     size_t at = 0;
     for (int i = 0; i < want; i++) {
-        size_t end = i + 1 == want ? n : n * (size_t)(i + 1) / (size_t)want - (size_t)(i % 3 == 1 && n > 100);
+        size_t end = i + 1 == want
+                         ? n
+                         : n * (size_t)(i + 1) / (size_t)want - (size_t)(i % 3 == 1 && n > 100);
         pieces[i].data = data + at + (size_t)i; /* one float of space between pieces */
         pieces[i].count = end - at;
         at = end;
@@ -44,7 +47,8 @@ static void make_stress(stress_plan *plan, int world, uint64_t seed)
     for (int i = 0; i < STRESS_MESSAGES; i++) {
         stress_plan *p = &plan[i];
         p->verb = ddp_rng_below(&rng, 4) < 2 ? DDP__ALL_REDUCE : (ddp__verb)ddp_rng_below(&rng, 4);
-        p->n = ddp_rng_below(&rng, 8) == 0 ? ddp_rng_below(&rng, 4) : ddp_rng_below(&rng, STRESS_FLOATS);
+        p->n = ddp_rng_below(&rng, 8) == 0 ? ddp_rng_below(&rng, 4)
+                                           : ddp_rng_below(&rng, STRESS_FLOATS);
         if (p->verb == DDP__ALL_GATHER) p->n = p->n / (size_t)world * (size_t)world;
         p->peer = (int)ddp_rng_below(&rng, (uint64_t)world);
         p->priority = (int)ddp_rng_below(&rng, 5);
@@ -90,7 +94,8 @@ static void stress(net_rank *me, void *user)
         size_t k = 0;
         cut_pieces(pieces, p->pieces, data + (size_t)i * (STRESS_FLOATS + 8), p->n);
         for (int q = 0; q < p->pieces; q++)
-            for (size_t j = 0; j < pieces[q].count; j++) pieces[q].data[j] = stress_before(me->rank, i, k++);
+            for (size_t j = 0; j < pieces[q].count; j++)
+                pieces[q].data[j] = stress_before(me->rank, i, k++);
         net_message(&m, p->verb, pieces, p->pieces);
         m.scale = 0.5f;
         m.peer = p->peer;
@@ -104,8 +109,10 @@ static void stress(net_rank *me, void *user)
             m.peer = me->rank == p->peer ? to : p->peer;
         }
         net_ok(me, ddp__engine_submit(me->engine, &m, &tickets[i], &me->err));
-        if (ddp_rng_below(&rng, 6) == 0) ddp__sleep_until(ddp_now() + 0.0003 * (double)ddp_rng_below(&rng, 6));
-        if (i > 8 && ddp_rng_below(&rng, 10) == 0) net_ok(me, ddp__engine_wait(me->engine, tickets[i - 8], &me->err));
+        if (ddp_rng_below(&rng, 6) == 0)
+            ddp__sleep_until(ddp_now() + 0.0003 * (double)ddp_rng_below(&rng, 6));
+        if (i > 8 && ddp_rng_below(&rng, 10) == 0)
+            net_ok(me, ddp__engine_wait(me->engine, tickets[i - 8], &me->err));
     }
     for (int i = 0; i < STRESS_MESSAGES; i++) {
         ddp__piece pieces[5];

@@ -51,7 +51,8 @@ static DDP__UNUSED float net_value(int rank, size_t i, unsigned salt)
     return ((float)(h & 0xffff) - 32768.0f) / (float)(1u << (h >> 28));
 }
 
-static DDP__UNUSED void net_message(ddp__message *m, ddp__verb verb, const ddp__piece *pieces, int count)
+static DDP__UNUSED void net_message(ddp__message *m, ddp__verb verb, const ddp__piece *pieces,
+                                    int count)
 {
     memset(m, 0, sizeof *m);
     m->verb = verb;
@@ -126,7 +127,8 @@ static DDP__UNUSED void net_tcp_wires(net_rank *ranks, int world)
     for (int r = 0; r < world; r++) {
         ddp_error err;
         memset(&err, 0, sizeof err);
-        if (ddp__wire_tcp(r, world, fds[r], NULL, 0, NULL, &ranks[r].wire, &err) != DDP_OK) fail_msg("%s", err.msg);
+        if (ddp__wire_tcp(r, world, fds[r], NULL, 0, NULL, &ranks[r].wire, &err) != DDP_OK)
+            fail_msg("%s", err.msg);
     }
 }
 
@@ -145,7 +147,8 @@ static DDP__UNUSED void net_run(const net_setup *set, void (*fn)(net_rank *, voi
         ranks[r].fn = fn;
         ranks[r].user = user;
         ranks[r].set = set;
-        if (!set->tcp) assert_int_equal(ddp__wire_threads(hub, r, &ranks[r].wire, &ranks[r].err), DDP_OK);
+        if (!set->tcp)
+            assert_int_equal(ddp__wire_threads(hub, r, &ranks[r].wire, &ranks[r].err), DDP_OK);
     }
     for (int r = 0; r < set->world; r++)
         assert_int_equal(pthread_create(&threads[r], NULL, net_thread, &ranks[r]), 0);

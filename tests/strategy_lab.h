@@ -90,7 +90,8 @@ static void lab_gradient(const float *w, float *g, size_t n, int rank, int layer
     size_t i;
 
     for (i = 0; i < n; i++) {
-        ddp_rng r = ddp_rng_seed((uint64_t)(7 + rank), (uint64_t)step * 1000003 + (uint64_t)layer * 10007 + i);
+        ddp_rng r = ddp_rng_seed((uint64_t)(7 + rank),
+                                 (uint64_t)step * 1000003 + (uint64_t)layer * 10007 + i);
         float target = (float)ddp_rng_uniform(&r);
         g[i] += (w[i] - target) * (1.0f + 0.1f * w[i] * w[i]);
     }
@@ -108,7 +109,8 @@ static int lab_hand(ddp_ctx *d, lab *x)
         memset(&layer, 0, sizeof layer);
         w[l] = (float *)calloc(count[l], sizeof(float));
         g[l] = (float *)calloc(count[l], sizeof(float));
-        for (i = 0; i < count[l]; i++) w[l][i] = lab_start(x->unequal_start ? ddp_rank(d) : 0, l, i);
+        for (i = 0; i < count[l]; i++)
+            w[l][i] = lab_start(x->unequal_start ? ddp_rank(d) : 0, l, i);
         layer.params = w[l];
         layer.grads = g[l];
         layer.count = count[l];
@@ -125,7 +127,8 @@ static int lab_hand(ddp_ctx *d, lab *x)
                 lab_gradient(w[l], g[l], count[l], ddp_rank(d), l, step * 10 + m);
                 if (!bad) bad = ddp_backward_end(d, l);
             }
-            if (!bad && m == (x->cfg.micro_batches ? x->cfg.micro_batches : 1) - 1) bad = ddp_step_end(d);
+            if (!bad && m == (x->cfg.micro_batches ? x->cfg.micro_batches : 1) - 1)
+                bad = ddp_step_end(d);
         }
     if (!bad) bad = ddp_wait(d);
     if (!bad && !x->no_sync_all) bad = ddp_sync_all(d);
@@ -275,7 +278,8 @@ static void lab_reference(const lab *x, int gradients, const int *step_of, float
         for (l = 0; l < L; l++) {
             if (gradients) lab_average(r, K, l, count[l], 1);
             for (k = 0; k < K; k++) lab_update(&o, &r[k], l, count[l], step);
-            if (!gradients && step % H == (step_of ? step_of[l] : H - 1)) lab_average(r, K, l, count[l], 0);
+            if (!gradients && step % H == (step_of ? step_of[l] : H - 1))
+                lab_average(r, K, l, count[l], 0);
         }
     }
     for (k = 0; k < K; k++)

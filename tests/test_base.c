@@ -76,15 +76,34 @@ static void splitmix64_gives_its_published_numbers(void **state)
 static void seeds_and_streams_give_the_same_numbers_on_every_platform(void **state)
 {
     /* worked out in integers of unlimited size by another program */
-    static const struct { uint64_t seed, stream, u64[2]; int below10[8]; double uniform, normal; } want[4] = {
-        {0, 0, {UINT64_C(0xc893448629a0e4c9), UINT64_C(0xa89dbb1cf3759f05)},
-         {7, 5, 0, 7, 9, 6, 7, 5}, 0x1.b34af4d1a7e92p-2, 0x1.08fd5013aef80p-5},
-        {1, 0, {UINT64_C(0x692868b9ccae78f8), UINT64_C(0xb4f9a31373d4be86)},
-         {9, 4, 1, 6, 4, 4, 2, 2}, 0x1.4eae5a385bc93p-1, 0x1.010b863f02230p-1},
-        {0, 1, {UINT64_C(0xb77edbf94cf4acc3), UINT64_C(0xc7c57d5487075c7e)},
-         {5, 2, 8, 8, 2, 3, 8, 7}, 0x1.c5a91b52382d0p-2, -0x1.7ee0789e55a98p-1},
-        {42, 7, {UINT64_C(0xdf8387fece413829), UINT64_C(0xc231a491a380fdb0)},
-         {1, 0, 2, 8, 8, 7, 2, 4}, 0x1.928020a3a2f5cp-2, 0x1.1f866107a2bc0p-4}};
+    static const struct {
+        uint64_t seed, stream, u64[2];
+        int below10[8];
+        double uniform, normal;
+    } want[4] = {{0,
+                  0,
+                  {UINT64_C(0xc893448629a0e4c9), UINT64_C(0xa89dbb1cf3759f05)},
+                  {7, 5, 0, 7, 9, 6, 7, 5},
+                  0x1.b34af4d1a7e92p-2,
+                  0x1.08fd5013aef80p-5},
+                 {1,
+                  0,
+                  {UINT64_C(0x692868b9ccae78f8), UINT64_C(0xb4f9a31373d4be86)},
+                  {9, 4, 1, 6, 4, 4, 2, 2},
+                  0x1.4eae5a385bc93p-1,
+                  0x1.010b863f02230p-1},
+                 {0,
+                  1,
+                  {UINT64_C(0xb77edbf94cf4acc3), UINT64_C(0xc7c57d5487075c7e)},
+                  {5, 2, 8, 8, 2, 3, 8, 7},
+                  0x1.c5a91b52382d0p-2,
+                  -0x1.7ee0789e55a98p-1},
+                 {42,
+                  7,
+                  {UINT64_C(0xdf8387fece413829), UINT64_C(0xc231a491a380fdb0)},
+                  {1, 0, 2, 8, 8, 7, 2, 4},
+                  0x1.928020a3a2f5cp-2,
+                  0x1.1f866107a2bc0p-4}};
     int k, i;
 
     (void)state;
@@ -469,7 +488,9 @@ static void a_device_is_written_to_and_never_replaced(void **state)
 
     (void)state;
     if (stat("/dev/full", &st)) skip();
-    in_dir(path, "device"); /* by links: a test that fails as root must not cost the machine its devices */
+    in_dir(
+        path,
+        "device"); /* by links: a test that fails as root must not cost the machine its devices */
     assert_int_equal(symlink("/dev/null", path), 0);
     assert_int_equal(ddp__file_write(path, "gone", 4, &err), DDP_OK);
     assert_true(!lstat(path, &st) && S_ISLNK(st.st_mode));
@@ -524,15 +545,18 @@ static void gzip_files_are_read_whatever_their_name(void **state)
 
 static void numbers_are_parsed_whole_or_not_at_all(void **state)
 {
-    static const char *const bad_double[] = {"", " 1", "1 ", "1x", "nan", "inf", "-inf", "1e999", "--1"};
+    static const char *const bad_double[] = {"",    " 1",   "1 ",    "1x", "nan",
+                                             "inf", "-inf", "1e999", "--1"};
     static const char *const bad_long[] = {"", " 1", "1 ", "1.0", "0x", "99999999999999999999"};
     double d = 5;
     long n = 5;
     size_t i;
 
     (void)state;
-    for (i = 0; i < sizeof bad_double / sizeof *bad_double; i++) assert_false(ddp__parse_double(bad_double[i], &d));
-    for (i = 0; i < sizeof bad_long / sizeof *bad_long; i++) assert_false(ddp__parse_long(bad_long[i], &n));
+    for (i = 0; i < sizeof bad_double / sizeof *bad_double; i++)
+        assert_false(ddp__parse_double(bad_double[i], &d));
+    for (i = 0; i < sizeof bad_long / sizeof *bad_long; i++)
+        assert_false(ddp__parse_long(bad_long[i], &n));
     assert_false(ddp__parse_double(NULL, &d) || ddp__parse_long(NULL, &n));
     assert_true(d == 5 && n == 5); /* untouched */
     assert_true(ddp__parse_double("-2.5e3", &d) && d == -2500);
@@ -546,7 +570,8 @@ static void the_hash_is_fnv_1a_and_chains(void **state)
     assert_true(ddp__hash(DDP__HASH_START, "", 0) == UINT64_C(0xcbf29ce484222325));
     assert_true(ddp__hash(DDP__HASH_START, "a", 1) == UINT64_C(0xaf63dc4c8601ec8c));
     assert_true(ddp__hash(DDP__HASH_START, "foobar", 6) == UINT64_C(0x85944171f73967e8));
-    assert_true(ddp__hash(ddp__hash(DDP__HASH_START, "foo", 3), "bar", 3) == UINT64_C(0x85944171f73967e8));
+    assert_true(ddp__hash(ddp__hash(DDP__HASH_START, "foo", 3), "bar", 3) ==
+                UINT64_C(0x85944171f73967e8));
 }
 
 int main(void)

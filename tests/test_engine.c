@@ -84,7 +84,8 @@ static void sum_once(net_rank *me, void *user)
 
     cut_pieces(pieces, c->pieces, data, c->n);
     for (int p = 0; p < c->pieces; p++)
-        for (size_t k = 0; k < pieces[p].count; k++) pieces[p].data[k] = net_value(me->rank, i++, 1);
+        for (size_t k = 0; k < pieces[p].count; k++)
+            pieces[p].data[k] = net_value(me->rank, i++, 1);
     expected_sum(want, c, me->world, 1);
     net_message(&m, DDP__ALL_REDUCE, pieces, c->pieces);
     m.scale = c->scale;
@@ -154,12 +155,18 @@ static void flood(net_rank *me, void *user)
     ddp__message m;
 
     for (int k = 0; k <= FLOOD; k++) {
-        int i = me->rank == 0 ? k : (k + FLOOD) % (FLOOD + 1); /* rank 0 has the odd one last, rank 1 first */
+        int i = me->rank == 0
+                    ? k
+                    : (k + FLOOD) % (FLOOD + 1); /* rank 0 has the odd one last, rank 1 first */
         int p2p = (i < FLOOD) == p2p_first;
         piece.data = data + (size_t)i * N;
         piece.count = N;
         for (size_t j = 0; me->rank == 0 && j < N; j++) piece.data[j] = (float)(i + 1);
-        net_message(&m, p2p ? (me->rank ? DDP__RECV : DDP__SEND) : i % 2 ? DDP__ALL_REDUCE : DDP__BROADCAST, &piece, 1);
+        net_message(&m,
+                    p2p     ? (me->rank ? DDP__RECV : DDP__SEND)
+                    : i % 2 ? DDP__ALL_REDUCE
+                            : DDP__BROADCAST,
+                    &piece, 1);
         m.peer = p2p ? 1 - me->rank : 0;
         m.priority = i;
         net_ok(me, ddp__engine_submit(me->engine, &m, &tickets[i], &me->err));
@@ -167,7 +174,8 @@ static void flood(net_rank *me, void *user)
     }
     for (int i = 0; i <= FLOOD; i++) {
         net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
-        if (data[(size_t)i * N] != (float)(i + 1) || data[(size_t)i * N + N - 1] != (float)(i + 1)) net_fail(me, "message %d", i);
+        if (data[(size_t)i * N] != (float)(i + 1) || data[(size_t)i * N + N - 1] != (float)(i + 1))
+            net_fail(me, "message %d", i);
     }
     free(data);
 }
@@ -258,7 +266,8 @@ static void measure_divergence(net_rank *me, void *user)
     ddp__engine_stats(me->engine, &stats);
     if (me->world > 1) {
         /* contributions to the others' segments, and the own segment's result to each of them */
-        size_t from = N * (size_t)me->rank / (size_t)me->world, to = N * (size_t)(me->rank + 1) / (size_t)me->world;
+        size_t from = N * (size_t)me->rank / (size_t)me->world,
+               to = N * (size_t)(me->rank + 1) / (size_t)me->world;
         int64_t bytes = (int64_t)(4 * (N - (to - from) + (size_t)(me->world - 1) * (to - from)));
         if (stats.payload_sent != bytes || spans[0].bytes != bytes)
             net_fail(me, "payload %ld, not %ld", (long)stats.payload_sent, (long)bytes);
@@ -319,10 +328,12 @@ static void check_memory(net_rank *me, void *user)
 
     (void)user;
     ddp__engine_stats(me->engine, &stats);
-    if (c->now != stats.staging_bytes) net_fail(me, "staging_bytes %lu, allocated %lu",
-                                                (unsigned long)stats.staging_bytes, (unsigned long)c->now);
-    if (stats.staging_bytes > bound) net_fail(me, "%lu bytes exceed the bound %lu",
-                                              (unsigned long)stats.staging_bytes, (unsigned long)bound);
+    if (c->now != stats.staging_bytes)
+        net_fail(me, "staging_bytes %lu, allocated %lu", (unsigned long)stats.staging_bytes,
+                 (unsigned long)c->now);
+    if (stats.staging_bytes > bound)
+        net_fail(me, "%lu bytes exceed the bound %lu", (unsigned long)stats.staging_bytes,
+                 (unsigned long)bound);
     stress(me, &seed);
     if (c->calls != 1) net_fail(me, "%lu allocations", (unsigned long)c->calls);
 }
@@ -374,7 +385,8 @@ static void count_bytes(net_rank *me, void *user)
         socklen_t len = sizeof info;
         if (p == me->rank) continue;
         memset(info, 0, sizeof info);
-        if (getsockopt(ddp__wire_tcp_fd(me->wire, p), IPPROTO_TCP, TCP_INFO, info, &len)) net_fail(me, "TCP_INFO");
+        if (getsockopt(ddp__wire_tcp_fd(me->wire, p), IPPROTO_TCP, TCP_INFO, info, &len))
+            net_fail(me, "TCP_INFO");
         kernel_bytes[me->rank][0] += info[15];
         kernel_bytes[me->rank][1] += info[16];
     }
@@ -388,25 +400,28 @@ static void bytes_are_those_that_the_kernel_counts(void **state)
     (void)state;
     net_defaults(&set, 3);
     set.tcp = 1;
-    for (int attempt = 0, equal = 0; attempt < 4 && !equal; attempt++) { /* a heartbeat may fall between */
+    for (int attempt = 0, equal = 0; attempt < 4 && !equal;
+         attempt++) { /* a heartbeat may fall between */
         net_run(&set, count_bytes, NULL);
         equal = 1;
         for (int r = 0; r < 3; r++) equal &= engine_bytes[r][1] == kernel_bytes[r][1];
     }
     for (int r = 0; r < 3; r++) {
         assert_true(engine_bytes[r][0] > 5 * 100003 * 4);
-        assert_true(kernel_bytes[r][0] - engine_bytes[r][0] >= 0 && kernel_bytes[r][0] - engine_bytes[r][0] <= 2);
+        assert_true(kernel_bytes[r][0] - engine_bytes[r][0] >= 0 &&
+                    kernel_bytes[r][0] - engine_bytes[r][0] <= 2);
         assert_true(engine_bytes[r][1] == kernel_bytes[r][1]);
     }
 }
 
 /* ---- failures ---- */
 
-static void say_failure(net_rank *me, ddp_status s, ddp_status want, const char *a, const char *b, const char *c)
+static void say_failure(net_rank *me, ddp_status s, ddp_status want, const char *a, const char *b,
+                        const char *c)
 {
     if (s != want || !strstr(me->err.msg, a) || !strstr(me->err.msg, b) || !strstr(me->err.msg, c))
-        net_fail(me, "status %d (not %d), \"%.200s\" lacks \"%s\", \"%s\" or \"%s\"", (int)s, (int)want,
-                 me->err.msg, a, b, c);
+        net_fail(me, "status %d (not %d), \"%.200s\" lacks \"%s\", \"%s\" or \"%s\"", (int)s,
+                 (int)want, me->err.msg, a, b, c);
 }
 
 /* All ranks but `user` average layer 1 with 4096 values; that one another layer. */
@@ -455,7 +470,8 @@ static void stay_away(net_rank *me, void *user)
     if (me->rank == *(int *)user) {
         ddp_error err;
         double until = ddp_now() + 10;
-        while (ddp__engine_error(me->engine, &err) == DDP_OK && ddp_now() < until) ddp__sleep_until(ddp_now() + 0.01);
+        while (ddp__engine_error(me->engine, &err) == DDP_OK && ddp_now() < until)
+            ddp__sleep_until(ddp_now() + 0.01);
         me->err = err;
         say_failure(me, err.code, DDP_TIMEOUT, "layer h.0.mlp", "not submit", "rank");
     } else {
@@ -520,9 +536,11 @@ static void abort_all(net_rank *me, void *user)
         long ticket = 0;
         net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
         ddp__engine_abort(me->engine, DDP_ABORTED, "interrupted by the user");
-        say_failure(me, ddp__engine_wait(me->engine, ticket, &me->err), DDP_ABORTED, "interrupted by the user", "", "");
+        say_failure(me, ddp__engine_wait(me->engine, ticket, &me->err), DDP_ABORTED,
+                    "interrupted by the user", "", "");
     } else {
-        say_failure(me, net_do(me, &m), DDP_ABORTED, "interrupted by the user", "reported by rank 1", "");
+        say_failure(me, net_do(me, &m), DDP_ABORTED, "interrupted by the user",
+                    "reported by rank 1", "");
     }
     free(data);
 }
@@ -569,7 +587,9 @@ static long bad_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 static void bad_wait(ddp__wire *w, const unsigned char *s, const unsigned char *r, double until)
 {
     if (ddp__atomic_load(&((bad_wire *)w)->mode)) ddp__sleep_until(ddp_now() + 0.01);
-    else bad.inner->table->wait(bad.inner, s, r, until < 0 || until > ddp_now() + 0.01 ? ddp_now() + 0.01 : until);
+    else
+        bad.inner->table->wait(bad.inner, s, r,
+                               until < 0 || until > ddp_now() + 0.01 ? ddp_now() + 0.01 : until);
 }
 
 static void bad_wake(ddp__wire *w) { (void)w; }
@@ -588,7 +608,8 @@ static void bad_close(ddp__wire *w)
     bad.inner = NULL;
 }
 
-static const ddp__wire_table bad_table = {bad_send, bad_recv, bad_wait, bad_wake, bad_name, bad_close};
+static const ddp__wire_table bad_table = {bad_send, bad_recv, bad_wait,
+                                          bad_wake, bad_name, bad_close};
 
 static void rank_two_has_a_bad_wire(ddp__engine_config *cfg, int rank)
 {
@@ -623,7 +644,8 @@ static void lose_rank_two(net_rank *me, void *user)
         m.step = 12;
         s = net_do(me, &m);
         took = ddp_now() - begin;
-        say_failure(me, s, DDP_PEER_LOST, "rank 2", mode == 1 ? "closed by peer" : "no sign of life", "h.0.mlp (step 12)");
+        say_failure(me, s, DDP_PEER_LOST, "rank 2",
+                    mode == 1 ? "closed by peer" : "no sign of life", "h.0.mlp (step 12)");
         if (took > 8) net_fail(me, "noticed after %.1f s", took);
     }
     free(data);
@@ -658,11 +680,12 @@ static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
         net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
         ddp__sleep_until(ddp_now() + 0.05);
         data[0][*(int *)user] += 1;
-        say_failure(me, ddp__engine_wait(me->engine, ticket, &me->err), DDP_USAGE, "layer h.0.mlp was written",
-                    "step 3", "ddp_forward_begin");
+        say_failure(me, ddp__engine_wait(me->engine, ticket, &me->err), DDP_USAGE,
+                    "layer h.0.mlp was written", "step 3", "ddp_forward_begin");
     } else {
         ddp__sleep_until(ddp_now() + 0.25);
-        say_failure(me, net_do(me, &m), DDP_USAGE, "layer h.0.mlp was written", "step 3", "reported by rank 0");
+        say_failure(me, net_do(me, &m), DDP_USAGE, "layer h.0.mlp was written", "step 3",
+                    "reported by rank 0");
     }
 }
 

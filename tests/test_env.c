@@ -18,12 +18,34 @@ extern "C" {
 static int forget(void **state)
 {
     static const char *const own[] = {
-        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-        "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
-        "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS",
-        "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_ID",
-        "DREAMDDP_RANKS", "DREAMDDP_", "DREAMDDP_NEET",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_RUN_ID",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "SLURM_LOCALID",
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_STEP_NUM_NODES",
+        "SLURM_STEP_NODELIST",
+        "SLURM_LAUNCH_NODE_IPADDR",
+        "SLURM_JOB_ID",
+        "DREAMDDP_RANKS",
+        "DREAMDDP_",
+        "DREAMDDP_NEET",
     };
     char name[64];
     size_t i;
@@ -53,29 +75,74 @@ static ddp_status read_with(const char *const *vars, ddp__env *env, ddp_error *e
 
 static void launchers_are_recognised_in_order(void **state)
 {
-    static const struct { const char *vars[9], *launcher; int rank, world, local; const char *addr; } cases[] = {
+    static const struct {
+        const char *vars[9], *launcher;
+        int rank, world, local;
+        const char *addr;
+    } cases[] = {
         {{NULL}, NULL, 0, 1, 0, ""},
         {{"DREAMDDP_RANK=2", "DREAMDDP_WORLD_SIZE=4", "RANK=1", "WORLD_SIZE=9"},
-         "DREAMDDP_RANK", 2, 4, 2, "127.0.0.1:29500"},
+         "DREAMDDP_RANK",
+         2,
+         4,
+         2,
+         "127.0.0.1:29500"},
         {{"DREAMDDP_RANK=2", "DREAMDDP_WORLD_SIZE=4", "DREAMDDP_LOCAL_RANK=0", "DREAMDDP_ADDR=h:1"},
-         "DREAMDDP_RANK", 2, 4, 0, "h:1"},
-        {{"RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500", "SLURM_PROCID=0",
-          "SLURM_STEP_ID=1", "SLURM_NTASKS=2"}, "torchrun", 3, 8, 1, "10.0.0.1:29500"},
+         "DREAMDDP_RANK",
+         2,
+         4,
+         0,
+         "h:1"},
+        {{"RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500",
+          "SLURM_PROCID=0", "SLURM_STEP_ID=1", "SLURM_NTASKS=2"},
+         "torchrun",
+         3,
+         8,
+         1,
+         "10.0.0.1:29500"},
         {{"RANK=3", "WORLD_SIZE=8", "MASTER_ADDR=fe::1", "MASTER_PORT=29500",
-          "TORCHELASTIC_USE_AGENT_STORE=True"}, "torchrun", 3, 8, 3, "[fe::1]:29501"},
+          "TORCHELASTIC_USE_AGENT_STORE=True"},
+         "torchrun",
+         3,
+         8,
+         3,
+         "[fe::1]:29501"},
         {{"RANK=0", "WORLD_SIZE=1"}, "torchrun", 0, 1, 0, ""},
         {{"RANK=1", "WORLD_SIZE=2", "DREAMDDP_ADDR=a:5"}, "torchrun", 1, 2, 1, "a:5"},
         {{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=1",
-          "OMPI_COMM_WORLD_LOCAL_SIZE=2"}, "Open MPI", 1, 2, 1, "127.0.0.1:29500"},
+          "OMPI_COMM_WORLD_LOCAL_SIZE=2"},
+         "Open MPI",
+         1,
+         2,
+         1,
+         "127.0.0.1:29500"},
         {{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2"},
-         "Open MPI", 1, 4, 1, ""},
+         "Open MPI",
+         1,
+         4,
+         1,
+         ""},
         {{"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=0"}, "MPICH", 1, 2, 0, ""},
-        {{"SLURM_PROCID=5", "SLURM_NTASKS=9", "SLURM_STEP_NUM_TASKS=8", "SLURM_LOCALID=1", "SLURM_STEP_ID=0",
-          "SLURM_STEP_NODELIST=node[01-03,07],gpu5"}, "Slurm", 5, 8, 1, "node01:29500"},
-        {{"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0", "SLURM_LAUNCH_NODE_IPADDR=10.1.1.1"},
-         "Slurm", 0, 2, 0, "10.1.1.1:29500"},
+        {{"SLURM_PROCID=5", "SLURM_NTASKS=9", "SLURM_STEP_NUM_TASKS=8", "SLURM_LOCALID=1",
+          "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=node[01-03,07],gpu5"},
+         "Slurm",
+         5,
+         8,
+         1,
+         "node01:29500"},
+        {{"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0",
+          "SLURM_LAUNCH_NODE_IPADDR=10.1.1.1"},
+         "Slurm",
+         0,
+         2,
+         0,
+         "10.1.1.1:29500"},
         {{"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_NODES=1"},
-         "Slurm", 0, 2, 0, "127.0.0.1:29500"},
+         "Slurm",
+         0,
+         2,
+         0,
+         "127.0.0.1:29500"},
         {{"SLURM_PROCID=0", "SLURM_NTASKS=2"}, NULL, 0, 1, 0, ""},
         {{"RANK=", "WORLD_SIZE="}, NULL, 0, 1, 0, ""},
     };
@@ -96,7 +163,8 @@ static void launchers_are_recognised_in_order(void **state)
 
 static void mistakes_are_named(void **state)
 {
-    static const struct { const char *vars[6], *part; } cases[] = {
+    static const struct { const char *vars[6], *part;
+    } cases[] = {
         {{"RANK=1"}, "RANK is set but WORLD_SIZE is not"},
         {{"WORLD_SIZE=2"}, "WORLD_SIZE is set but RANK is not"},
         {{"DREAMDDP_RANK=1"}, "DREAMDDP_RANK is set but DREAMDDP_WORLD_SIZE is not"},
@@ -113,7 +181,8 @@ static void mistakes_are_named(void **state)
         {{"RANK=0", "WORLD_SIZE=0"}, "WORLD_SIZE='0' is not a whole number from 1"},
         {{"RANK=0", "WORLD_SIZE=2x"}, "WORLD_SIZE='2x'"},
         {{"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=q"}, "LOCAL_RANK='q'"},
-        {{"DREAMDDP_RANKS=1"}, "unknown environment variable DREAMDDP_RANKS: did you mean DREAMDDP_RANK?"},
+        {{"DREAMDDP_RANKS=1"},
+         "unknown environment variable DREAMDDP_RANKS: did you mean DREAMDDP_RANK?"},
         {{"DREAMDDP_NEET=1gbit"}, "did you mean DREAMDDP_NET?"},
         {{"DREAMDDP_=1"}, "unknown environment variable DREAMDDP_:"},
     };
@@ -129,7 +198,8 @@ static void mistakes_are_named(void **state)
 
 static void run_ids_and_settings_are_handed_on(void **state)
 {
-    static const char *const a[] = {"DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit", "DREAMDDP_LOG=", NULL};
+    static const char *const a[] = {"DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit",
+                                    "DREAMDDP_LOG=", NULL};
     static const char *const b[] = {"DREAMDDP_RUN_ID=blue", NULL};
     static const char *const c[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue", NULL};
     static const char *const d[] = {"DREAMDDP_RUN_ID=99999999999999999999999", NULL};
@@ -170,9 +240,11 @@ static void the_agent_of_torchrun_is_avoided_and_said_so(void **state)
 
 static void a_batch_script_without_srun_is_told_so(void **state)
 {
-    static const char *const script[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4", NULL};
+    static const char *const script[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4",
+                                         NULL};
     static const char *const alone[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=1", NULL};
-    static const char *const step[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_STEP_ID=0", NULL};
+    static const char *const step[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4",
+                                       "SLURM_STEP_ID=0", NULL};
     ddp__env env;
     ddp_error err;
     (void)state;

@@ -165,8 +165,8 @@ static void whole_plans_stay_near_the_best_of_all_plans(void **state)
         }
         instance_free(&x);
     }
-    print_message("of %d plans %d are optimal, %.4f x the optimum on average, %.3f at worst\n", count,
-                  optimal, ratio / count, worst);
+    print_message("of %d plans %d are optimal, %.4f x the optimum on average, %.3f at worst\n",
+                  count, optimal, ratio / count, worst);
     assert_true(count > 250 && optimal * 100 > count * 94 && ratio / count < 1.02);
 }
 
@@ -388,12 +388,15 @@ static void compare_on_testbed(const char *file, int machines)
             o.work.samples = 6;
             start = ddp_now();
             plan = plan_of(&list, &net, &o);
-            print_message("%d devices, %s%s: latency %.2f s, pipeline %.2f s, %.4f samples/s (%d used, "
-                          "%s, %.0f ms)\n", net.devices, ddp_fence_solver_name(plan.solver),
-                          idle ? " + idle" : "", plan.work.latency_s, plan.work.pipeline_s,
-                          plan.work.throughput, plan.segments,
-                          k < 2 ? "baseline" : plan.proven ? "proven" : "not proven",
-                          (ddp_now() - start) * 1e3);
+            print_message(
+                "%d devices, %s%s: latency %.2f s, pipeline %.2f s, %.4f samples/s (%d used, "
+                "%s, %.0f ms)\n",
+                net.devices, ddp_fence_solver_name(plan.solver), idle ? " + idle" : "",
+                plan.work.latency_s, plan.work.pipeline_s, plan.work.throughput, plan.segments,
+                k < 2         ? "baseline"
+                : plan.proven ? "proven"
+                              : "not proven",
+                (ddp_now() - start) * 1e3);
             assert_int_equal(plan.clusters, machines);
             for (i = 0; i < net.devices; i++)
                 assert_int_equal(plan.cluster[i], net.group[i]); /* a cluster is a machine */
@@ -568,7 +571,8 @@ static void bad_input_is_refused_in_a_sentence(void **state)
     net_memory(&net, 0);
     refused(&list, &net, &o, DDP_FAILED, "no cut fits into memory");
     long_list = chain_of(30000, 1, 1, 1);
-    refused(&long_list, &net, &o, DDP_UNSUPPORTED, "30000 operators over 4 devices, some idle, are too many");
+    refused(&long_list, &net, &o, DDP_UNSUPPORTED,
+            "30000 operators over 4 devices, some idle, are too many");
     ddp_oplist_free(&long_list);
     assert_int_equal(ddp_oplist_set(&list, 1, "x", later, 1, 1, 1, 1, &err), DDP_ARG);
     assert_int_equal(ddp_oplist_set(&list, 3, "x", later, 0, 1, 1, 1, &err), DDP_ARG);

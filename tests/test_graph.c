@@ -39,7 +39,8 @@ static ddp_status linear_shape(ddp_op_spec *s, ddp_error *err)
 {
     long width = (long)s->arg[0], c = s->in[0].dim[s->in[0].dims - 1];
 
-    if (s->inputs != 1 || width < 1) return ddp__fail(err, DDP_ARG, "width %ld is not positive", width);
+    if (s->inputs != 1 || width < 1)
+        return ddp__fail(err, DDP_ARG, "width %ld is not positive", width);
     s->out = s->in[0];
     s->out.dim[s->out.dims - 1] = width;
     s->params = 2;
@@ -402,7 +403,8 @@ static void a_user_operator_trains_as_worked_out_by_hand(void **unused)
 {
     static const float x[2] = {3, -2};
     ddp_graph *g = graph_with_ops(NULL);
-    ddp_node *in = ddp_input(g, "x", DDP_F32, 1, 2), *want = ddp_input(g, "y", DDP_F32, 1, 2), *l, *r;
+    ddp_node *in = ddp_input(g, "x", DDP_F32, 1, 2), *want = ddp_input(g, "y", DDP_F32, 1, 2), *l,
+             *r;
     ddp_node *loss;
     float *w, *b, *dw;
 
@@ -555,7 +557,8 @@ static void a_tied_gradient_is_the_sum_over_its_uses(void **unused)
 static void gradients_of_all_consumers_are_added(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
-    ddp_node *x = ddp_input(g, "x", DDP_F32, 5, 7), *y = ddp_input(g, "y", DDP_F32, 5, 7), *l, *a, *b;
+    ddp_node *x = ddp_input(g, "x", DDP_F32, 5, 7), *y = ddp_input(g, "y", DDP_F32, 5, 7), *l, *a,
+             *b;
     ddp_node *loss;
 
     (void)unused;
@@ -711,7 +714,8 @@ static void sharing_memory_changes_no_bit(void **unused)
         one_pass(g, loss);
         b = all_gradients(g, &bytes);
         assert_memory_equal(a, b, bytes);
-        assert_true(isfinite(value) && !(value < ddp_value(g, loss)) && !(value > ddp_value(g, loss)));
+        assert_true(isfinite(value) && !(value < ddp_value(g, loss)) &&
+                    !(value > ddp_value(g, loss)));
         free(a);
         free(b);
         ddp_graph_free(g);
@@ -765,7 +769,8 @@ static void three_ranges_on_three_states_equal_the_whole(void **unused)
             assert_non_null(s[k]);
             ddp_state_micro_batch(s[k], 1); /* the number of the built-in state's first pass */
         }
-        fill_inputs((float *)ddp_state_data(s[0], g->node[1]), (float *)ddp_state_data(s[0], g->node[0]));
+        fill_inputs((float *)ddp_state_data(s[0], g->node[1]),
+                    (float *)ddp_state_data(s[0], g->node[0]));
         for (k = 0; k < 3; k++) {
             if (k) carry(g, s[k - 1], s[k], cut[k] - 1, 0);
             assert_int_equal(ddp_forward_range(s[k], cut[k], cut[k + 1] - 1), 0);
@@ -812,7 +817,8 @@ static void ranges_give_the_gradient_of_a_fed_input(void **unused)
 static void dropout_repeats_in_backward_and_changes_per_step(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
-    ddp_node *x = ddp_input(g, "x", DDP_F32, 8, 32), *y = ddp_input(g, "y", DDP_F32, 8, 32), *d, *loss;
+    ddp_node *x = ddp_input(g, "x", DDP_F32, 8, 32), *y = ddp_input(g, "y", DDP_F32, 8, 32), *d,
+             *loss;
     ddp_node *l;
     float first[256], *db;
     int i, dropped;
@@ -928,8 +934,9 @@ static void a_model_too_large_to_build_can_be_planned(void **unused)
     assert_int_equal(ddp_param_count(g), 48L * (14 * 1600 * 1600 + 9 * 1600) + 50257L * 1601);
     assert_true(fabs(flops / (2.0 * 1024 * 1024 * 1600 * (48 * 1600.0 * 14 + 50257)) - 1) < 1e-9);
     arena = ddp_activation_bytes(g);
-    print_message("48 layers: %d nodes, %.2f ms, %zu KB of bookkeeping; a state would take %zu GB\n",
-                  ddp_node_count(g), 1e3 * t, g_bytes / 1024, arena >> 30);
+    print_message(
+        "48 layers: %d nodes, %.2f ms, %zu KB of bookkeeping; a state would take %zu GB\n",
+        ddp_node_count(g), 1e3 * t, g_bytes / 1024, arena >> 30);
     assert_int_equal(ddp_node_describe(g, -1, &info), DDP_ARG);
     ddp_graph_free(g);
 }
@@ -973,7 +980,8 @@ static void mistakes_while_building_are_named(void **unused)
     ddp_layer_begin(g, "body");
     assert_null(op2(g, "my_add", x, b));
     assert_null(op1(g, "custom_relu", op1(g, "my_linear", NULL, 3), 0)); /* passes through */
-    expect_error(g, DDP_ARG, "layer \"body\", operator my_add with inputs (32, 64) and (1, 3): the two");
+    expect_error(g, DDP_ARG,
+                 "layer \"body\", operator my_add with inputs (32, 64) and (1, 3): the two");
 
     x = ddp_input(h, "x", DDP_F32, 2, 2);
     op1(h, "my_linear", x, 3);

@@ -117,7 +117,8 @@ static void flatten_and_global_pooling_give_rows(void **unused)
     assert_true(c.out.dims == 4 && c.out.dim[3] == 11);
     assert_true(c.param_bytes == 2 * 5 * 4 && c.buffer_bytes == 2 * 5 * 4);
     assert_int_equal(ddp_batch_norm2d(g, x)->spec.saved, 2 * 5);              /* mean and rstd */
-    assert_int_equal(ddp_max_pool2d(g, x, 3, 2, 1)->spec.saved, 3 * 5 * 4 * 6); /* where they were */
+    assert_int_equal(ddp_max_pool2d(g, x, 3, 2, 1)->spec.saved,
+                     3 * 5 * 4 * 6); /* where they were */
     assert_int_equal(ddp_avg_pool2d(g, x, 3, 2, 1)->spec.saved, 0);
     ddp_graph_free(g);
 }

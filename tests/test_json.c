@@ -28,7 +28,8 @@ static ddp__json *parse(const char *text)
 
 static void a_tree_keeps_order_kinds_and_places(void **unused)
 {
-    ddp__json *v = parse(" {\"a\": [1, -2.5e3, \"x\"],\n  \"b\": {\"c\": null}, \"d\": true, \"e\":false}\n");
+    ddp__json *v =
+        parse(" {\"a\": [1, -2.5e3, \"x\"],\n  \"b\": {\"c\": null}, \"d\": true, \"e\":false}\n");
     const ddp__json *a = ddp__json_get(v, "a"), *c = ddp__json_get(ddp__json_get(v, "b"), "c");
 
     (void)unused;
@@ -54,7 +55,9 @@ static void a_tree_keeps_order_kinds_and_places(void **unused)
 
 static void strings_are_decoded_to_utf8(void **unused)
 {
-    ddp__json *v = parse("[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20AC\\ud83d\\ude00\", \"\xc3\xa9\xf0\x9f\x98\x80\", \"\"]");
+    ddp__json *v =
+        parse("[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20AC\\ud83d\\ude00\", "
+              "\"\xc3\xa9\xf0\x9f\x98\x80\", \"\"]");
 
     (void)unused;
     assert_string_equal(v->first->string, "\"\\/\b\f\n\r\t");
@@ -66,8 +69,19 @@ static void strings_are_decoded_to_utf8(void **unused)
 
 static void any_value_may_be_a_file(void **unused)
 {
-    static const char *const text[] = {"0", "-0", "1.5", "1E+2", "\"s\"", "null", "[]", "{}", "[[[]]]", "\t[ ]\r\n",
-                                       "{\"\":0}", "1e-400", "123456789012345678901234567890"};
+    static const char *const text[] = {"0",
+                                       "-0",
+                                       "1.5",
+                                       "1E+2",
+                                       "\"s\"",
+                                       "null",
+                                       "[]",
+                                       "{}",
+                                       "[[[]]]",
+                                       "\t[ ]\r\n",
+                                       "{\"\":0}",
+                                       "1e-400",
+                                       "123456789012345678901234567890"};
     size_t i;
 
     (void)unused;
@@ -169,7 +183,8 @@ static void needed_members_are_asked_for_in_a_sentence(void **unused)
     assert_int_equal(ddp__json_need("n.json", v, "x", DDP__JSON_NUMBER, &out, &err), DDP_OK);
     assert_true(out->number == 2.0);
     assert_int_equal(ddp__json_need("n.json", v, "N", DDP__JSON_NUMBER, &out, &err), DDP_FORMAT);
-    assert_string_equal(err.msg, "n.json, line 2, column 2: \"N\" is a string; it must be a number");
+    assert_string_equal(err.msg,
+                        "n.json, line 2, column 2: \"N\" is a string; it must be a number");
     assert_int_equal(ddp__json_need("n.json", v, "M", DDP__JSON_ARRAY, &out, &err), DDP_FORMAT);
     assert_string_equal(err.msg, "n.json, line 1, column 1: \"M\" is missing; it must be an array");
     assert_true(out->number == 2.0); /* untouched */
@@ -192,7 +207,8 @@ static void written_strings_read_back(void **unused)
     ddp__text_add(&t, "]", 1);
     v = parse(t.data);
     assert_string_equal(v->first->string, "q\" b\\ n\n \x01 \xc3\xa9");
-    assert_string_equal(v->first->next->string, "bad \xef\xbf\xbd\xef\xbf\xbd end\xef\xbf\xbd\xef\xbf\xbd");
+    assert_string_equal(v->first->next->string,
+                        "bad \xef\xbf\xbd\xef\xbf\xbd end\xef\xbf\xbd\xef\xbf\xbd");
     assert_int_equal(v->first->next->next->kind, DDP__JSON_NULL);
     ddp__json_free(v);
     ddp__text_free(&t);
@@ -257,8 +273,10 @@ static void a_foreign_decimal_point_changes_nothing(void **unused)
 /* Random damage to a good file: no crash, no read outside, and a sentence or a tree. */
 static void damaged_files_are_survived(void **unused)
 {
-    static const char good[] = "{\"N\": 4, \"delay_ms\": [[0, 1.5e1], [-2, 3]], \"s\": \"a\\n\\u00e9\\ud83d\\ude00\xc3\xa9\","
-                               "\n\"t\": [true, false, null, {}, []], \"deep\": [[[[{\"x\": {\"y\": 0.25}}]]]]}";
+    static const char good[] =
+        "{\"N\": 4, \"delay_ms\": [[0, 1.5e1], [-2, 3]], \"s\": "
+        "\"a\\n\\u00e9\\ud83d\\ude00\xc3\xa9\","
+        "\n\"t\": [true, false, null, {}, []], \"deep\": [[[[{\"x\": {\"y\": 0.25}}]]]]}";
     static const char spice[] = "{}[]\",:\\u0123e-+. \n\xc3\xff\x80tfn";
     ddp_rng r = ddp_rng_seed(1, 1);
     size_t n, k;

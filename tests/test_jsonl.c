@@ -67,7 +67,8 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
             assert_memory_equal(&x->next->number, &odd[1], sizeof odd[1]);
             assert_int_equal(x->next->next->kind, DDP__JSON_NULL);
             assert_memory_equal(&x->next->next->next->number, &odd[3], sizeof odd[3]);
-            assert_non_null(strstr(line, "\"large\":-9223372036854775808,\"none\":null,\"open\":{}}"));
+            assert_non_null(
+                strstr(line, "\"large\":-9223372036854775808,\"none\":null,\"open\":{}}"));
         }
         if (!strcmp(event->string, "plan")) {
             const ddp__json *set;
@@ -230,12 +231,17 @@ static void progress_on_a_terminal_redraws_one_line(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(json_lines_are_whole_and_numbers_round_trip, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(a_stream_gets_one_plain_object_and_null_is_silent, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(what_is_no_plain_file_stays_what_it_is, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(json_lines_are_whole_and_numbers_round_trip, in_folder,
+                                        folder_gone),
+        cmocka_unit_test_setup_teardown(a_stream_gets_one_plain_object_and_null_is_silent,
+                                        in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(what_is_no_plain_file_stays_what_it_is, in_folder,
+                                        folder_gone),
         cmocka_unit_test_setup_teardown(abandoned_lines_leave_the_old_file, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(progress_off_a_terminal_is_plain_lines, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(progress_on_a_terminal_redraws_one_line, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(progress_off_a_terminal_is_plain_lines, in_folder,
+                                        folder_gone),
+        cmocka_unit_test_setup_teardown(progress_on_a_terminal_redraws_one_line, in_folder,
+                                        folder_gone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,7 +49,8 @@ static void *take(size_t bytes, int kind)
     pthread_mutex_lock(&memory.lock);
     memory.calls++;
     memory.taken++;
-    refuse = memory.fail_at && (memory.taken == memory.fail_at || (memory.fail_rest && memory.taken > memory.fail_at));
+    refuse = memory.fail_at && (memory.taken == memory.fail_at ||
+                                (memory.fail_rest && memory.taken > memory.fail_at));
     if (!refuse && posix_memalign(&p, HEAD, HEAD + bytes) == 0) {
         memory.live += bytes;
         if (memory.live > memory.peak) memory.peak = memory.live;
@@ -125,7 +126,8 @@ static void count_reset(long fail_at, int fail_rest)
 
 static void all_is_given_back(void)
 {
-    if (memory.live || memory.wrong) fail_msg("%zu bytes leaked, %d blocks freed with a wrong size", memory.live, memory.wrong);
+    if (memory.live || memory.wrong)
+        fail_msg("%zu bytes leaked, %d blocks freed with a wrong size", memory.live, memory.wrong);
 }
 
 /* ---- training under the counters ---- */
@@ -163,7 +165,8 @@ static void trial_new(trial *t, ddp_strategy strategy, int world)
     t->cfg.allocator.free = tensor_free;
     t->layers_of_last = LAYERS;
     t->steps = 6;
-    t->out = (outcome *)mmap(NULL, sizeof *t->out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    t->out = (outcome *)mmap(NULL, sizeof *t->out, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true((void *)t->out != MAP_FAILED);
 }
 
@@ -172,7 +175,8 @@ static void trial_free(trial *t) { munmap(t->out, sizeof *t->out); }
 /* All ranks are here. With processes each counts alone. */
 static void meet(trial *t, const ddp_ctx *d)
 {
-    if (t->steady_after && ddp_world(d) > 1 && t->cfg.transport == DDP_THREADS) pthread_barrier_wait(&t->meet);
+    if (t->steady_after && ddp_world(d) > 1 && t->cfg.transport == DDP_THREADS)
+        pthread_barrier_wait(&t->meet);
 }
 
 static int one_step(ddp_ctx *d, ddp_graph *g, ddp_node *loss, int layers)
@@ -232,7 +236,8 @@ static int train(ddp_ctx *d, void *user)
 {
     trial *t = (trial *)user;
     ddp_optimizer o = ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.01f);
-    int rank = ddp_rank(d), layers = rank == ddp_world(d) - 1 ? t->layers_of_last : LAYERS, step, bad = 0;
+    int rank = ddp_rank(d), layers = rank == ddp_world(d) - 1 ? t->layers_of_last : LAYERS, step,
+        bad = 0;
     ddp_graph *g = NULL;
     ddp_node *loss = NULL;
 
@@ -273,12 +278,14 @@ static int trial_run(trial *t, ddp_error *err)
     return s;
 }
 
-static const ddp_strategy all_strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
+static const ddp_strategy all_strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP,
+                                              DDP_DREAMDDP};
 
 /* ---- tests ---- */
 
 /* Peak bytes of one worker, threads: the hub's rings included, an equal share each. */
-static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport, size_t *staging, size_t *params)
+static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport, size_t *staging,
+                      size_t *params)
 {
     trial t;
     ddp_error err;
@@ -318,14 +325,19 @@ static void a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone(voi
     (void)state;
     for (s = 0; s < 3; s++) {
         alone = peak_of(strategies[s], 1, DDP_THREADS, &staging, &params);
-        print_message("%s, 1 worker, %zu parameters: %.1f MiB\n", ddp_strategy_name(strategies[s]), params, (double)alone / 1048576);
+        print_message("%s, 1 worker, %zu parameters: %.1f MiB\n", ddp_strategy_name(strategies[s]),
+                      params, (double)alone / 1048576);
         assert_true(alone > 4 * params * sizeof(float)); /* parameters, gradients, two moments */
         for (tcp = 0; tcp < (strategies[s] == DDP_DREAMDDP ? 2 : 1); tcp++)
-            for (world = strategies[s] == DDP_DREAMDDP ? 2 : 4; world <= (strategies[s] == DDP_DREAMDDP ? 8 : 4); world += world == 4 ? 4 : 1) {
+            for (world = strategies[s] == DDP_DREAMDDP ? 2 : 4;
+                 world <= (strategies[s] == DDP_DREAMDDP ? 8 : 4); world += world == 4 ? 4 : 1) {
                 size_t allowed = ((size_t)1 << 20) + (size_t)(world - 1) * 4 * chunk;
-                size_t more = peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) - alone;
-                print_message("%s, %d workers, %s: %zu KiB more, %zu allowed; engine %zu\n", ddp_strategy_name(strategies[s]), world,
-                              tcp ? "tcp" : "threads", more >> 10, allowed >> 10, staging >> 10);
+                size_t more =
+                    peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) -
+                    alone;
+                print_message("%s, %d workers, %s: %zu KiB more, %zu allowed; engine %zu\n",
+                              ddp_strategy_name(strategies[s]), world, tcp ? "tcp" : "threads",
+                              more >> 10, allowed >> 10, staging >> 10);
                 if (more > allowed + most) most = more - allowed;
             }
     }
@@ -345,7 +357,8 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                     ddp_error err;
                     trial_new(&t, all_strategies[s], world);
                     t.cfg.transport = (ddp_transport)transport;
-                    t.cfg.period = 5; /* the first look at a drifted link, which may plan again, comes later */
+                    t.cfg.period =
+                        5; /* the first look at a drifted link, which may plan again, comes later */
                     t.cfg.fill = DDP_FILL_EXACT;
                     t.cfg.clip_norm = s == 3 ? 1.0f : 0;
                     if (graph) t.inputs = 12, t.width = 9, t.classes = 3;
@@ -355,8 +368,8 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                     if (trial_run(&t, &err)) fail_msg("%s", err.msg);
                     for (r = 0; r < world; r++)
                         if (t.out->calls[r])
-                            fail_msg("%s, %d workers: %ld calls of the allocator in 9 steps", ddp_strategy_name(all_strategies[s]),
-                                     world, t.out->calls[r]);
+                            fail_msg("%s, %d workers: %ld calls of the allocator in 9 steps",
+                                     ddp_strategy_name(all_strategies[s]), world, t.out->calls[r]);
                     all_is_given_back();
                     trial_free(&t);
                 }
@@ -424,11 +437,13 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         }
         /* the rank that saw the other leave may be the first to report */
         if (code != DDP_MEMORY && !(world > 1 && code == DDP_PEER_LOST))
-            fail_msg("%s, %d workers, allocation %ld fails: status %d \"%s\"", ddp_strategy_name(strategy), world, k, code, err.msg);
+            fail_msg("%s, %d workers, allocation %ld fails: status %d \"%s\"",
+                     ddp_strategy_name(strategy), world, k, code, err.msg);
         assert_true(strlen(err.msg) > 10);
         for (r = 0; r < world; r++)
             if (t.out->opened[r] && !t.out->bad[r])
-                fail_msg("%s, %d workers, allocation %ld fails: rank %d noticed nothing", ddp_strategy_name(strategy), world, k, r);
+                fail_msg("%s, %d workers, allocation %ld fails: rank %d noticed nothing",
+                         ddp_strategy_name(strategy), world, k, r);
         trial_free(&t);
     }
 }

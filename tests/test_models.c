@@ -14,7 +14,8 @@ extern "C" {
 }
 #endif
 
-static ddp_gpt2_config gpt2(long vocabulary, long context, long layers, long heads, long dim, long batch)
+static ddp_gpt2_config gpt2(long vocabulary, long context, long layers, long heads, long dim,
+                            long batch)
 {
     ddp_gpt2_config c;
 
@@ -187,7 +188,8 @@ static void gpt2_starts_with_the_published_deviations(void **unused)
     assert_true(fabs(deviation(g, "embed", "embedding", 0, 0) - 0.02) < 0.001);
     assert_true(fabs(deviation(g, "embed", "position", 0, 0) - 0.02) < 0.001);
     assert_true(fabs(deviation(g, "h.3.attn", "linear", 0, 0) - 0.02) < 0.001);
-    assert_true(fabs(deviation(g, "h.3.attn", "linear", 1, 0) - 0.005) < 0.0003); /* 0.02 / sqrt(16) */
+    assert_true(fabs(deviation(g, "h.3.attn", "linear", 1, 0) - 0.005) <
+                0.0003); /* 0.02 / sqrt(16) */
     assert_true(fabs(deviation(g, "h.7.mlp", "linear", 1, 0) - 0.005) < 0.0003);
     assert_true(deviation(g, "h.0.mlp", "linear", 0, 1) == 0.0);
     assert_true(deviation(g, "h.0.mlp", "layer_norm", 0, 0) == 1.0);
@@ -195,7 +197,8 @@ static void gpt2_starts_with_the_published_deviations(void **unused)
 }
 
 /* One step of a graph without a context: the loss before the update. */
-static float train_step(ddp_graph *g, ddp_node *loss, const ddp_optimizer *rule, float **state, long number)
+static float train_step(ddp_graph *g, ddp_node *loss, const ddp_optimizer *rule, float **state,
+                        long number)
 {
     ddp_update u;
     float value;
@@ -244,7 +247,8 @@ static void an_mlp_learns_a_separable_task(void **unused)
     for (s = 0; s < 40; s++) {
         for (i = 0; i < m.batch; i++) {
             y[i] = (int32_t)ddp_rng_below(&r, 3);
-            for (k = 0; k < 5; k++) x[i * 5 + k] = (float)ddp_rng_normal(&r) * 0.3f + (float)(y[i] == k);
+            for (k = 0; k < 5; k++)
+                x[i * 5 + k] = (float)ddp_rng_normal(&r) * 0.3f + (float)(y[i] == k);
         }
         last = train_step(g, loss, &rule, state, s);
         if (s == 0) first = last;

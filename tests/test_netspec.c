@@ -34,15 +34,32 @@ static void links_are_read_in_decimal_units(void **state)
 static void nonsense_names_the_part_and_an_example(void **state)
 {
     static const char *const cases[][2] = {
-        {"fast", "the rate 'fast'"}, {"100", "the rate '100'"}, {"-5mbit", "the rate '-5mbit'"},
-        {"1mbit,", "the delay ''"}, {"nan", "the rate 'nan'"}, {"nanmbit", "the rate 'nanmbit'"}, {"", "the rate ''"},
-        {",20ms", "the rate ''"}, {"1mbit,20", "the delay '20'"}, {"1mbit,-1ms", "the delay '-1ms'"},
-        {"1mbit,20ms,3", "the delay '20ms,3'"}, {"1e3mbit", "the rate '1e3mbit'"}, {"0x10mbit", "the rate"},
-        {" 1mbit", "the rate ' 1mbit'"}, {"1mbit ,2ms", "the rate '1mbit '"}, {"1 mbit", "the rate"},
-        {"1..5mbit", "the rate"}, {".mbit", "the rate"}, {"0mbit", "the rate '0mbit'"}, {"infmbit", "the rate"},
-        {"1Mbit", "the rate"}, {"1mbit,2h", "the delay '2h'"}, {"1mbit,9999s", "the delay '9999s'"},
+        {"fast", "the rate 'fast'"},
+        {"100", "the rate '100'"},
+        {"-5mbit", "the rate '-5mbit'"},
+        {"1mbit,", "the delay ''"},
+        {"nan", "the rate 'nan'"},
+        {"nanmbit", "the rate 'nanmbit'"},
+        {"", "the rate ''"},
+        {",20ms", "the rate ''"},
+        {"1mbit,20", "the delay '20'"},
+        {"1mbit,-1ms", "the delay '-1ms'"},
+        {"1mbit,20ms,3", "the delay '20ms,3'"},
+        {"1e3mbit", "the rate '1e3mbit'"},
+        {"0x10mbit", "the rate"},
+        {" 1mbit", "the rate ' 1mbit'"},
+        {"1mbit ,2ms", "the rate '1mbit '"},
+        {"1 mbit", "the rate"},
+        {"1..5mbit", "the rate"},
+        {".mbit", "the rate"},
+        {"0mbit", "the rate '0mbit'"},
+        {"infmbit", "the rate"},
+        {"1Mbit", "the rate"},
+        {"1mbit,2h", "the delay '2h'"},
+        {"1mbit,9999s", "the delay '9999s'"},
         {"99999999999999999999999999999999999999999999mbit", "the rate"},
-        {"nets/wan.json", "looks like a file"}, {"wan.json", "RATE,DELAY"},
+        {"nets/wan.json", "looks like a file"},
+        {"wan.json", "RATE,DELAY"},
     };
     size_t i;
     (void)state;
@@ -50,8 +67,9 @@ static void nonsense_names_the_part_and_an_example(void **state)
         double rate = -1, delay = -1;
         ddp_error err;
         memset(&err, 0, sizeof err);
-        if (ddp_net_parse(cases[i][0], &rate, &delay, &err) != DDP_ARG || !strstr(err.msg, cases[i][1]) ||
-            !strstr(err.msg, "100mbit,20ms") || rate != -1 || delay != -1)
+        if (ddp_net_parse(cases[i][0], &rate, &delay, &err) != DDP_ARG ||
+            !strstr(err.msg, cases[i][1]) || !strstr(err.msg, "100mbit,20ms") || rate != -1 ||
+            delay != -1)
             fail_msg("'%s' gave '%s'", cases[i][0], err.msg);
     }
 }

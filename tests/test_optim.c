@@ -1,4 +1,5 @@
-/* Update rules, clipping and learning-rate schedules against hand-worked numbers and plain loops. */
+/* Update rules, clipping and learning-rate schedules against hand-worked numbers and plain loops.
+ */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -17,7 +18,8 @@ extern "C" {
 
 #define MOST 70
 
-static void step(const ddp_optimizer *o, float *params, const float *grads, float *state, size_t n, long number)
+static void step(const ddp_optimizer *o, float *params, const float *grads, float *state, size_t n,
+                 long number)
 {
     ddp_update u;
 
@@ -39,7 +41,10 @@ static void fill(float *x, size_t n, uint64_t stream)
     for (i = 0; i < n; i++) x[i] = (float)ddp_rng_normal(&r);
 }
 
-static int near(double a, double b, double tolerance) { return fabs(a - b) <= tolerance * fmax(1, fabs(b)); }
+static int near(double a, double b, double tolerance)
+{
+    return fabs(a - b) <= tolerance * fmax(1, fabs(b));
+}
 
 static void plain_sgd_subtracts_the_scaled_gradient(void **unused)
 {
@@ -182,7 +187,8 @@ static void a_block_of_any_size_is_updated_and_nothing_beyond_it(void **unused)
             assert_memory_equal(w, whole_w, n * sizeof *w);
             fill(whole_w, MOST, 1);
             assert_memory_equal(w + n, whole_w + n, (MOST - n) * sizeof *w);
-            for (i = n * (size_t)rule[k].state_per_param; i < 2 * MOST; i++) assert_true(s[i] == 0.0f);
+            for (i = n * (size_t)rule[k].state_per_param; i < 2 * MOST; i++)
+                assert_true(s[i] == 0.0f);
         }
     }
 }

@@ -18,8 +18,8 @@ extern "C" {
 static void assert_says(const meet_rank *m, ddp_status status, const char *part)
 {
     if (m->status != status || !strstr(m->err.msg, part))
-        fail_msg("rank %d: status %d, '%s'; expected status %d with '%s'", m->how.rank, (int)m->status,
-                 m->err.msg, (int)status, part);
+        fail_msg("rank %d: status %d, '%s'; expected status %d with '%s'", m->how.rank,
+                 (int)m->status, m->err.msg, (int)status, part);
 }
 
 static void assert_all_met(meet_rank *m, int count)
@@ -105,8 +105,13 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
     for (i = 0; i < 20; i++) {
         fd[i] = ddp__tcp_dial(&at, ddp_now() + 5);
         assert_true(fd[i] >= 0);
-        if (i == 0) assert_int_equal(ddp__tcp_send_all(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1), 0);
-        if (i == 1) assert_int_equal(ddp__tcp_send_all(fd[i], "dream", 5, ddp_now() + 1), 0); /* and no more */
+        if (i == 0)
+            assert_int_equal(
+                ddp__tcp_send_all(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1),
+                0);
+        if (i == 1)
+            assert_int_equal(ddp__tcp_send_all(fd[i], "dream", 5, ddp_now() + 1),
+                             0); /* and no more */
         if (i == 2) assert_int_equal(ddp__tcp_send_all(fd[i], "x", 1, ddp_now() + 1), 0);
         if (i >= 8) { /* gone at once */
             close(fd[i]);
@@ -127,7 +132,8 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
 }
 
 /* Sends one frame to rank 0 as rank `rank`; the refusal that comes back. */
-static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank, uint32_t world)
+static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank,
+                        uint32_t world)
 {
     ddp__hello self, reply;
     ddp__addr at;
@@ -287,8 +293,11 @@ static void a_worker_tells_another_program_from_rank_0(void **state)
     m[1].how.timeout_s = 10;
     meet_start(m + 1, 1);
     while ((fd = ddp__tcp_accept(listener, NULL)) < 0) ddp__sleep_until(ddp_now() + 0.01);
-    assert_int_equal(ddp__tcp_send_all(fd, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nServer: nobody\r\n\r\n", 64,
-                                       ddp_now() + 1), 0);
+    assert_int_equal(
+        ddp__tcp_send_all(fd,
+                          "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nServer: nobody\r\n\r\n",
+                          64, ddp_now() + 1),
+        0);
     meet_join(m + 1, 1);
     assert_says(&m[1], DDP_NET, "does not answer as a rank of dreamddp");
     close(fd);
@@ -305,8 +314,10 @@ static void a_port_in_use_is_explained(void **state)
     meet_prepare(m, 2, -1, addr);
     meet_start(m, 1);
     meet_join(m, 1);
-    snprintf(part, sizeof part, "cannot listen on %s: Address already in use; another run may hold it: choose another "
-             "port with --addr or DREAMDDP_ADDR", addr);
+    snprintf(part, sizeof part,
+             "cannot listen on %s: Address already in use; another run may hold it: choose another "
+             "port with --addr or DREAMDDP_ADDR",
+             addr);
     assert_says(&m[0], DDP_NET, part);
     close(listener);
 }
@@ -331,11 +342,18 @@ static void a_rank_lost_while_meeting_ends_the_meeting_for_all(void **state)
 static void bad_addresses_are_explained(void **state)
 {
     static const char *const cases[][2] = {
-        {"", "names no host"}, {":29500", "names no host"}, {"tcp://", "names no host"},
-        {"127.0.0.1:port", "the port 'port' is not a number"}, {"127.0.0.1:70000", "'70000' is not a number"},
-        {"127.0.0.1:-1", "the port '-1'"}, {"127.0.0.1:", "the port ''"}, {"127.0.0.1:0", "port 0 leaves"},
-        {"file:///tmp/x", "names no host"}, {"[::1]x:5", "names no host"},
-        {"192.0.2.7:29500", "lies beyond this machine"}, {"0.0.0.0:29500", "DREAMDDP_INSECURE=1"},
+        {"", "names no host"},
+        {":29500", "names no host"},
+        {"tcp://", "names no host"},
+        {"127.0.0.1:port", "the port 'port' is not a number"},
+        {"127.0.0.1:70000", "'70000' is not a number"},
+        {"127.0.0.1:-1", "the port '-1'"},
+        {"127.0.0.1:", "the port ''"},
+        {"127.0.0.1:0", "port 0 leaves"},
+        {"file:///tmp/x", "names no host"},
+        {"[::1]x:5", "names no host"},
+        {"192.0.2.7:29500", "lies beyond this machine"},
+        {"0.0.0.0:29500", "DREAMDDP_INSECURE=1"},
     };
     size_t i;
     (void)state;

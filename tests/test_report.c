@@ -59,13 +59,14 @@ static void the_page_is_well_formed_and_fetches_nothing(void **state)
     assert_non_null(strstr(t.data, "head &amp; &lt;norm&gt;"));
     assert_non_null(strstr(t.data, "<td>2 (+1)</td>")); /* the filled layer */
     ddp__text_free(&t);
-    assert_true(python_accepts("import sys, xml.etree.ElementTree as e\n"
-                               "t = e.parse(sys.argv[1]).getroot()\n"
-                               "assert t.tag == 'html' and len(list(t.iter('rect'))) > 1000\n"
-                               "for r in t.iter('rect'):\n"
-                               "    x, w = float(r.get('x')), float(r.get('width'))\n"
-                               "    assert 56 <= x and x + w <= 1084.4 and r.find('title') is not None\n",
-                               path));
+    assert_true(
+        python_accepts("import sys, xml.etree.ElementTree as e\n"
+                       "t = e.parse(sys.argv[1]).getroot()\n"
+                       "assert t.tag == 'html' and len(list(t.iter('rect'))) > 1000\n"
+                       "for r in t.iter('rect'):\n"
+                       "    x, w = float(r.get('x')), float(r.get('width'))\n"
+                       "    assert 56 <= x and x + w <= 1084.4 and r.find('title') is not None\n",
+                       path));
 }
 
 static void the_table_shows_the_numbers_it_was_given(void **state)
@@ -88,16 +89,19 @@ static void the_table_shows_the_numbers_it_was_given(void **state)
     assert_int_equal(ddp_report_table(&s->data, f, NULL), DDP_OK);
     fclose(f);
     t = read_whole(path);
-    assert_non_null(strstr(t.data, "strategy  step ms  vs ssgd  s to loss  MB sent  hidden %  final loss\n"));
-    assert_non_null(strstr(t.data, "dreamddp    100.1    2.50x          -     12.3      99.4      1.2346\n"));
+    assert_non_null(
+        strstr(t.data, "strategy  step ms  vs ssgd  s to loss  MB sent  hidden %  final loss\n"));
+    assert_non_null(
+        strstr(t.data, "dreamddp    100.1    2.50x          -     12.3      99.4      1.2346\n"));
     assert_non_null(strstr(t.data, "wfbp        125.0    2.00x"));
     assert_int_equal(count_of(t.data, "\n"), RUNS + 1);
     ddp__text_free(&t);
     path_in(s, "r.html", path);
     assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
     t = read_whole(path);
-    assert_non_null(strstr(t.data, "<tr class=\"best\"><td>dreamddp</td><td>100.1</td><td>2.50x</td><td>-</td>"
-                                   "<td>12.3</td><td>99.4</td><td>1.2346</td></tr>"));
+    assert_non_null(
+        strstr(t.data, "<tr class=\"best\"><td>dreamddp</td><td>100.1</td><td>2.50x</td><td>-</td>"
+                       "<td>12.3</td><td>99.4</td><td>1.2346</td></tr>"));
     ddp__text_free(&t);
 }
 
@@ -116,10 +120,12 @@ static void an_empty_report_is_still_a_report(void **state)
     empty.runs = &bare;
     empty.run_count = 1;
     assert_int_equal(ddp_report_html(&empty, path, NULL), DDP_OK);
-    assert_true(python_accepts("import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])", path));
+    assert_true(
+        python_accepts("import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])", path));
     path_in(s, "e.json", path);
     assert_int_equal(ddp_report_trace(&empty, path, NULL), DDP_OK);
-    assert_true(python_accepts("import sys, json; assert json.load(open(sys.argv[1])) == []", path));
+    assert_true(
+        python_accepts("import sys, json; assert json.load(open(sys.argv[1])) == []", path));
 }
 
 /* Every span is there once, on a thread where it overlaps nothing, inside a named process. */
@@ -139,7 +145,8 @@ static void the_trace_holds_every_span_once(void **state)
             int k;
 
             given += s->worker[i][w].count;
-            for (k = 0; k < s->worker[i][w].count; k++) seconds += s->span[i][w][k].end_s - s->span[i][w][k].begin_s;
+            for (k = 0; k < s->worker[i][w].count; k++)
+                seconds += s->span[i][w][k].end_s - s->span[i][w][k].begin_s;
         }
     }
     path_in(s, "trace.json", path);
@@ -258,11 +265,13 @@ static void lanes_are_cut_to_the_window_and_never_overlap(void **state)
 
 static void ticks_are_nice_numbers(void **state)
 {
-    const double range[6] = {1, 0.97, 130, 7, 0.0042, 60000}, want[6] = {0.2, 0.2, 50, 2, 0.001, 10000};
+    const double range[6] = {1, 0.97, 130, 7, 0.0042, 60000},
+                 want[6] = {0.2, 0.2, 50, 2, 0.001, 10000};
     int i, decimals;
 
     (void)state;
-    for (i = 0; i < 6; i++) assert_true(fabs(ddp__tick_step(range[i], 6, &decimals) / want[i] - 1) < 1e-9);
+    for (i = 0; i < 6; i++)
+        assert_true(fabs(ddp__tick_step(range[i], 6, &decimals) / want[i] - 1) < 1e-9);
     ddp__tick_step(0.0042, 6, &decimals);
     assert_int_equal(decimals, 3);
     assert_true(ddp__tick_step(0, 6, &decimals) > 0);
@@ -311,11 +320,14 @@ static int show(const char *path)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_page_is_well_formed_and_fetches_nothing, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(the_table_shows_the_numbers_it_was_given, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(the_page_is_well_formed_and_fetches_nothing, in_folder,
+                                        folder_gone),
+        cmocka_unit_test_setup_teardown(the_table_shows_the_numbers_it_was_given, in_folder,
+                                        folder_gone),
         cmocka_unit_test_setup_teardown(an_empty_report_is_still_a_report, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(the_trace_holds_every_span_once, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(a_full_disk_is_a_sentence_and_leaves_no_file, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(a_full_disk_is_a_sentence_and_leaves_no_file, in_folder,
+                                        folder_gone),
         cmocka_unit_test(lanes_are_cut_to_the_window_and_never_overlap),
         cmocka_unit_test(ticks_are_nice_numbers),
         cmocka_unit_test(fixed_numbers_ignore_the_locale),

@@ -62,7 +62,8 @@ static void sum_once(net_rank *me, void *user)
 
     cut_pieces(pieces, c->pieces, data, c->n);
     for (int p = 0; p < c->pieces; p++)
-        for (size_t k = 0; k < pieces[p].count; k++) pieces[p].data[k] = net_value(me->rank, i++, 1);
+        for (size_t k = 0; k < pieces[p].count; k++)
+            pieces[p].data[k] = net_value(me->rank, i++, 1);
     net_message(&m, DDP__ALL_REDUCE, pieces, c->pieces);
     m.scale = 1.0f / (float)me->world;
     if (c->pieces % 2) m.divergence = &divergence; /* results are staged then */
@@ -79,15 +80,18 @@ static void sum_once(net_rank *me, void *user)
                 plain += (double)net_value(r, i, 1);
                 size += fabs((double)net_value(r, i, 1));
             }
-            if (memcmp(&got, &sum, sizeof got) || fabs((double)got - plain / me->world) > 1e-6 * size)
-                net_fail(me, "world %d n %lu value %lu: %g, not %g (%g)", me->world, (unsigned long)c->n,
-                         (unsigned long)i, (double)got, (double)sum, plain / me->world);
+            if (memcmp(&got, &sum, sizeof got) ||
+                fabs((double)got - plain / me->world) > 1e-6 * size)
+                net_fail(me, "world %d n %lu value %lu: %g, not %g (%g)", me->world,
+                         (unsigned long)c->n, (unsigned long)i, (double)got, (double)sum,
+                         plain / me->world);
             distance += ((double)got - own) * ((double)got - own);
         }
     if (m.divergence && !(fabs(divergence - distance) <= 1e-9 * distance))
         net_fail(me, "divergence %g, not %g", divergence, distance);
     if (last_algorithm(me) != (me->world > 2 && c->n > 0 ? 'r' : 'd'))
-        net_fail(me, "world %d n %lu went '%c'", me->world, (unsigned long)c->n, last_algorithm(me));
+        net_fail(me, "world %d n %lu went '%c'", me->world, (unsigned long)c->n,
+                 last_algorithm(me));
     free(data);
 }
 
@@ -163,7 +167,9 @@ static void one_by_one(net_rank *me, void *user)
         float want = (float)(me->world * (me->world - 1) / 2 + i * me->world);
         net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
         for (int k = 0; k < (rings & 1 << i ? N : N / 2); k++)
-            if (data[i * N + k] != want) net_fail(me, "message %d value %d: %g, not %g", i, k, (double)data[i * N + k], (double)want);
+            if (data[i * N + k] != want)
+                net_fail(me, "message %d value %d: %g, not %g", i, k, (double)data[i * N + k],
+                         (double)want);
     }
     free(data);
 }
@@ -188,7 +194,8 @@ static void rings_leave_room_for_the_oldest_and_get_it(void **state)
 
 static int algorithms_differ(const char *text)
 {
-    return strstr(text, "averages by ring") && strstr(text, "averages layer") && strstr(text, "operation 0");
+    return strstr(text, "averages by ring") && strstr(text, "averages layer") &&
+           strstr(text, "operation 0");
 }
 
 static void differ(net_rank *me, void *user)
@@ -201,7 +208,8 @@ static void differ(net_rank *me, void *user)
     piece.data = data;
     piece.count = 4096;
     net_message(&m, DDP__ALL_REDUCE, &piece, 1);
-    if (net_do(me, &m) != DDP_MISMATCH || !algorithms_differ(me->err.msg)) net_fail(me, "\"%.200s\"", me->err.msg);
+    if (net_do(me, &m) != DDP_MISMATCH || !algorithms_differ(me->err.msg))
+        net_fail(me, "\"%.200s\"", me->err.msg);
     free(data);
 }
 
@@ -241,10 +249,12 @@ static void lose_rank_two(net_rank *me, void *user)
         ddp__sleep_until(ddp_now() + 0.2); /* of 2 s */
         for (int p = 0; p < me->world; p++)
             if (p != 2) shutdown(ddp__wire_tcp_fd(me->wire, p), SHUT_RDWR);
-        if (ddp__engine_wait(me->engine, ticket, &me->err) != DDP_PEER_LOST) net_fail(me, "\"%.200s\"", me->err.msg);
+        if (ddp__engine_wait(me->engine, ticket, &me->err) != DDP_PEER_LOST)
+            net_fail(me, "\"%.200s\"", me->err.msg);
     } else {
         s = net_do(me, &m);
-        if (s != DDP_PEER_LOST || !strstr(me->err.msg, "rank 2") || !strstr(me->err.msg, "h.0.mlp (step 12)") ||
+        if (s != DDP_PEER_LOST || !strstr(me->err.msg, "rank 2") ||
+            !strstr(me->err.msg, "h.0.mlp (step 12)") ||
             !strstr(me->err.msg, leaves ? "has left" : "closed by peer"))
             net_fail(me, "status %d \"%.200s\"", (int)s, me->err.msg);
     }
@@ -277,7 +287,8 @@ static void stay_away(net_rank *me, void *user)
     net_message(&m, DDP__ALL_REDUCE, &piece, 1);
     if (me->rank == 2) {
         double until = ddp_now() + 10;
-        while ((s = ddp__engine_error(me->engine, &me->err)) == DDP_OK && ddp_now() < until) ddp__sleep_until(ddp_now() + 0.01);
+        while ((s = ddp__engine_error(me->engine, &me->err)) == DDP_OK && ddp_now() < until)
+            ddp__sleep_until(ddp_now() + 0.01);
     } else {
         s = net_do(me, &m);
     }
@@ -312,7 +323,8 @@ static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
         ddp__sleep_until(ddp_now() + 0.05);
         data[0][*(int *)user] += 1;
     }
-    if (ddp__engine_wait(me->engine, ticket, &me->err) != DDP_USAGE || !strstr(me->err.msg, "layer h.0.mlp was written"))
+    if (ddp__engine_wait(me->engine, ticket, &me->err) != DDP_USAGE ||
+        !strstr(me->err.msg, "layer h.0.mlp was written"))
         net_fail(me, "value %d: \"%.200s\"", *(int *)user, me->err.msg);
 }
 
@@ -353,7 +365,8 @@ static void choose(net_rank *me, void *user)
     piece.count = c->n;
     net_message(&m, DDP__ALL_REDUCE, &piece, 1);
     net_ok(me, net_do(me, &m));
-    if (ddp__engine_spans(me->engine, 0, 1e30, &span, 1) != 1 || span.algorithm != c->want || last_algorithm(me) != c->want)
+    if (ddp__engine_spans(me->engine, 0, 1e30, &span, 1) != 1 || span.algorithm != c->want ||
+        last_algorithm(me) != c->want)
         net_fail(me, "%lu values went '%c'", (unsigned long)c->n, span.algorithm);
     free(data);
 }
@@ -361,11 +374,23 @@ static void choose(net_rank *me, void *user)
 static void the_link_and_the_size_choose(void **state)
 {
     /* 3 ranks, 100 Mbyte/s, 0.1 ms: 50 x 3 x 1 / 2 x (10000 + 99968) bytes = 2061900 floats */
-    static const struct { double rate, delay_s; int world, deterministic; size_t ring_bytes, n; char want; } cases[] = {
-        {1e8, 1e-4, 3, 0, 0, 2061899, 'd'}, {1e8, 1e-4, 3, 0, 0, 2061900, 'r'}, {1e8, 1e-4, 3, 1, 0, 2061900, 'd'},
-        {1e8, 1e-4, 2, 0, 0, 2061900, 'd'}, {0, 0, 3, 0, 0, 2061900, 'd'}, {0, 1e-4, 3, 0, 0, 2061900, 'd'},
-        {1e8, 0.01, 3, 0, 0, 2061900, 'd'}, {1e8, 1e-4, 3, 0, SIZE_MAX, 2061900, 'd'}, {0, 0, 3, 1, 1, 9, 'd'},
-        {0, 0, 3, 0, 36, 9, 'r'}, {0, 0, 3, 0, 36, 8, 'd'},
+    static const struct {
+        double rate, delay_s;
+        int world, deterministic;
+        size_t ring_bytes, n;
+        char want;
+    } cases[] = {
+        {1e8, 1e-4, 3, 0, 0, 2061899, 'd'},
+        {1e8, 1e-4, 3, 0, 0, 2061900, 'r'},
+        {1e8, 1e-4, 3, 1, 0, 2061900, 'd'},
+        {1e8, 1e-4, 2, 0, 0, 2061900, 'd'},
+        {0, 0, 3, 0, 0, 2061900, 'd'},
+        {0, 1e-4, 3, 0, 0, 2061900, 'd'},
+        {1e8, 0.01, 3, 0, 0, 2061900, 'd'},
+        {1e8, 1e-4, 3, 0, SIZE_MAX, 2061900, 'd'},
+        {0, 0, 3, 1, 1, 9, 'd'},
+        {0, 0, 3, 0, 36, 9, 'r'},
+        {0, 0, 3, 0, 36, 8, 'd'},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -429,7 +454,8 @@ static void time_ring(net_rank *me, void *user)
         piece.data = data + (size_t)i * t->n;
         net_ok(me, ddp__engine_submit(me->engine, &m, &tickets[i], &me->err));
     }
-    for (int i = 0; i < t->messages; i++) net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
+    for (int i = 0; i < t->messages; i++)
+        net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
     t->end[me->rank] = ddp_now();
     if (last_algorithm(me) != 'r') net_fail(me, "not a ring");
     free(data);
@@ -437,13 +463,18 @@ static void time_ring(net_rank *me, void *user)
 
 static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
 {
-    static const struct { double rate, delay_s; int world, messages; size_t n; } cases[] = {
-        {25e6, 0, 4, 1, 4 << 20}, {25e6, 0.005, 4, 1, 4 << 20}, {12.5e6, 0.02, 3, 1, 4 << 20}, {25e6, 0.005, 4, 4, 1 << 20},
+    static const struct { double rate, delay_s; int world, messages; size_t n;
+    } cases[] = {
+        {25e6, 0, 4, 1, 4 << 20},
+        {25e6, 0.005, 4, 1, 4 << 20},
+        {12.5e6, 0.02, 3, 1, 4 << 20},
+        {25e6, 0.005, 4, 4, 1 << 20},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int world = cases[i].world;
-        double wire = 2 * (world - 1.0) / world * 4 * (double)cases[i].n * cases[i].messages / cases[i].rate;
+        double wire =
+            2 * (world - 1.0) / world * 4 * (double)cases[i].n * cases[i].messages / cases[i].rate;
         double predicted = wire + 2 * (world - 1) * cases[i].delay_s, took = 0;
         for (int attempt = 0; attempt < 8; attempt++) { /* again where the machine was busy */
             net_setup set;
@@ -465,12 +496,15 @@ static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
                 if (t.end[r] > end) end = t.end[r];
             }
             took = end - begin;
-            if (took < wire + cases[i].delay_s) fail_msg("took %.4f s; nothing can be faster than %.4f s", took, wire + cases[i].delay_s);
+            if (took < wire + cases[i].delay_s)
+                fail_msg("took %.4f s; nothing can be faster than %.4f s", took,
+                         wire + cases[i].delay_s);
             if (!TIMED || took <= predicted * 1.15) break;
         }
-        if (TIMED && took > predicted * 1.15) fail_msg("took %.4f s, more than 1.15 x %.4f s", took, predicted);
-        print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", world, cases[i].rate * 8e-6,
-                      cases[i].delay_s * 1e3, took, predicted);
+        if (TIMED && took > predicted * 1.15)
+            fail_msg("took %.4f s, more than 1.15 x %.4f s", took, predicted);
+        print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", world,
+                      cases[i].rate * 8e-6, cases[i].delay_s * 1e3, took, predicted);
     }
 }
 

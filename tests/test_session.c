@@ -51,7 +51,8 @@ static int trial_run(trial *t, ddp_error *err) { return ddp_launch(&t->cfg, tria
 
 static void expect(const ddp_error *e, ddp_status code, const char *words)
 {
-    if (e->code != code || !strstr(e->msg, words)) fail_msg("got %d \"%s\", expected %d with \"%s\"", (int)e->code, e->msg, (int)code, words);
+    if (e->code != code || !strstr(e->msg, words))
+        fail_msg("got %d \"%s\", expected %d with \"%s\"", (int)e->code, e->msg, (int)code, words);
 }
 
 static float arrays[4][2][LAYERS + 1][COUNT]; /* rank, params or grads, layer */
@@ -134,7 +135,8 @@ static void another_layer_size_is_named_with_layer_and_rank(void **state)
     (void)state;
     trial_new(&t, 3, registers_a_smaller_layer_on_rank_2);
     assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
-    for (r = 0; r < 3; r++) expect(&t.error[r], DDP_MISMATCH, "layer 1: rank 2 registered head with 49 values");
+    for (r = 0; r < 3; r++)
+        expect(&t.error[r], DDP_MISMATCH, "layer 1: rank 2 registered head with 49 values");
 }
 
 static int opens_with_another_period(ddp_ctx *d, trial *t)
@@ -179,7 +181,8 @@ static void a_forgotten_backward_end_is_named_on_every_rank(void **state)
     (void)state;
     trial_new(&t, 3, forgets_a_layer_on_rank_1);
     assert_int_equal(trial_run(&t, &err), DDP_USAGE);
-    for (r = 0; r < 3; r++) expect(&t.error[r], DDP_USAGE, "layer second had 0 of 1 ddp_backward_end calls on rank 1");
+    for (r = 0; r < 3; r++)
+        expect(&t.error[r], DDP_USAGE, "layer second had 0 of 1 ddp_backward_end calls on rank 1");
 }
 
 static int ends_a_layer_twice(ddp_ctx *d, trial *t)
@@ -244,12 +247,15 @@ static void misuse_is_a_sentence_with_the_layer(void **state)
         ddp_status  code;
         const char *words;
     } cases[] = {
-        {ends_a_layer_twice, DDP_USAGE, "ddp_backward_end(2) was called 2 times for layer third, expected 1"},
-        {uses_a_layer_that_does_not_exist, DDP_ARG, "layer 3 does not exist; 3 layers are registered"},
+        {ends_a_layer_twice, DDP_USAGE,
+         "ddp_backward_end(2) was called 2 times for layer third, expected 1"},
+        {uses_a_layer_that_does_not_exist, DDP_ARG,
+         "layer 3 does not exist; 3 layers are registered"},
         {adds_a_layer_too_late, DDP_USAGE, "layer 3 (first) comes too late"},
         {steps_without_layers, DDP_USAGE, "no layer is registered"},
         {reports_a_loss_that_is_no_number, DDP_NUMERIC, "the loss is nan"},
-        {stops_calling_forward_begin, DDP_USAGE, "used while its average of the step before was still on its way"},
+        {stops_calling_forward_begin, DDP_USAGE,
+         "used while its average of the step before was still on its way"},
     };
     size_t i;
     int world;
@@ -259,7 +265,8 @@ static void misuse_is_a_sentence_with_the_layer(void **state)
         for (world = 1; world <= 2; world++) {
             trial t;
             ddp_error err;
-            if (cases[i].body == stops_calling_forward_begin && world == 1) continue; /* nothing travels */
+            if (cases[i].body == stops_calling_forward_begin && world == 1)
+                continue; /* nothing travels */
             trial_new(&t, world, cases[i].body);
             assert_int_equal(trial_run(&t, &err), cases[i].code);
             expect(&t.error[0], cases[i].code, cases[i].words);
@@ -272,8 +279,12 @@ static int calls_on_after_an_error(ddp_ctx *d, trial *t)
 
     (void)t;
     (void)uses_a_layer_that_does_not_exist(d, t);
-    if (ddp_backward_end(d, 0) != DDP_ARG || ddp_step_end(d) != DDP_ARG || ddp_sync_all(d) != DDP_ARG || ddp_wait(d) != DDP_ARG) return DDP_FAILED;
-    return arrays[ddp_rank(d)][0][0][0] == w && strstr(ddp_last_error(d)->msg, "layer 3") ? DDP_ARG : DDP_FAILED;
+    if (ddp_backward_end(d, 0) != DDP_ARG || ddp_step_end(d) != DDP_ARG ||
+        ddp_sync_all(d) != DDP_ARG || ddp_wait(d) != DDP_ARG)
+        return DDP_FAILED;
+    return arrays[ddp_rank(d)][0][0][0] == w && strstr(ddp_last_error(d)->msg, "layer 3")
+               ? DDP_ARG
+               : DDP_FAILED;
 }
 
 static void the_first_error_stays_and_later_calls_do_nothing(void **state)
@@ -553,10 +564,12 @@ static int computes_for_a_while(ddp_ctx *d, trial *t)
     if (bad || !p || p->layers != LAYERS) return bad ? bad : DDP_FAILED;
     for (l = 0; l < LAYERS; l++) {
         /* a sleep is never shorter than asked for */
-        if (!(p->forward_s[l] >= 0.0019 * (l + 1)) || !(p->backward_s[l] >= 0.0039 * (l + 1))) return DDP_FAILED;
+        if (!(p->forward_s[l] >= 0.0019 * (l + 1)) || !(p->backward_s[l] >= 0.0039 * (l + 1)))
+            return DDP_FAILED;
         if (strcmp(p->name[l], l == 0 ? "first" : l == 1 ? "second" : "third")) return DDP_FAILED;
     }
-    if (ddp_rank(d) == 0) t->flag = ddp_plan_get(d) != NULL && ddp_plan_get(d)->cost == DDP_COST_WINDOW;
+    if (ddp_rank(d) == 0)
+        t->flag = ddp_plan_get(d) != NULL && ddp_plan_get(d)->cost == DDP_COST_WINDOW;
     return 0;
 }
 
@@ -605,7 +618,9 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
         if (!bad) bad = ddp_step_end(d);
     }
     /* planned anew with the slower link: the plan's own figures, not only the estimate, moved */
-    if (ddp_rank(d) == 0) t->flag = before > 0 && d->link.beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
+    if (ddp_rank(d) == 0)
+        t->flag =
+            before > 0 && d->link.beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
     return bad;
 }
 
@@ -646,7 +661,9 @@ static void plans_are_read_from_the_json_of_the_planner(void **state)
 
     (void)state;
     snprintf(path, sizeof path, "/tmp/ddp_plan_%ld.json", (long)getpid());
-    write_text(path, "{\"solver\":\"optimal\",\"cost\":\"timeline\",\"sets\":[[2,0],[1]],\"fill\":[[],[2]]}");
+    write_text(
+        path,
+        "{\"solver\":\"optimal\",\"cost\":\"timeline\",\"sets\":[[2,0],[1]],\"fill\":[[],[2]]}");
     assert_int_equal(ddp_plan_read(path, 3, &p, &err), DDP_OK);
     assert_int_equal(p.period, 2);
     assert_int_equal(p.step_of[0], 0);

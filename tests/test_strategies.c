@@ -15,7 +15,8 @@ extern "C" {
 #endif
 #include "strategy_lab.h"
 
-static const ddp_strategy all_strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
+static const ddp_strategy all_strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP,
+                                              DDP_DREAMDDP};
 
 static void same_bits(const float *a, const float *b, size_t n)
 {
@@ -232,7 +233,8 @@ static void averaged_state_travels_with_the_parameters(void **state)
     lab_run(&a);
     lab_run(&b);
     assert_memory_not_equal(a.params[0], b.params[0], *a.values * sizeof(float));
-    assert_true(b.stats[0].bytes_sent > a.stats[0].bytes_sent + 3 * (int64_t)(*a.values * sizeof(float)));
+    assert_true(b.stats[0].bytes_sent >
+                a.stats[0].bytes_sent + 3 * (int64_t)(*a.values * sizeof(float)));
     lab_free(&a);
     lab_free(&b);
 }
@@ -278,7 +280,8 @@ static void clipping_limits_the_step_under_every_strategy(void **state)
         lab_run(&x);
         L = lab_sizes(x.model, count);
         for (l = 0; l < L; l++)
-            for (i = 0; i < count[l]; i++, at++) moved += pow((double)x.params[0][at] - (double)lab_start(0, l, i), 2);
+            for (i = 0; i < count[l]; i++, at++)
+                moved += pow((double)x.params[0][at] - (double)lab_start(0, l, i), 2);
         /* lr 0.1 x norm 0.5; a mean of clipped steps can only be shorter */
         assert_true(sqrt(moved) <= 0.05 * (1 + 1e-4));
         assert_true(sqrt(moved) > 0.02);

@@ -96,7 +96,8 @@ static int descend(ddp_ctx *d, void *user)
         info.lr = step_size(c, r);
         bad = ddp_report(d, &info) || look(d, c, w, r);
         for (l = LAYERS - 1; !bad && l >= 0; l--) {
-            stochastic_gradient(w + layer_at(l), g + layer_at(l), c->g[k][r] + layer_at(l), k, l, r);
+            stochastic_gradient(w + layer_at(l), g + layer_at(l), c->g[k][r] + layer_at(l), k, l,
+                                r);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
@@ -105,7 +106,8 @@ static int descend(ddp_ctx *d, void *user)
     ddp_get_stats(d, &stats);
     c->whole[k] = stats.divergence;
     plan = ddp_plan_get(d);
-    for (l = 0; k == 0 && l < LAYERS; l++) c->step_of[l] = plan ? plan->step_of[l] : c->cfg.period - 1;
+    for (l = 0; k == 0 && l < LAYERS; l++)
+        c->step_of[l] = plan ? plan->step_of[l] : c->cfg.period - 1;
     return bad;
 }
 
@@ -129,7 +131,10 @@ static course *run(ddp_strategy strategy, int period, int world)
 }
 
 /* 1 if step r ended with the average of that layer (Eq. 5). */
-static int averaged(const course *c, int r, int layer) { return r % c->cfg.period == c->step_of[layer]; }
+static int averaged(const course *c, int r, int layer)
+{
+    return r % c->cfg.period == c->step_of[layer];
+}
 
 /* Mean over seeds of |x_layer|^2. */
 static double square(const float *x, int layer)
@@ -191,9 +196,11 @@ static void check_steps(const course *c)
             for (l = 0; l < LAYERS; l++) {
                 double moved = 0;
                 for (i = layer_at(l); i < layer_at(l + 1); i++) {
-                    volatile float change = step_size(c, r) * c->g[k][r][i]; /* no fused multiply-add */
+                    volatile float change =
+                        step_size(c, r) * c->g[k][r][i]; /* no fused multiply-add */
                     float half = c->w[k][r][i] - change;
-                    if (!averaged(c, r, l) || c->cfg.world == 1) assert_true(c->w[k][r + 1][i] == half);
+                    if (!averaged(c, r, l) || c->cfg.world == 1)
+                        assert_true(c->w[k][r + 1][i] == half);
                     moved += pow((double)c->w[k][r + 1][i] - (double)half, 2);
                 }
                 if (!averaged(c, r, l) || c->cfg.world == 1) continue;
@@ -213,7 +220,8 @@ static void check_lemma_4(const course *c)
     for (r = 0; r <= STEPS; r++) {
         double eta = (double)step_size(c, r), gamma = gamma_whole(c, r);
         if (gamma > 4 * H * H * eta * eta * G2)
-            fail_msg("world %d, H %d, r %d: divergence %g exceeds 4 H^2 eta^2 G^2 = %g", K, H, r, gamma, 4 * H * H * eta * eta * G2);
+            fail_msg("world %d, H %d, r %d: divergence %g exceeds 4 H^2 eta^2 G^2 = %g", K, H, r,
+                     gamma, 4 * H * H * eta * eta * G2);
         for (l = 0; l < LAYERS; l++) {
             double since = 0, eta0;
             if (r && averaged(c, r - 1, l)) last[l] = r;
@@ -223,8 +231,8 @@ static void check_lemma_4(const course *c)
                 for (h = last[l]; h < r; h++) since += square(c->g[k][h], l) / K;
             /* the iterates are floats: 1e-6 for their rounding */
             if (gamma_of(c, r, l) > (1 + 1e-6) * (r - last[l]) * eta0 * eta0 * since)
-                fail_msg("world %d, H %d, r %d, layer %d: divergence %g exceeds %g", K, H, r, l, gamma_of(c, r, l),
-                         (r - last[l]) * eta0 * eta0 * since);
+                fail_msg("world %d, H %d, r %d, layer %d: divergence %g exceeds %g", K, H, r, l,
+                         gamma_of(c, r, l), (r - last[l]) * eta0 * eta0 * since);
         }
     }
 }
@@ -232,7 +240,8 @@ static void check_lemma_4(const course *c)
 /* Eq. 6 after every number of steps R. */
 static void check_equation_6(const course *c, double *error, double *bound)
 {
-    double G2 = gradient_bound(c), sigma2 = (int)DIMS * noise * noise / 3, distance = (int)DIMS * start * start;
+    double G2 = gradient_bound(c), sigma2 = (int)DIMS * noise * noise / 3,
+           distance = (int)DIMS * start * start;
     double S = 0, a = c->a, *sum = (double *)calloc(VALUES, sizeof *sum);
     int K = c->cfg.world, H = c->cfg.period, R, l, i, k;
 
@@ -241,7 +250,8 @@ static void check_equation_6(const course *c, double *error, double *bound)
         double p = (a + R - 1) * (a + R - 1), n = R;
         S += p;
         assert_true(S >= n * n * n / 3);
-        assert_true(fabs(S - n / 6 * (2 * n * n + 6 * a * n - 3 * n + 6 * a * a - 6 * a + 1)) < 1e-9 * S);
+        assert_true(fabs(S - n / 6 * (2 * n * n + 6 * a * n - 3 * n + 6 * a * a - 6 * a + 1)) <
+                    1e-9 * S);
         *error = 0;
         for (l = 0; l < LAYERS; l++)
             for (i = layer_at(l); i < layer_at(l + 1); i++) {
@@ -250,7 +260,9 @@ static void check_equation_6(const course *c, double *error, double *bound)
             }
         *bound = mu * a * a * a / (2 * S) * distance + 4 * n * (n + 2 * a) / (mu * K * S) * sigma2 +
                  256 * n / (mu * mu * S) * G2 * H * H * beta;
-        if (*error > *bound) fail_msg("world %d, H %d, R %d: error %g exceeds the bound %g", K, H, R, *error, *bound);
+        if (*error > *bound)
+            fail_msg("world %d, H %d, R %d: error %g exceeds the bound %g", K, H, R, *error,
+                     *bound);
     }
     free(sum);
 }
@@ -270,8 +282,9 @@ static void check_theorem(ddp_strategy strategy)
             check_steps(c);
             check_equation_6(c, &error, &bound);
             for (r = 0; r <= STEPS; r++) mean += gamma_whole(c, r) / (STEPS + 1);
-            print_message("%-8s H %2d, %d workers: error %.2e, Eq. 6 allows %.2e; mean divergence %.2e\n",
-                          ddp_strategy_name(strategy), periods[p], worlds[n], error, bound, mean);
+            print_message(
+                "%-8s H %2d, %d workers: error %.2e, Eq. 6 allows %.2e; mean divergence %.2e\n",
+                ddp_strategy_name(strategy), periods[p], worlds[n], error, bound, mean);
             free(c);
         }
 }
@@ -297,7 +310,8 @@ static void full_averaging_clears_the_divergence_and_partial_never_does(void **s
     (void)state;
     for (p = 1; p < 4; p++)
         for (n = 1; n < 3; n++) {
-            course *full = run(DDP_LOCALSGD, periods[p], worlds[n]), *part = run(DDP_DREAMDDP, periods[p], worlds[n]);
+            course *full = run(DDP_LOCALSGD, periods[p], worlds[n]),
+                   *part = run(DDP_DREAMDDP, periods[p], worlds[n]);
             for (r = 0; r <= STEPS; r++) {
                 assert_true((gamma_whole(full, r) == 0) == (r % periods[p] == 0));
                 assert_true((gamma_whole(part, r) == 0) == (r == 0));

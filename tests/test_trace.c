@@ -95,7 +95,8 @@ static void unions_equal_a_count_of_grid_cells(void **state)
             for (c = begin; c < end; c++) cell[c] = (unsigned char)(cell[c] | 1u << s[i].kind);
         }
         for (c = 0; c < GRID; c++) {
-            int is_comm = (cell[c] & 1u << DDP_SPAN_COMM) != 0, is_compute = (cell[c] & DDP_SPAN_COMPUTE) != 0;
+            int is_comm = (cell[c] & 1u << DDP_SPAN_COMM) != 0,
+                is_compute = (cell[c] & DDP_SPAN_COMPUTE) != 0;
 
             comm += is_comm;
             compute += is_compute;
@@ -107,7 +108,8 @@ static void unions_equal_a_count_of_grid_cells(void **state)
         assert_true(equal(ddp_span_union(s, n, ~0u), all));
         assert_true(equal(ddp_span_overlap(s, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE), both));
         assert_true(equal(ddp_span_overlap(s, n, DDP_SPAN_COMPUTE, 1u << DDP_SPAN_COMM), both));
-        assert_true(fabs(ddp_hidden_share(s, n) - (comm ? 1 - (double)(comm - both) / comm : 1)) < 1e-12);
+        assert_true(fabs(ddp_hidden_share(s, n) - (comm ? 1 - (double)(comm - both) / comm : 1)) <
+                    1e-12);
     }
 }
 

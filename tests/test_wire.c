@@ -27,7 +27,8 @@ static void open_wires(int kind, int world, ddp__wire **w)
     if (kind == THREADS) {
         ddp__hub *hub = ddp__hub_new(world);
         assert_non_null(hub);
-        for (r = 0; r < world; r++) assert_int_equal(ddp__wire_threads(hub, r, &w[r], NULL), DDP_OK);
+        for (r = 0; r < world; r++)
+            assert_int_equal(ddp__wire_threads(hub, r, &w[r], NULL), DDP_OK);
         ddp__hub_free(hub);
         return;
     }
@@ -62,7 +63,8 @@ typedef struct talker {
 /* The k-th byte of the stream from one rank to another. */
 static unsigned char stream_byte(int from, int to, size_t k)
 {
-    uint64_t x = (uint64_t)(k / 8) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(from * 64 + to) * 977;
+    uint64_t x =
+        (uint64_t)(k / 8) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(from * 64 + to) * 977;
     x ^= x >> 29;
     x *= UINT64_C(0xbf58476d1ce4e5b9);
     return (unsigned char)(x >> (8 * (k & 7)));

@@ -195,11 +195,14 @@ static void graph_files_are_read_and_checked(void **state)
         {"[{\"name\":\"a\",\"args\":[],\"output_bytes\":1}]", "flops"},
         {"[{\"name\":\"a\",\"flops\":1,\"output_bytes\":1}]", "args"},
         {"[{\"name\":\"a\",\"args\":[3],\"flops\":1,\"output_bytes\":1}]", "in quotes"},
-        {"[{\"name\":\"a\",\"args\":[\"b\"],\"flops\":1,\"output_bytes\":1}]", "'b' names no operator"},
-        {"[{\"name\":\"a\",\"args\":[\"a\"],\"flops\":1,\"output_bytes\":1}]", "'a' does not precede"},
+        {"[{\"name\":\"a\",\"args\":[\"b\"],\"flops\":1,\"output_bytes\":1}]",
+         "'b' names no operator"},
+        {"[{\"name\":\"a\",\"args\":[\"a\"],\"flops\":1,\"output_bytes\":1}]",
+         "'a' does not precede"},
         {"[{\"name\":\"a\",\"args\":[],\"flops\":-1,\"output_bytes\":1}]", "flops is -1"},
         {"[{\"name\":\"a\",\"args\":[],\"flops\":1,\"output_bytes\":1},"
-         "{\"name\":\"a\",\"args\":[],\"flops\":1,\"output_bytes\":1}]", "both named 'a'"}};
+         "{\"name\":\"a\",\"args\":[],\"flops\":1,\"output_bytes\":1}]",
+         "both named 'a'"}};
     ddp_oplist list;
     ddp_error err;
     size_t k;

@@ -27,7 +27,8 @@
 #elif __has_include(<stb/stb_ds.h>)
 #include <stb/stb_ds.h>
 #else
-#error "dreamddp: stb_ds.h was not found; install libstb-dev (Debian, Ubuntu), stb-devel (Fedora) or put stb_ds.h on the include path"
+#error                                                                                             \
+    "dreamddp: stb_ds.h was not found; install libstb-dev (Debian, Ubuntu), stb-devel (Fedora) or put stb_ds.h on the include path"
 #endif
 #pragma pop_macro("STB_DS_IMPLEMENTATION")
 #endif

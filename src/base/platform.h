@@ -24,7 +24,8 @@
 #include <unistd.h>
 
 #ifndef CLOCK_MONOTONIC
-#error "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
+#error                                                                                             \
+    "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
 #endif
 
 #endif /* DDP_BASE_PLATFORM_H */

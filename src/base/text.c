@@ -88,16 +88,23 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     FILE *f;
 
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
-    if (S_ISDIR(st.st_mode)) return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
+    if (S_ISDIR(st.st_mode))
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);
     bad = ferror(f);
     fclose(f);
     if (gz) waitpid(child, &code, 0);
-    if (t->failed) return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path, t->size);
-    if (bad) return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
-    if (gz && code) return ddp__fail(err, DDP_FORMAT, "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)", path);
+    if (t->failed)
+        return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path,
+                         t->size);
+    if (bad)
+        return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
+    if (gz && code)
+        return ddp__fail(err, DDP_FORMAT,
+                         "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
+                         path);
     return DDP_OK;
 }
 
@@ -124,7 +131,9 @@ ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_er
     if (!direct && !why && rename(tmp.data, path)) why = errno;
     if (!direct && why) remove(tmp.data);
     ddp__text_free(&tmp);
-    if (why) return ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", path, strerror(why));
+    if (why)
+        return ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", path,
+                         strerror(why));
     return DDP_OK;
 }
 

@@ -19,7 +19,8 @@ void ddp__thread_prompt(void)
     } a;
 
     memset(&a, 0, sizeof a);
-    if (syscall(SYS_sched_getattr, 0, &a, (unsigned)sizeof a, 0u) || a.policy != 0) return; /* not SCHED_OTHER */
+    if (syscall(SYS_sched_getattr, 0, &a, (unsigned)sizeof a, 0u) || a.policy != 0)
+        return;         /* not SCHED_OTHER */
     a.runtime = 100000; /* nanoseconds, the least that is allowed */
     (void)syscall(SYS_sched_setattr, 0, &a, 0u);
 #endif
@@ -113,7 +114,8 @@ ddp__pool *ddp__pool_open(int threads)
     int i;
 
     if (!p) return NULL;
-    p->thread = (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
+    p->thread =
+        (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
     if (!p->thread) {
         DDP_FREE(p);
         return NULL;

@@ -34,21 +34,24 @@ static int ddp__tokens_named(const char *name, const char *ending)
     return n > k && !strcmp(name + n - k, ending);
 }
 
-static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n,
-                                   ddp_error *err)
+static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p,
+                                   size_t n, ddp_error *err)
 {
     uint32_t magic = ddp__tokens_word(p), version, count;
     uint32_t wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
 
     if (n < DDP__TOKENS_HEADER)
-        return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer "
-                         "than the header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s begins like an llm.c token file, but its %zu bytes are fewer "
+                         "than the header's %d: is it cut off?",
+                         name, n, DDP__TOKENS_HEADER);
     version = ddp__tokens_word(p + 4);
     count = ddp__tokens_word(p + 8);
     if (version != wanted)
-        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood",
-                         name, version, wanted);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s is an llm.c token file of version %u; version %u is understood", name,
+                         version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
     if (size != n)
@@ -85,20 +88,25 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     long i;
 
     if (n == 0)
-        return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens "
-                         "is needed", name);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s is empty: a text or token file of at least seq + 1 tokens "
+                         "is needed",
+                         name);
     t->first = p;
     t->width = 1;
     t->count = (long)n;
     if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) {
         DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
-    } else if (n % 2 == 0 && (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz"))) {
+    } else if (n % 2 == 0 &&
+               (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz"))) {
         t->width = 2;
         t->count = (long)(n / 2);
     }
     if (t->count < 2)
-        return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are "
-                         "needed", name, n, t->count);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are "
+                         "needed",
+                         name, n, t->count);
     t->from_bytes = t->width == 1;
     if (t->from_bytes) {
         ddp__tokens_compact(t);
@@ -109,8 +117,9 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         if (token > largest) largest = token;
     }
     if (largest >= INT32_MAX)
-        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)",
-                         name, largest, INT32_MAX - 1);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s holds token %u, above the largest that is understood (%d)", name,
+                         largest, INT32_MAX - 1);
     t->vocabulary = (long)largest + 1;
     return DDP_OK;
 }
@@ -191,18 +200,22 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
     long last;
 
     if (!(held_out >= 0 && held_out < 1))
-        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1",
-                         held_out);
+        return ddp__fail(err, DDP_ARG,
+                         "the held-out share is %g: it must be at least 0 and below 1", held_out);
     if (seq < 1 || seq >= t->count)
-        return ddp__fail(err, DDP_ARG, "seq is %ld, but the data has %ld tokens: windows need seq + 1 of "
-                         "them and seq must be at least 1", seq, t->count);
+        return ddp__fail(err, DDP_ARG,
+                         "seq is %ld, but the data has %ld tokens: windows need seq + 1 of "
+                         "them and seq must be at least 1",
+                         seq, t->count);
     last = (long)((double)t->count * held_out);
     if (held_out > 0 && last < seq + 1)
-        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld for validation, fewer than "
+        return ddp__fail(err, DDP_ARG,
+                         "holding out %g of %ld tokens leaves %ld for validation, fewer than "
                          "one window of seq + 1 = %ld: use more data or a shorter seq",
                          held_out, t->count, last, seq + 1);
     if (t->count - last < seq + 1)
-        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld to train on, fewer than one "
+        return ddp__fail(err, DDP_ARG,
+                         "holding out %g of %ld tokens leaves %ld to train on, fewer than one "
                          "window of seq + 1 = %ld: use more data or a shorter seq",
                          held_out, t->count, t->count - last, seq + 1);
     train->tokens = t;
@@ -259,8 +272,8 @@ static uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key)
     return i;
 }
 
-void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world, long batch,
-                      int32_t *tokens, int32_t *labels)
+void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
+                      long batch, int32_t *tokens, int32_t *labels)
 {
     uint64_t windows = (uint64_t)ddp_tokens_windows(r), card, epoch;
     ddp_rng key;

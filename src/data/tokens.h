@@ -28,7 +28,8 @@ extern "C" {
  * Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
  * contradicts the size. Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
-DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
+DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
+                                          ddp_error *err);
 DDP_API void        ddp_tokens_close(ddp_tokens *t);
 
 /* ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
@@ -60,8 +61,8 @@ DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens
  * batch can be cut differently without changing what a step sees. An epoch may end inside a
  * step. The deck is never stored: a keyed bijection (Feistel network with cycle walking) finds
  * its card in O(1). Depends only on the arguments; no allocation; any thread. */
-DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
-                              long batch, int32_t *tokens, int32_t *labels);
+DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank,
+                              int world, long batch, int32_t *tokens, int32_t *labels);
 
 /* ddp_tokens_epoch - epochs (a fraction) used up before step starts. */
 DDP_API double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch);

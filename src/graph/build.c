@@ -23,9 +23,11 @@ static ddp_status ddp__build_check(ddp_graph *g)
                              n->layer >= 0 ? g->layer[n->layer].name : "",
                              n->op->forward ? "place for its buffers" : "kernels");
         if (n->layer < 0 && n->spec.params > (n->tied >= 0))
-            return ddp__fail(&g->error, DDP_USAGE, "operator %.60s (node %d) has parameters but "
-                             "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
-                             n->op->name, i);
+            return ddp__fail(
+                &g->error, DDP_USAGE,
+                "operator %.60s (node %d) has parameters but "
+                "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
+                n->op->name, i);
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
     return DDP_OK;
@@ -43,8 +45,10 @@ static ddp_status ddp__build_layers(ddp_graph *g)
         l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
         l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
         if (!l->params || !l->grads)
-            return ddp__fail(&g->error, DDP_MEMORY, "out of memory: layer \"%.200s\" needs %zu bytes "
-                             "for parameters and gradients", l->name, 2 * l->count * sizeof(float));
+            return ddp__fail(&g->error, DDP_MEMORY,
+                             "out of memory: layer \"%.200s\" needs %zu bytes "
+                             "for parameters and gradients",
+                             l->name, 2 * l->count * sizeof(float));
     }
     return DDP_OK;
 }

@@ -456,8 +456,10 @@ void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
     if (!n || !ddp__graph_open(g, "ddp_init_scale")) return;
     if (n->graph != g || param < 0 || param >= n->spec.params ||
         !(scale >= 0 && scale <= FLT_MAX)) {
-        ddp__fail(&g->error, DDP_ARG, "ddp_init_scale: node %d has no parameter %d, or the scale %g "
-                  "is not a finite number >= 0", n->index, param, (double)scale);
+        ddp__fail(&g->error, DDP_ARG,
+                  "ddp_init_scale: node %d has no parameter %d, or the scale %g "
+                  "is not a finite number >= 0",
+                  n->index, param, (double)scale);
         return;
     }
     n->spec.param[param].scale = scale;

@@ -43,7 +43,8 @@ DDP_API void ddp_layer_end(ddp_graph *g);
 /* ddp_input - a named array the user fills before each forward, shape (rows, cols); type
  * DDP_F32 or DDP_I32. ddp_input_shape - the same for any shape. */
 DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols);
-DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
+DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type,
+                                  const ddp_shape *s);
 
 /* Operators. x is (..., C). Shapes of the result:
  *   ddp_linear          (..., width)   weight (width, C), bias (width)
@@ -54,8 +55,8 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_layer_norm      same           scale and shift (C), eps 1e-5
  *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
  *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
- *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 = ignored
- *                       Its backward consumes the logits: do not read them after ddp_backward.
+ *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
+ * ignored Its backward consumes the logits: do not read them after ddp_backward.
  *
  * Operators on images, x (B, C, H, W). They have shapes and costs but no kernels: the graph can be
  * read and planned, ddp_graph_build refuses it (DDP_UNSUPPORTED) and names the first of them.

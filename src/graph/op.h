@@ -28,23 +28,24 @@ typedef struct ddp_param {
 } ddp_param;
 
 /* What the shape rule reads and fills. Inputs and args are given; the rest starts zeroed. A rule
- * that fails or needs no parameters is run again with a tied node's parameter as param[0], params 1. */
+ * that fails or needs no parameters is run again with a tied node's parameter as param[0],
+ * params 1. */
 typedef struct ddp_op_spec {
     int         inputs;
     ddp_shape   in[DDP_OP_INPUTS];
     ddp_dtype   in_type[DDP_OP_INPUTS];
-    double      arg[DDP_OP_ARGS];       /* meaning is the operator's: width, heads, probability ... */
+    double arg[DDP_OP_ARGS]; /* meaning is the operator's: width, heads, probability ... */
     ddp_shape   out;                    /* always float32 */
     int         params;
     ddp_param   param[DDP_OP_PARAMS];
     int         buffers;                /* running statistics: part of the layer, no parameters */
     ddp_param   buffer[DDP_OP_BUFFERS];
-    size_t      saved;                  /* elements that forward leaves for backward, besides in and out */
+    size_t saved; /* elements that forward leaves for backward, besides in and out */
     double      flops;                  /* of forward */
     double      backward_flops;         /* 0 = 2 x flops */
-    int         in_place_ok;            /* 1: out may share the memory of input 0 (backward reads neither) */
-    int         out_unread;             /* 1: backward does not read out, so its memory is free earlier */
-    int         grad_over_input;        /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
+    int in_place_ok;     /* 1: out may share the memory of input 0 (backward reads neither) */
+    int out_unread;      /* 1: backward does not read out, so its memory is free earlier */
+    int grad_over_input; /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
 } ddp_op_spec;
 
 /* One execution. Element type is float in forward/backward and double in ref_forward and

@@ -37,7 +37,8 @@ static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const ch
     r->placed = r->text;
     r->line = r->column = 1;
     ddp__json_place(r, where);
-    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column, what);
+    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column,
+                     what);
 }
 
 /* ---- strings ---- */
@@ -109,7 +110,8 @@ static ddp_status ddp__json_escape(ddp__json_reader *r)
     if (r->at[1] != 'u') {
         found = r->at[1] ? strchr(from, r->at[1]) : NULL;
         if (!found)
-            return ddp__json_bad(r, r->at, "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u "
+            return ddp__json_bad(r, r->at,
+                                 "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u "
                                  "are known");
         *r->chars++ = to[found - from];
         r->at += 2;
@@ -145,7 +147,8 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
             continue;
         }
         if ((unsigned char)*r->at < 0x20)
-            return ddp__json_bad(r, r->at, "a control character (a line end?) inside a string; write "
+            return ddp__json_bad(r, r->at,
+                                 "a control character (a line end?) inside a string; write "
                                  "it as an escape");
         n = ddp__utf8_length((const unsigned char *)r->at, (size_t)(r->end - r->at));
         if (!n) return ddp__json_bad(r, r->at, "a byte that is not UTF-8 inside a string");
@@ -211,7 +214,8 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 
 static void ddp__json_blank(ddp__json_reader *r)
 {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r')) r->at++;
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
+        r->at++;
 }
 
 /* Skips blanks and then c, if it is next. */
@@ -236,7 +240,8 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
         r->at += n;
         return DDP_OK;
     }
-    return ddp__json_bad(r, r->at, "a value is needed: object, array, string, number, true, false or null");
+    return ddp__json_bad(r, r->at,
+                         "a value is needed: object, array, string, number, true, false or null");
 }
 
 static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
@@ -260,7 +265,8 @@ static ddp_status ddp__json_key(ddp__json_reader *r, const ddp__json *object, co
         snprintf(what, sizeof what, "\"%.60s\" is given twice in this object", *key);
         return ddp__json_bad(r, start, what);
     }
-    if (!ddp__json_next(r, ':')) return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
+    if (!ddp__json_next(r, ':'))
+        return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
     return DDP_OK;
 }
 
@@ -283,7 +289,8 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
             v->count++;
         } while (ddp__json_next(r, ','));
         if (!ddp__json_next(r, close))
-            return ddp__json_bad(r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
+            return ddp__json_bad(
+                r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
     }
     r->depth--;
     return DDP_OK;
@@ -383,16 +390,17 @@ const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
     return v;
 }
 
-ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key, ddp__json_kind kind,
-                          const ddp__json **out, ddp_error *err)
+ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
+                          ddp__json_kind kind, const ddp__json **out, ddp_error *err)
 {
     static const char *const kinds[] = {"null",     "false",    "true",     "a number",
                                         "a string", "an array", "an object"};
     const ddp__json *v = ddp__json_get(object, key);
 
     if (!v)
-        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is missing; it must be %s",
-                         name, object->line, object->column, key, kinds[kind]);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s, line %d, column %d: \"%s\" is missing; it must be %s", name,
+                         object->line, object->column, key, kinds[kind]);
     if (v->kind != kind)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is %s; it must be %s",
                          name, v->line, v->column, key, kinds[v->kind], kinds[kind]);

@@ -14,9 +14,11 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
 
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
-    ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
-               "(%lu values): all ranks must submit in the same order", (unsigned long)op->seq, e->rank,
-               ddp__verb_does((int)op->m.verb, op->ring), own, (unsigned long)op->n, op->m.peer, peer,
+    ddp__fault(e, DDP_MISMATCH,
+               "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
+               "(%lu values): all ranks must submit in the same order",
+               (unsigned long)op->seq, e->rank, ddp__verb_does((int)op->m.verb, op->ring), own,
+               (unsigned long)op->n, op->m.peer, peer,
                ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM), other, (unsigned long)f->count);
 }
 
@@ -24,7 +26,9 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int verb = op->m.verb == DDP__RECV ? (int)DDP__SEND : (int)op->m.verb;
-    int type = op->ring ? DDP__FRAME_SUM : op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
+    int type = op->ring                        ? DDP__FRAME_SUM
+               : op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART
+                                               : DDP__FRAME_DATA;
 
     if (f->verb == verb && f->count == (uint32_t)op->n && f->layer == op->m.layer &&
         (f->type == type || (f->type == DDP__FRAME_RESULT && type != DDP__FRAME_DATA)) &&
@@ -79,8 +83,9 @@ int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
     } else {
         ddp__op *op = ddp__find_op(e, peer, f);
         uint32_t next = f->p2p ? e->peers[peer].recv_seq : e->next_seq;
-        ok = f->length > 0 && f->length % sizeof(float) == 0 && f->length <= e->chunk * sizeof(float) &&
-             f->offset <= f->count && f->length / sizeof(float) <= f->count - f->offset &&
+        ok = f->length > 0 && f->length % sizeof(float) == 0 &&
+             f->length <= e->chunk * sizeof(float) && f->offset <= f->count &&
+             f->length / sizeof(float) <= f->count - f->offset &&
              !(f->p2p && f->type != DDP__FRAME_DATA);
         if (ok && op) return ddp__agrees(e, peer, op, f);
         /* An operation that is complete here, or not begun, has no use for the frame. */
@@ -94,10 +99,13 @@ int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
         }
     }
     if (!ok)
-        ddp__fault(e, DDP_NET, "rank %d sent a chunk that fits no operation (type %d, operation %lu, floats "
-                   "%lu of %lu, %lu bytes): all ranks must use the same chunk size and submit in the same "
-                   "order", peer, f->type, (unsigned long)f->seq, (unsigned long)f->offset,
-                   (unsigned long)f->count, (unsigned long)f->length);
+        ddp__fault(
+            e, DDP_NET,
+            "rank %d sent a chunk that fits no operation (type %d, operation %lu, floats "
+            "%lu of %lu, %lu bytes): all ranks must use the same chunk size and submit in the same "
+            "order",
+            peer, f->type, (unsigned long)f->seq, (unsigned long)f->offset, (unsigned long)f->count,
+            (unsigned long)f->length);
     return ok;
 }
 
@@ -128,7 +136,8 @@ void ddp__slot_free(ddp__engine *e, int slot)
 static int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
     int s = e->peers[peer].first_pending;
-    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
+    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p))
+        s = e->slot[s].next;
     return s;
 }
 
@@ -154,12 +163,15 @@ static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame
     size_t from = 0, to = op->n, *at = &x->taken;
 
     if (f->type == DDP__FRAME_RESULT) at = &x->finished;
-    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER) ddp__segment(e, op, of, &from, &to);
+    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER)
+        ddp__segment(e, op, of, &from, &to);
     if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset ||
         (op->ring && !ddp__ring_arrived(e, op, peer, f))) {
-        ddp__fault(e, DDP_NET, "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
-                   "all ranks must use the same chunk size", peer, (unsigned long)f->offset,
-                   (unsigned long)f->seq, (unsigned long)(from + *at));
+        ddp__fault(e, DDP_NET,
+                   "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
+                   "all ranks must use the same chunk size",
+                   peer, (unsigned long)f->offset, (unsigned long)f->seq,
+                   (unsigned long)(from + *at));
         return 0;
     }
     *at += f->length / sizeof(float);
@@ -202,9 +214,10 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
             if (r == e->rank) continue;
             f = &e->slot[ddp__pending(e, r, op)].f;
             if (f->offset != at || f->length != count * sizeof(float)) {
-                ddp__fault(e, DDP_NET, "rank %d sent floats from %lu of operation %lu, expected were those "
-                           "from %lu: all ranks must use the same chunk size", r, (unsigned long)f->offset,
-                           (unsigned long)f->seq, (unsigned long)at);
+                ddp__fault(e, DDP_NET,
+                           "rank %d sent floats from %lu of operation %lu, expected were those "
+                           "from %lu: all ranks must use the same chunk size",
+                           r, (unsigned long)f->offset, (unsigned long)f->seq, (unsigned long)at);
                 return;
             }
         }
@@ -238,7 +251,8 @@ static void ddp__collect(ddp__engine *e, ddp__op *op, int peer, double now)
         ddp__reduce_ready(e, op, now);
         return;
     }
-    while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && (s = ddp__pending(e, peer, op)) >= 0) {
+    while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE &&
+           (s = ddp__pending(e, peer, op)) >= 0) {
         ddp__pending_remove(e, peer, s);
         if (op->ring) {
             if (ddp__in_order(e, peer, op, &e->slot[s].f)) ddp__ring_take(e, op, s, now);
@@ -286,7 +300,8 @@ void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *
         }
         p->owed[i].count++;
     }
-    if (op->ring) ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
+    if (op->ring)
+        ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
     ddp__op_moves(e, op, now);
     ddp__op_advance(e, op, f->length / sizeof(float));
 }
@@ -295,13 +310,15 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
     for (int peer = 0; peer < e->world; peer++) {
         int s;
-        if (peer == e->rank || (op->p2p && (op->m.verb != DDP__RECV || peer != op->m.peer))) continue;
+        if (peer == e->rank || (op->p2p && (op->m.verb != DDP__RECV || peer != op->m.peer)))
+            continue;
         s = ddp__pending(e, peer, op);
         if (s < 0) continue;
         if (!ddp__agrees(e, peer, op, &e->slot[s].f)) return;
         ddp__seen(e, op, peer);
     }
-    for (int peer = 0; peer < e->world && op->state == DDP__OP_ACTIVE && e->fault.code == DDP_OK; peer++)
+    for (int peer = 0; peer < e->world && op->state == DDP__OP_ACTIVE && e->fault.code == DDP_OK;
+         peer++)
         if (peer != e->rank && (!op->p2p || (op->m.verb == DDP__RECV && peer == op->m.peer)))
             ddp__collect(e, op, peer, now);
 }
@@ -320,7 +337,8 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
     } else if (f->type == DDP__FRAME_FAREWELL) {
         p->farewell = 1;
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
-        int code = f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
+        int code =
+            f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
         if ((int)f->offset == peer) {
             p->text[DDP_ERROR_TEXT - 32] = '\0';
             ddp__fault(e, (ddp_status)code, "%s (reported by rank %d)", p->text, peer);

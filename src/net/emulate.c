@@ -9,9 +9,10 @@ uint32_t ddp__microseconds(double t)
 
 /* ---- what is under way ---- */
 
-/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
- * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most.
- * Without this the emulated downlink would stand still whenever a thread oversleeps. */
+/* When the frame just read from a peer would have been read, had neither side been late. The
+ * quickest frame tells what the wire itself takes and how far apart the clocks are; they drift by
+ * 50 ppm at most. Without this the emulated downlink would stand still whenever a thread
+ * oversleeps. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
@@ -35,7 +36,8 @@ void ddp__delay_chunk(ddp__engine *e, int slot, double now)
     s->reached = ddp__arrival(&e->peers[s->peer], now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
         int next = e->first_due;
-        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next)
+            before = next;
     }
     s->next = before >= 0 ? e->slot[before].next : e->first_due;
     if (before >= 0) e->slot[before].next = slot;
@@ -83,11 +85,15 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
     if (e->up_peer >= 0) ddp__earlier(DDP__EVENT_SENT, e->up_release, &next, when);
     if (e->first_due >= 0) {
         const ddp__slot *s = &e->slot[e->first_due];
-        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next, when);
+        ddp__earlier(DDP__EVENT_CHUNK,
+                     ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
+                     when);
     }
-    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
+    if (e->control_count > 0)
+        ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
     if (e->begun < e->taken)
-        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
+        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next,
+                     when);
     return next;
 }
 
@@ -106,7 +112,8 @@ static double ddp__last_due(const ddp__engine *e, int peer)
     int s;
 
     for (s = e->first_due; s >= 0; s = e->slot[s].next) {
-        double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+        double due =
+            ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
     }
     return last;
@@ -136,7 +143,8 @@ int ddp__run_due(ddp__engine *e, double now)
 
     /* Events run at the time they were due, and so do the frames that they make possible:
      * a thread that wakes up late loses nothing of the rate. */
-    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE && when <= now) {
+    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE &&
+           when <= now) {
         if (kind == DDP__EVENT_SENT) {
             int peer = e->up_peer;
             e->up_peer = -1;
@@ -149,7 +157,8 @@ int ddp__run_due(ddp__engine *e, double now)
             e->dirty = 1;
         } else {
             int s = e->first_due;
-            (void)ddp__link_receive(&e->link, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+            (void)ddp__link_receive(&e->link, e->slot[s].reached,
+                                    DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
             if (e->first_due < 0) e->last_due = -1;
             e->slot[s].next = -1;

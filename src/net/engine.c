@@ -51,7 +51,8 @@ static void ddp__give_up(ddp__engine *e)
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
         p->want_abort = r != e->rank && !p->closed && !p->left;
-        if (p->out_state == DDP__OUT_SERIALISING || (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
+        if (p->out_state == DDP__OUT_SERIALISING ||
+            (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
             p->out_state = DDP__OUT_IDLE;
         e->want_recv[r] = 0;
     }
@@ -102,7 +103,8 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         if (r == e->rank || p->closed || p->send_dead) continue;
-        waiting |= !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
+        waiting |=
+            !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
     }
     if (!waiting || now >= e->last_move + patience + 0.5) return 1;
     if (e->last_move + patience + 0.5 < *until) *until = e->last_move + patience + 0.5;
@@ -114,7 +116,8 @@ static void *ddp__engine_main(void *arg)
     ddp__engine *e = (ddp__engine *)arg;
     double now = ddp_now(), next_check = now;
 
-    if (e->link.rate > 0) ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
+    if (e->link.rate > 0)
+        ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
         int moved;
@@ -130,7 +133,8 @@ static void *ddp__engine_main(void *arg)
             ddp__publish(e);
             moved = 1;
         }
-        if (e->fault.code == DDP_OK && (!moved || now >= next_check)) next_check = ddp__check_liveness(e, now);
+        if (e->fault.code == DDP_OK && (!moved || now >= next_check))
+            next_check = ddp__check_liveness(e, now);
         until = next_check;
         if (e->fault.code != DDP_OK) {
             ddp__give_up(e);
@@ -170,7 +174,8 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->peers = (ddp__peer *)ddp__carve(block, &used, world, sizeof *e->peers);
     e->rows = (ddp__exchange *)ddp__carve(block, &used, DDP__ROWS * world, sizeof *e->rows);
     e->slot = (ddp__slot *)ddp__carve(block, &used, slots, sizeof *e->slot);
-    e->control = (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
+    e->control =
+        (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
     e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
@@ -231,9 +236,11 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (cfg->world > 1 && !cfg->wire)
         return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
-        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
+        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range",
+                         cfg->rate, cfg->delay_s);
     if (cfg->check_writes && cfg->max_count == 0)
-        return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
+        return ddp__fail(err, DDP_ARG,
+                         "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
 }
 
@@ -274,7 +281,8 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     if (pthread_mutex_init(&e->lock, NULL) == 0) {
         if (ddp__cond_init(&e->changed) == 0) {
             if (cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
-            if (status == DDP_OK && (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0)) {
+            if (status == DDP_OK &&
+                (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0)) {
                 *out = e;
                 return DDP_OK;
             }
@@ -285,7 +293,8 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     }
     ddp__release(&cfg->allocator, block, plan.block_bytes);
     if (status != DDP_OK) return status;
-    return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
+    return ddp__fail(err, DDP_MEMORY,
+                     "cannot start the comm thread: the system has no threads left");
 }
 
 /* Under the lock: the comm thread has to look. */
@@ -326,12 +335,15 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m
 
     for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
     if (n > UINT32_MAX)
-        return ddp__fail(err, DDP_ARG, "a message of %lu values is too long; split it below 2^32", (unsigned long)n);
+        return ddp__fail(err, DDP_ARG, "a message of %lu values is too long; split it below 2^32",
+                         (unsigned long)n);
     if (m->piece_count < 0 || m->piece_count > e->strip_room / 2)
-        return ddp__fail(err, DDP_ARG, "a message of %d pieces; at most %ld are possible", m->piece_count, e->strip_room / 2);
+        return ddp__fail(err, DDP_ARG, "a message of %d pieces; at most %ld are possible",
+                         m->piece_count, e->strip_room / 2);
     if (m->verb != DDP__ALL_REDUCE && m->verb != DDP__ALL_GATHER &&
         (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP__BROADCAST)))
-        return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d",
+        return ddp__fail(err, DDP_ARG,
+                         "rank %d cannot be the peer of a message of rank %d in a world of %d",
                          m->peer, e->rank, e->world);
     if (m->verb == DDP__ALL_GATHER && n % (size_t)e->world)
         return ddp__fail(err, DDP_ARG, "an all-gather of %lu values does not divide over %d ranks",
@@ -344,7 +356,8 @@ static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
 
-    if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
+    if (start % e->strip_room + count > e->strip_room)
+        start += e->strip_room - start % e->strip_room;
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
 
@@ -391,8 +404,8 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
 
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
-    while (e->error.code == DDP_OK &&
-           (e->submitted - e->first >= e->cfg.queue || (start = ddp__strip_place(e, m->piece_count)) < 0))
+    while (e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
+                                       (start = ddp__strip_place(e, m->piece_count)) < 0))
         pthread_cond_wait(&e->changed, &e->lock);
     if (e->error.code != DDP_OK) {
         if (err) *err = e->error;

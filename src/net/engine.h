@@ -31,7 +31,7 @@ typedef struct ddp__message {
     float             scale;       /* all-reduce: multiplied into the sum once; 0 = 1 */
     int               peer;        /* root, destination or source */
     long              step;        /* tag: for errors, traces and the mismatch check */
-    int               layer;       /* tag: layer index, named by ddp__engine_config.layer_name; or one of those below */
+    int layer; /* tag: layer index, named by ddp__engine_config.layer_name; or one of those below */
     int               priority;    /* smaller first among the operations in flight */
     int               filler;      /* 1: bubble filling, left out of the hidden share */
     double           *divergence;  /* NULL, or receives sum((average - own)^2) over this rank's
@@ -50,7 +50,8 @@ enum {
 typedef struct ddp__op_span {
     double  begin, end;  /* first and last byte on this rank, ddp_now() seconds */
     double  submitted;
-    double  peer_wait;   /* part of begin..end in which nothing moved because a peer had not submitted */
+    double
+        peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
     int64_t bytes;       /* payload bytes this rank sent */
     long    step;
     int     layer, filler;
@@ -61,15 +62,17 @@ typedef struct ddp__op_span {
 typedef struct ddp__engine_config {
     ddp__wire    *wire;             /* owned by the engine from a successful open on */
     int           rank, world;
-    double        rate;             /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
+    double
+        rate; /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
     double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
     int           deterministic;    /* rank-order sums only, never ring */
-    size_t        ring_bytes;       /* all-reduces from this size on go round the ring; 0 = by the link,
-                                       SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
+    size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
+                          SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
-    double        op_timeout_s;     /* an operation in flight that does not move for so long fails; 0 = never */
-    size_t        chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
-                                       most 128 KiB: 7 or 8 staging slots for a peer. Same on all ranks */
+    double
+        op_timeout_s;   /* an operation in flight that does not move for so long fails; 0 = never */
+    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
+                           most 128 KiB: 7 or 8 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
@@ -84,8 +87,10 @@ extern "C" {
 #endif
 
 /* Allocates everything it will ever use and starts the comm thread. */
-DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
-/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
+DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out,
+                                    ddp_error *err);
+/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the
+ * wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
 
 /* From now on checksums the memory of messages of up to max_count floats while they are in flight:
@@ -95,7 +100,8 @@ DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error
 
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
  * full. After a failure returns the engine's first error. Copies the message and its piece list. */
-DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket, ddp_error *err);
+DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket,
+                                      ddp_error *err);
 /* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
@@ -111,7 +117,8 @@ DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
 DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
 
 typedef struct ddp__net_stats {
-    int64_t bytes_sent, bytes_received;   /* all bytes handed to or taken from the wire, headers included */
+    int64_t bytes_sent,
+        bytes_received; /* all bytes handed to or taken from the wire, headers included */
     int64_t payload_sent;
     int64_t operations;
     double  busy_s;                       /* union of operation spans */

@@ -9,11 +9,24 @@
 #define DDP__ENVIRON environ
 #endif
 
-static const char *const ddp__env_known[] = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "ADDR", "RUN_ID", "LOG", "NET", "STRATEGY", "PERIOD", "TRANSPORT",
-    "PEER_TIMEOUT", "OP_TIMEOUT", "CONNECT_TIMEOUT", "INSECURE", "THREADS", "TCP_CONGESTION",
-    "DETERMINISTIC", NULL
-};
+static const char *const ddp__env_known[] = {"RANK",
+                                             "WORLD_SIZE",
+                                             "LOCAL_RANK",
+                                             "ADDR",
+                                             "RUN_ID",
+                                             "LOG",
+                                             "NET",
+                                             "STRATEGY",
+                                             "PERIOD",
+                                             "TRANSPORT",
+                                             "PEER_TIMEOUT",
+                                             "OP_TIMEOUT",
+                                             "CONNECT_TIMEOUT",
+                                             "INSECURE",
+                                             "THREADS",
+                                             "TCP_CONGESTION",
+                                             "DETERMINISTIC",
+                                             NULL};
 
 /* A launcher's variables; NULL where it has none. */
 typedef struct ddp__launcher {
@@ -28,8 +41,14 @@ static const ddp__launcher ddp__launchers[] = {
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
 };
-enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_SLURM,
-       DDP__LAUNCHERS };
+enum {
+    DDP__LAUNCHED_OWN,
+    DDP__LAUNCHED_TORCH,
+    DDP__LAUNCHED_OMPI,
+    DDP__LAUNCHED_MPICH,
+    DDP__LAUNCHED_SLURM,
+    DDP__LAUNCHERS
+};
 
 /* An empty variable counts as unset. */
 static const char *ddp__env_get(const char *name)
@@ -45,7 +64,8 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
-        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
+        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text,
+                         least, most);
     *out = (int)v;
     return DDP_OK;
 }
@@ -89,8 +109,10 @@ static ddp_status ddp__env_check_names(ddp_error *err)
             nearest = i;
         }
         if (least)
-            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
-                             n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
+            return ddp__fail(
+                err, DDP_ARG,
+                "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
+                n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
     }
     return DDP_OK;
 }
@@ -111,18 +133,22 @@ static int ddp__first_host(const char *list, char *out, size_t room)
 
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
-    const char *host = ddp__env_get("MASTER_ADDR"), *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
+    const char *host = ddp__env_get("MASTER_ADDR"),
+               *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
     int port = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
-        return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
-                         host ? "MASTER_PORT" : "MASTER_ADDR");
+        return ddp__fail(
+            err, DDP_ARG,
+            "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
+            host ? "MASTER_PORT" : "MASTER_ADDR");
     DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
     if (store && !strcmp(store, "True")) {
         port++; /* torchrun's agent itself listens on MASTER_PORT */
         env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
     }
-    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host, port);
+    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
+             port);
     return DDP_OK;
 }
 
@@ -130,7 +156,8 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 {
     char host[256];
-    const char *list = ddp__env_get("SLURM_STEP_NODELIST"), *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
+    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
+               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int local = 0, nodes = 0;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
@@ -162,7 +189,8 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
                 int tasks = 1;
                 DDP__TRY(ddp__env_int(world, 1, INT_MAX, &tasks, err));
                 if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
-                    env->note = "this Slurm job has several tasks, but this process was started by the batch script, "
+                    env->note = "this Slurm job has several tasks, but this process was started by "
+                                "the batch script, "
                                 "not by srun: it trains alone; start it with srun";
                 continue;
             }
@@ -171,7 +199,8 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
         if (!ddp__env_get(l->rank) || !ddp__env_get(world))
             return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither",
-                             ddp__env_get(l->rank) ? l->rank : world, ddp__env_get(l->rank) ? world : l->rank);
+                             ddp__env_get(l->rank) ? l->rank : world,
+                             ddp__env_get(l->rank) ? world : l->rank);
         DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
         DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
         env->local_rank = env->rank;
@@ -207,7 +236,8 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     DDP__TRY(ddp__env_launcher(&env, &which, err));
     if (addr) {
         if (strlen(addr) >= sizeof env.addr)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT", addr);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT",
+                             addr);
         snprintf(env.addr, sizeof env.addr, "%s", addr);
     } else if (which >= 0) {
         DDP__TRY(ddp__launcher_addr(&env, which, err));

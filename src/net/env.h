@@ -6,15 +6,16 @@
 
 /* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
 typedef struct ddp__env {
-    const char *launcher;   /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "Slurm"; NULL = none */
+    const char
+        *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "Slurm"; NULL = none */
     int rank, world;        /* 0 and 1 without a launcher */
     int local_rank;         /* among the ranks of this machine */
     char addr[320];         /* host:port of rank 0; "" = unknown */
     uint64_t run_id;        /* 0 = unknown */
     int has_run_id;
     const char *note;       /* NULL, or a sentence for the log about what was concluded */
-    const char *log, *net, *strategy, *period, *transport, *peer_timeout, *op_timeout, *connect_timeout,
-               *insecure, *threads, *tcp_congestion, *deterministic;
+    const char *log, *net, *strategy, *period, *transport, *peer_timeout, *op_timeout,
+        *connect_timeout, *insecure, *threads, *tcp_congestion, *deterministic;
 } ddp__env;
 
 #ifdef __cplusplus

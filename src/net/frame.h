@@ -28,7 +28,7 @@ typedef struct ddp__frame {
     uint32_t offset; /* first float of this chunk */
     uint32_t length; /* payload bytes */
     int32_t  layer;
-    uint32_t sent;   /* emulated links: when the last byte left, microseconds of the sender's clock */
+    uint32_t sent; /* emulated links: when the last byte left, microseconds of the sender's clock */
 } ddp__frame;
 
 #ifdef __cplusplus

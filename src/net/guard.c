@@ -12,10 +12,12 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     if (e->world == 1) return DDP_OK; /* nothing is ever in flight */
     sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!sums)
-        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none",
+                         (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
+        status = ddp__fail(err, DDP_USAGE,
+                           "the check of writes cannot begin while %ld messages are in flight",
                            e->submitted - e->first);
         ddp__release(&e->cfg.allocator, sums, bytes);
     } else {
@@ -98,8 +100,9 @@ int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
     if (!op->sums) return 1;
     if (op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count)) return 1;
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters "
-               "between ddp_backward_end and ddp_forward_begin / ddp_step_end", layer,
-               op->m.verb == DDP__ALL_REDUCE ? "averaged" : "sent", op->m.step);
+    ddp__fault(e, DDP_USAGE,
+               "%s was written while it was being %s (step %ld): do not touch parameters "
+               "between ddp_backward_end and ddp_forward_begin / ddp_step_end",
+               layer, op->m.verb == DDP__ALL_REDUCE ? "averaged" : "sent", op->m.step);
     return 0;
 }

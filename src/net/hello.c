@@ -34,7 +34,8 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
 
 int ddp__hello_begins(const unsigned char *b, size_t got)
 {
-    return !memcmp(b, ddp__hello_magic, got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
+    return !memcmp(b, ddp__hello_magic,
+                   got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
 }
 
 int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
@@ -67,20 +68,26 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
 
     switch (reason) {
     case DDP__REFUSE_VERSION:
-        snprintf(out, room, "%s speaks protocol version %u, rank %u version %u: build all ranks from "
-                 "one version of dreamddp", name, (unsigned)other->version, mine, (unsigned)self->version);
+        snprintf(out, room,
+                 "%s speaks protocol version %u, rank %u version %u: build all ranks from "
+                 "one version of dreamddp",
+                 name, (unsigned)other->version, mine, (unsigned)self->version);
         break;
     case DDP__REFUSE_RUN:
-        snprintf(out, room, "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 ": another run uses "
-                 "this port, or DREAMDDP_RUN_ID differs", name, other->run_id, mine, self->run_id);
+        snprintf(out, room,
+                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 ": another run uses "
+                 "this port, or DREAMDDP_RUN_ID differs",
+                 name, other->run_id, mine, self->run_id);
         break;
     case DDP__REFUSE_WORLD:
-        snprintf(out, room, "%s counts %u ranks, rank %u counts %u: give all the same world size", name,
-                 (unsigned)other->world, mine, (unsigned)self->world);
+        snprintf(out, room, "%s counts %u ranks, rank %u counts %u: give all the same world size",
+                 name, (unsigned)other->world, mine, (unsigned)self->world);
         break;
     case DDP__REFUSE_TWICE:
-        snprintf(out, room, "%s calls itself rank %u, but a rank %u is already here: give each process a "
-                 "rank of its own", name, (unsigned)other->rank, (unsigned)other->rank);
+        snprintf(out, room,
+                 "%s calls itself rank %u, but a rank %u is already here: give each process a "
+                 "rank of its own",
+                 name, (unsigned)other->rank, (unsigned)other->rank);
         break;
     default:
         snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,

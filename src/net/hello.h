@@ -16,8 +16,14 @@ typedef enum ddp__hello_kind {
 } ddp__hello_kind;
 
 typedef enum ddp__refusal {
-    DDP__WELCOME, DDP__REFUSE_VERSION, DDP__REFUSE_RUN, DDP__REFUSE_WORLD, DDP__REFUSE_RANK, DDP__REFUSE_TWICE,
-    DDP__REFUSE_LATE, DDP__REFUSE_LOST
+    DDP__WELCOME,
+    DDP__REFUSE_VERSION,
+    DDP__REFUSE_RUN,
+    DDP__REFUSE_WORLD,
+    DDP__REFUSE_RANK,
+    DDP__REFUSE_TWICE,
+    DDP__REFUSE_LATE,
+    DDP__REFUSE_LOST
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
@@ -47,8 +53,8 @@ DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h);
 /* Whether a peer's frame fits ours. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
 /* The sentence about it, naming both values; `name` is the peer's. */
-DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
-                                const char *name, char *out, size_t room);
+DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason,
+                                const ddp__hello *other, const char *name, char *out, size_t room);
 
 #ifdef __cplusplus
 }

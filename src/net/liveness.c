@@ -4,7 +4,8 @@
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
-    const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
+    const char *name =
+        layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
 
     if (name) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
@@ -25,8 +26,10 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     peer[0] = '\0';
     if (op->p2p)
-        snprintf(peer, sizeof peer, op->m.verb == DDP__SEND ? " to rank %d" : " from rank %d", op->m.peer);
-    snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer, op->m.step);
+        snprintf(peer, sizeof peer, op->m.verb == DDP__SEND ? " to rank %d" : " from rank %d",
+                 op->m.peer);
+    snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer,
+             op->m.step);
     return buf;
 }
 
@@ -74,8 +77,9 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
         snprintf(text, sizeof text, "%s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
     }
-    ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s%s: %s; restart the job from its last checkpoint",
-               peer, e->wire->table->peer_name(e->wire, peer), when, text, why);
+    ddp__fault(e, DDP_PEER_LOST,
+               "rank %d (%s) was lost%s%s: %s; restart the job from its last checkpoint", peer,
+               e->wire->table->peer_name(e->wire, peer), when, text, why);
 }
 
 void ddp__check_left(ddp__engine *e, int peer)
@@ -96,10 +100,13 @@ void ddp__check_left(ddp__engine *e, int peer)
         else if (op->m.verb == DDP__RECV || (op->m.verb == DDP__BROADCAST && op->m.peer == peer))
             in_to = op->n;
         if (!op->ring && x->sent >= to - from && x->results >= own_to - own_from &&
-            (op->m.verb == DDP__ALL_REDUCE ? x->finished : x->taken) >= in_to - in_from && !x->expected)
+            (op->m.verb == DDP__ALL_REDUCE ? x->finished : x->taken) >= in_to - in_from &&
+            !x->expected)
             continue;
-        ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context) and %s still needs it: every "
-                   "rank must run the same number of steps", peer, ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(e, DDP_PEER_LOST,
+                   "rank %d has left (it closed its context) and %s still needs it: every "
+                   "rank must run the same number of steps",
+                   peer, ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }
@@ -131,12 +138,15 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
     ddp__missing_text(e, op, who, sizeof who);
     if (limit > 0 && now - since >= limit) {
         if (who[0])
-            ddp__fault(e, DDP_TIMEOUT, "%s did not move for %.1f s: rank %s did not submit it in time; look "
+            ddp__fault(e, DDP_TIMEOUT,
+                       "%s did not move for %.1f s: rank %s did not submit it in time; look "
                        "there first, or raise the time limit",
                        ddp__op_text(e, op, text, sizeof text), now - since, who);
         else
-            ddp__fault(e, DDP_TIMEOUT, "%s did not move for %.1f s, with %lu floats still to send or receive: "
-                       "a rank %sis stopped or the network stalls; raise the time limit if it is merely slow",
+            ddp__fault(e, DDP_TIMEOUT,
+                       "%s did not move for %.1f s, with %lu floats still to send or receive: "
+                       "a rank %sis stopped or the network stalls; raise the time limit if it is "
+                       "merely slow",
                        ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left,
                        op->ring && op->missing ? "did not submit it, " : "");
         return;
@@ -157,9 +167,10 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)
-        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
-                   "submitted: all ranks must submit the same operations", peer,
-                   now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
+        ddp__fault(e, DDP_TIMEOUT,
+                   "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
+                   "submitted: all ranks must submit the same operations",
+                   peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank);
     else if (e->slot[s].arrived + limit < *again)
         *again = e->slot[s].arrived + limit;
@@ -167,7 +178,8 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
 
 double ddp__check_liveness(ddp__engine *e, double now)
 {
-    double beat = e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < 5 ? e->cfg.peer_timeout_s / 5 : 1;
+    double beat =
+        e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < 5 ? e->cfg.peer_timeout_s / 5 : 1;
     double again = now + beat;
 
     for (int peer = 0; peer < e->world && e->fault.code == DDP_OK; peer++) {
@@ -178,7 +190,8 @@ double ddp__check_liveness(ddp__engine *e, double now)
                 p->want_heartbeat = 1;
                 p->last_sent = now;
             }
-            if (p->out_state == DDP__OUT_IDLE && p->last_sent + beat < again) again = p->last_sent + beat;
+            if (p->out_state == DDP__OUT_IDLE && p->last_sent + beat < again)
+                again = p->last_sent + beat;
             if (e->cfg.peer_timeout_s > 0 && p->in_state != DDP__IN_PAUSED) {
                 double limit = e->cfg.peer_timeout_s;
                 if (now - p->last_got >= limit) {
@@ -192,6 +205,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
         ddp__check_op(e, p->recv_op, now, &again);
         ddp__check_early(e, peer, now, &again);
     }
-    for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++) ddp__check_op(e, e->window[i], now, &again);
+    for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
+        ddp__check_op(e, e->window[i], now, &again);
     return again;
 }

@@ -45,17 +45,22 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
     if (!(n == 1 && *spec == '0') && !(n == 4 && !strncmp(spec, "none", 4)) &&
         (!ddp__quantity(spec, n, ddp__rate_units, &rate) || rate < 1)) {
         if (strchr(spec, '/') || (n > 5 && !strncmp(spec + n - 5, ".json", 5)))
-            return ddp__fail(err, DDP_ARG, "network '%.100s' looks like a file: one worker's link is given as "
-                             "RATE,DELAY, for example 100mbit,20ms", spec);
-        return ddp__fail(err, DDP_ARG, "network '%.100s': the rate '%.*s' is not a number of at least 8 bit/s "
+            return ddp__fail(err, DDP_ARG,
+                             "network '%.100s' looks like a file: one worker's link is given as "
+                             "RATE,DELAY, for example 100mbit,20ms",
+                             spec);
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.100s': the rate '%.*s' is not a number of at least 8 bit/s "
                          "with bit, kbit, mbit or gbit; for example 100mbit,20ms, or none",
                          spec, n > 60 ? 60 : (int)n, spec);
     }
     if (comma) {
         late = comma + 1;
         if (!ddp__quantity(late, strlen(late), ddp__delay_units, &delay) || delay > 3600)
-            return ddp__fail(err, DDP_ARG, "network '%.100s': the delay '%.60s' is not a number up to an hour "
-                             "with us, ms or s; for example 100mbit,20ms", spec, late);
+            return ddp__fail(err, DDP_ARG,
+                             "network '%.100s': the delay '%.60s' is not a number up to an hour "
+                             "with us, ms or s; for example 100mbit,20ms",
+                             spec, late);
     }
     *bytes_per_s = rate;
     *delay_s = delay;

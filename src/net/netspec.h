@@ -15,7 +15,8 @@ extern "C" {
  *   bytes_per_s, delay_s  receive the values, 0 = unshaped; untouched on error
  *
  * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
-DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
+DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
+                                 ddp_error *err);
 
 #ifdef __cplusplus
 }

@@ -75,7 +75,8 @@ float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *he
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
-    double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+    double now =
+        ddp_now(); /* on an emulated link later than the event's time if the thread was late */
 
     op->state = DDP__OP_DONE;
     for (int i = 0; i < DDP__WINDOW; i++)
@@ -177,7 +178,8 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         in = ddp__incoming(e, op, r, &parts);
         ddp__outgoing(e, op, r, &from, &to);
         op->left += in + (to - from);
-        if (op->m.verb == DDP__ALL_REDUCE) op->left += parts; /* the same floats go back as results */
+        if (op->m.verb == DDP__ALL_REDUCE)
+            op->left += parts; /* the same floats go back as results */
         if (in + parts > 0) {
             x->expected = 1;
             op->missing++;
@@ -196,7 +198,8 @@ void ddp__activate(ddp__engine *e, double now)
 
     while (e->dirty && e->fault.code == DDP_OK) {
         e->dirty = 0;
-        while (e->queued_from < e->taken && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
+        while (e->queued_from < e->taken &&
+               e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
             e->queued_from++;
         for (long t = e->queued_from; t < e->taken && e->fault.code == DDP_OK; t++) {
             ddp__op *op = &e->ops[t % e->cfg.queue];

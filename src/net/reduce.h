@@ -7,7 +7,8 @@
 /* All pointers are to count floats that do not overlap. divergence may be NULL; otherwise
  * sum((new - old)^2) over the overwritten values is added to it. */
 typedef struct ddp__memory_ops {
-    /* own = scale * (terms[0] + ... + terms[world - 1]), added in that order; terms[rank] is own. */
+    /* own = scale * (terms[0] + ... + terms[world - 1]), added in that order; terms[rank] is own.
+     */
     void (*reduce)(float *own, const float *const *terms, int rank, int world, size_t count,
                    float scale, double *divergence);
     /* own = from */

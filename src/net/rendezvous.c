@@ -69,7 +69,8 @@ static int ddp__missing(const ddp__meeting *m, char *out, size_t room)
 
 static int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
-    double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
+    double grace =
+        ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
     m->sent[peer] += n;
     return ddp__tcp_send_all(m->fd[peer], b, n, m->until > grace ? m->until : grace);
 }
@@ -86,32 +87,45 @@ static ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, cons
 
     while (m->next_note < m->until && !ddp__fd_wait(m->fd[peer], POLLIN, m->next_note)) {
         ddp__log(&r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", r->rank,
-                 ddp_now() - m->begin, name, kind == DDP__TABLE ? ", which waits for other ranks" : "");
+                 ddp_now() - m->begin, name,
+                 kind == DDP__TABLE ? ", which waits for other ranks" : "");
         m->next_note += 5;
     }
     if (ddp__tcp_recv_all(m->fd[peer], b, sizeof b, m->until) < 0) {
         int broken = errno;
         if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(broken));
-        return ddp__fail(err, DDP_TIMEOUT, kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks" :
-                         "after %.3g s %s is connected but has not answered: another program may own that "
-                         "address", m->until - m->begin, name);
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+                             strerror(broken));
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            kind == DDP__TABLE
+                ? "after %.3g s %s still waits for other ranks"
+                : "after %.3g s %s is connected but has not answered: another program may own that "
+                  "address",
+            m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, &h))
-        return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that "
-                         "address, choose another with --addr or DREAMDDP_ADDR", name);
+        return ddp__fail(err, DDP_NET,
+                         "%s does not answer as a rank of dreamddp: another program owns that "
+                         "address, choose another with --addr or DREAMDDP_ADDR",
+                         name);
     why = ddp__hello_check(&m->self, &h);
-    if (!why && h.kind != DDP__REFUSED && (h.rank != (uint32_t)peer || h.kind != kind)) why = DDP__REFUSE_RANK;
+    if (!why && h.kind != DDP__REFUSED && (h.rank != (uint32_t)peer || h.kind != kind))
+        why = DDP__REFUSE_RANK;
     if (h.kind == DDP__REFUSED && !why) {
         if (h.reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time", name,
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%s gave up: only %u of %d ranks had connected in its time", name,
                              (unsigned)h.detail, r->world);
         if (h.reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met", (unsigned)h.detail);
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
+                             (unsigned)h.detail);
         if (h.reason == DDP__REFUSE_TWICE)
-            return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own",
-                             name, r->rank);
-        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s already has a rank %d: give each process a rank of its own", name,
+                             r->rank);
+        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank,
+                         r->world);
     }
     if (why) {
         ddp__hello_dispute(&m->self, why, &h, name, text, sizeof text);
@@ -245,8 +259,9 @@ static ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
         double now = ddp_now();
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s%s%s", m->until - m->begin,
-                             text, missing == 1 ? "has" : "have", m->r->rank ? "this rank" : m->addr,
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s%s%s",
+                             m->until - m->begin, text, missing == 1 ? "has" : "have",
+                             m->r->rank ? "this rank" : m->addr,
                              m->refused[0] ? "; last refused: " : "", m->refused);
         if (now >= m->next_note) {
             ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
@@ -278,7 +293,8 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 }
 
 /* Dials one of the addresses of a peer until it answers our hello or time is over. */
-static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, int count, ddp_error *err)
+static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, int count,
+                            ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT + 24], text[DDP__ADDR_TEXT];
@@ -290,8 +306,10 @@ static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, in
         double now = ddp_now();
         int fd;
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "%s did not answer within %.3g s: %s; is it running, and is the "
-                             "address right?", name, m->until - m->begin, strerror(why));
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%s did not answer within %.3g s: %s; is it running, and is the "
+                             "address right?",
+                             name, m->until - m->begin, strerror(why));
         if (now >= m->next_note) {
             ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank,
                      now - m->begin, name, strerror(why));
@@ -320,7 +338,8 @@ static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, in
         now = ddp_now() + pause;
         if (now > m->until) now = m->until;
         if (peer == 0) ddp__sleep_until(now);
-        else if (ddp__fd_wait(m->fd[0], POLLIN, now)) DDP__TRY(ddp__frame_recv(m, 0, DDP__GO, m->root, err));
+        else if (ddp__fd_wait(m->fd[0], POLLIN, now))
+            DDP__TRY(ddp__frame_recv(m, 0, DDP__GO, m->root, err));
         if (pause < 0.3) pause *= 1.5;
     }
 }
@@ -367,7 +386,8 @@ static int ddp__entry_parse(const unsigned char *e, ddp__addr *a)
     return 1;
 }
 
-static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, int count, ddp_error *err)
+static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, int count,
+                                      ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     const char *name = m->root;
@@ -377,7 +397,8 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, in
     DDP__TRY(ddp__dial(m, 0, list, count, err));
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, name, err));
     if (ddp__tcp_recv_all(m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(errno));
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+                         strerror(errno));
     m->until = ddp_now() + DDP__MESH_LIMIT;
     for (p = 1; p < m->r->rank; p++) {
         if (!ddp__entry_parse(m->table + (size_t)p * DDP__ENTRY_BYTES, &a))
@@ -387,7 +408,8 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, in
     DDP__TRY(ddp__gather(m, err));
     ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
     if (ddp__frame_send(m, 0, b, sizeof b) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(errno));
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+                         strerror(errno));
     return ddp__frame_recv(m, 0, DDP__GO, name, err);
 }
 
@@ -428,7 +450,8 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     ddp__hello_pack(&m->self, DDP__GO, DDP__WELCOME, 0, b);
     for (p = 1; p < world; p++)
         if (ddp__frame_send(m, p, b, sizeof b) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p,
+                             strerror(errno));
     return DDP_OK;
 }
 
@@ -444,22 +467,29 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
         list[0].size = sizeof list[0].sa;
         if (ddp__fd_prepare(m->listen_fd) < 0 ||
             getsockname(m->listen_fd, (struct sockaddr *)&list[0].sa, &list[0].size) < 0)
-            return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->listen_fd, strerror(errno));
+            return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->listen_fd,
+                             strerror(errno));
         count = 1;
     } else {
-        DDP__TRY(ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, &count, err));
+        DDP__TRY(
+            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, &count, err));
         if (ddp__addr_port(&list[0]) == 0)
-            return ddp__fail(err, DDP_ARG, "address '%.100s': port 0 leaves the other ranks without an address: "
-                             "name a port, for example %d", r->addr, DDP__DEFAULT_PORT);
+            return ddp__fail(err, DDP_ARG,
+                             "address '%.100s': port 0 leaves the other ranks without an address: "
+                             "name a port, for example %d",
+                             r->addr, DDP__DEFAULT_PORT);
     }
     ddp__addr_text(&list[0], m->addr);
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
     for (i = 0; i < count && !r->insecure; i++) {
         char text[DDP__ADDR_TEXT];
         if (!ddp__addr_is_loopback(&list[i]))
-            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted "
-                             "nor authenticated: use --insecure or DREAMDDP_INSECURE=1 if the network can be "
-                             "trusted, else a tunnel to 127.0.0.1", ddp__addr_text(&list[i], text));
+            return ddp__fail(
+                err, DDP_ARG,
+                "%s lies beyond this machine, and the connections are neither encrypted "
+                "nor authenticated: use --insecure or DREAMDDP_INSECURE=1 if the network can be "
+                "trusted, else a tunnel to 127.0.0.1",
+                ddp__addr_text(&list[i], text));
     }
     if (r->rank) return ddp__meet_as_worker(m, list, count, err);
     if (m->listen_fd < 0) DDP__TRY(ddp__tcp_listen(&list[0], &m->listen_fd, NULL, err));
@@ -479,7 +509,8 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.listen_fd = r->rank == 0 ? r->listen_fd : -1;
     if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
         if (m.listen_fd >= 0) close(m.listen_fd);
-        return ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
+        return ddp__fail(err, DDP_ARG,
+                         "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
                          r->rank, r->world);
     }
     world = (size_t)r->world;
@@ -503,7 +534,9 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     else
         bad = r->world == 1 ? DDP_OK : ddp__meet(&m, err);
-    if (!bad) bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out, err);
+    if (!bad)
+        bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out,
+                            err);
     for (i = 0; bad && m.fd && i < r->world; i++)
         if (m.fd[i] >= 0) close(m.fd[i]);
     for (i = 0; m.guest && i < m.guests; i++)

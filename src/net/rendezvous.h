@@ -7,8 +7,8 @@
 
 typedef struct ddp__rendezvous {
     int rank, world;
-    const char *addr;        /* "host:port" or "tcp://host:port" of rank 0; NULL = 127.0.0.1:29500 */
-    int listen_fd;           /* -1, or for rank 0 a bound, listening socket; closed here in any case */
+    const char *addr; /* "host:port" or "tcp://host:port" of rank 0; NULL = 127.0.0.1:29500 */
+    int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
     uint64_t run_id;         /* ranks of unlike runs refuse each other */
     double timeout_s;        /* for the whole meeting; 0 = 30 */
     double peer_timeout_s;   /* given to the wire; 0 = none */

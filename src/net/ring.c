@@ -97,7 +97,8 @@ int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         size_t count = x->finished - x->results;
         if (count == 0) continue;
         ddp__segment(e, op, of, &from, &to);
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->results, count < e->chunk ? count : e->chunk);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->results,
+                      count < e->chunk ? count : e->chunk);
         return 1;
     }
     if (op->sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;

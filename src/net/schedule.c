@@ -150,7 +150,8 @@ void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count
     } else {
         p->held_collective -= count;
         for (int i = 0; i < DDP__WINDOW; i++)
-            if (e->window[i] && e->window[i]->seq == seq) ddp__row(e, e->window[i], peer)->held -= count;
+            if (e->window[i] && e->window[i]->seq == seq)
+                ddp__row(e, e->window[i], peer)->held -= count;
     }
     if (p->held_p2p < 0 || p->held_collective < 0)
         ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "

@@ -35,12 +35,15 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     }
     n = (size_t)(end - s);
     if (n == 0 || n >= sizeof host || strchr(s, '/'))
-        return ddp__fail(err, DDP_ARG, "address '%.200s' names no host: write HOST:PORT, for example "
-                         "127.0.0.1:29500", spec);
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s' names no host: write HOST:PORT, for example "
+                         "127.0.0.1:29500",
+                         spec);
     if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) ||
                   number < 0 || number > 65535))
-        return ddp__fail(err, DDP_ARG, "address '%.200s': the port '%.40s' is not a number from 0 to 65535",
-                         spec, colon + 1);
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
+                         colon + 1);
     memcpy(host, s, n);
     host[n] = 0;
     snprintf(port, sizeof port, "%ld", number);
@@ -49,8 +52,8 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     hints.ai_flags = AI_NUMERICSERV;
     why = getaddrinfo(host, port, &hints, &found);
     if (why)
-        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
-                         gai_strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host,
+                         spec, gai_strerror(why));
     for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 for everybody */
         for (a = found; a && *count < room; a = a->ai_next) {
             if ((a->ai_family == AF_INET) != four || a->ai_addrlen > sizeof list[0].sa) continue;
@@ -95,12 +98,14 @@ void ddp__addr_set_port(ddp__addr *a, int port)
 int ddp__addr_is_loopback(const ddp__addr *a)
 {
     if (a->sa.ss_family == AF_INET6) {
-        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
+        const struct in6_addr *six =
+            &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
         if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
         return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
     }
     if (a->sa.ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 == 127;
+        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 ==
+               127;
     return 0;
 }
 
@@ -140,12 +145,16 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (s >= 0) close(s);
     ddp__addr_text(at, text);
     if (why == EADDRINUSE)
-        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; another run may hold it: choose another "
-                         "port with --addr or DREAMDDP_ADDR, or port 0 where one program starts all ranks",
-                         text, strerror(why));
+        return ddp__fail(
+            err, DDP_NET,
+            "cannot listen on %s: %s; another run may hold it: choose another "
+            "port with --addr or DREAMDDP_ADDR, or port 0 where one program starts all ranks",
+            text, strerror(why));
     if (why == EADDRNOTAVAIL)
-        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; rank 0 must run on the machine that "
-                         "--addr or DREAMDDP_ADDR names", text, strerror(why));
+        return ddp__fail(err, DDP_NET,
+                         "cannot listen on %s: %s; rank 0 must run on the machine that "
+                         "--addr or DREAMDDP_ADDR names",
+                         text, strerror(why));
     return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
 }
 
@@ -182,7 +191,8 @@ int ddp__tcp_dial(const ddp__addr *to, double until)
         else if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
         else if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     }
-    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
+    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
+                 */
         memset(&own, 0, sizeof own);
         memset(&peer, 0, sizeof peer);
         own.size = peer.size = sizeof own.sa;

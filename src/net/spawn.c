@@ -49,8 +49,8 @@ static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}}
 enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 
 /* The life of a forked rank. */
-static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn,
-                          void *user)
+static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr,
+                          ddp__rank_fn fn, void *user)
 {
     ddp_error e;
     ddp_status s;
@@ -119,7 +119,8 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
         for (r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got < 0)
+                code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
             if (got) ddp__rank_ended(f, r, code, grace_s);
         }
         if (cancel && !cancelled && ddp__atomic_load(cancel)) {
@@ -151,21 +152,25 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         first = r;
     }
     if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
-                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
-                         first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
+        return ddp__fail(err, DDP_PEER_LOST,
+                         "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
+                         f->killed_pid, f->killed_by,
+                         f->killed_by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
+                         first >= 0 ? f->verdict[first].err.msg : "");
     if (cancelled && (first >= 0 || f->odd >= 0 || f->sent))
         return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
-        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
+        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
+                         f->verdict[first].err.msg);
     if (f->odd >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd, f->odd_pid, f->odd_code);
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd,
+                         f->odd_pid, f->odd_code);
     return DDP_OK;
 }
 
 /* Forks all ranks; on failure ends those that were. */
-static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn, void *user,
-                                   ddp_error *err)
+static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn,
+                                   void *user, ddp_error *err)
 {
     pid_t self = getpid();
     int r, why, code;
@@ -186,8 +191,8 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
     return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
 }
 
-ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn, void *user,
-                      ddp_error *err)
+ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+                      void *user, ddp_error *err)
 {
     ddp__family f;
     ddp__addr at;
@@ -196,7 +201,8 @@ ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp
     int fd = -1, count = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
     f.world = world;
     f.killed = f.odd = f.rung = -1;
@@ -204,7 +210,8 @@ ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp
     DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
-    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
+    f.shared =
+        mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
     f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
     if (f.shared == MAP_FAILED || !f.pid) {
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
@@ -270,7 +277,8 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     int started, why = 0, r;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
     memset(&t, 0, sizeof t);
     t.fn = fn;
     t.user = user;
@@ -292,7 +300,9 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
     DDP_FREE(m);
-    if (why) return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
+    if (why)
+        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started,
+                         strerror(why));
     if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
     return DDP_OK;
 }

@@ -7,7 +7,8 @@
 
 /* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
  * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
-typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
+typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user,
+                                   ddp_error *err);
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,8 +26,8 @@ extern "C" {
  * Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a signal, with rank, process
  * and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed first.
  * Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
-DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
-                              void *user, ddp_error *err);
+DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err);
 
 /* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when
  * all have. */

@@ -20,16 +20,23 @@ enum {
     DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
+#define DDP__STAGING_BYTES                                                                         \
+    ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
-#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
+#define DDP__CHUNK_SMALL                                                                           \
+    ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     float *data;
     size_t start, count;
 } ddp__strip;
 
-typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
+typedef enum ddp__op_state {
+    DDP__OP_FREE,
+    DDP__OP_QUEUED,
+    DDP__OP_ACTIVE,
+    DDP__OP_DONE
+} ddp__op_state;
 
 typedef struct ddp__op {
     ddp__message  m;
@@ -85,7 +92,11 @@ typedef struct ddp__owed { /* slots freed but not yet given back */
     int      p2p, count;
 } ddp__owed;
 
-typedef enum ddp__out_state { DDP__OUT_IDLE, DDP__OUT_SERIALISING, DDP__OUT_WRITING } ddp__out_state;
+typedef enum ddp__out_state {
+    DDP__OUT_IDLE,
+    DDP__OUT_SERIALISING,
+    DDP__OUT_WRITING
+} ddp__out_state;
 typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp__in_state;
 
 typedef struct ddp__peer {
@@ -110,7 +121,7 @@ typedef struct ddp__peer {
     int            in_slot;     /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
     double         last_got;
-    uint32_t       transit;      /* microseconds from sent to read, plus the difference of the clocks, */
+    uint32_t transit; /* microseconds from sent to read, plus the difference of the clocks, */
     double         transit_at;   /* of the quickest frame so far; 0: none yet */
     double         reached;      /* by the last frame: those of one peer stay in order */
     int            free_slot, solicited, staged; /* slots in use, by kind of frame */
@@ -156,7 +167,7 @@ struct ddp__engine {
 
     ddp__op           *window[DDP__WINDOW];
     long               taken;         /* tickets below were seen by the comm thread */
-    long               begun;         /* emulated links: tickets below had their time of submission */
+    long begun; /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
     uint32_t           next_seq;      /* of the next collective to become active */
     int                dirty;         /* a position or a queued operation may have become free */
@@ -184,7 +195,7 @@ struct ddp__engine {
     ddp__op_span      *spans;
     long               span_count;
     ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
-    uint64_t          *sums;          /* cfg.queue x sums_room hashes; NULL: writes are not checked */
+    uint64_t *sums; /* cfg.queue x sums_room hashes; NULL: writes are not checked */
     size_t             sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
@@ -195,10 +206,12 @@ extern "C" {
 /* progress.c */
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 /* Segment of rank `of`: what it owns in an all-reduce, its block in an all-gather. */
-DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
+DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
+                          size_t *to);
 DDP_LIB int  ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset);
 /* The values that this rank's `sent` counts through for that peer. */
-DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from, size_t *to);
+DDP_LIB void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from,
+                           size_t *to);
 /* Memory at an offset: the address, and how many floats follow contiguously (at most count). */
 DDP_LIB float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, size_t *here);
 /* Subtracts floats from what is left; completes the operation at zero. Its memory stays valid
@@ -267,7 +280,8 @@ DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
 /* Bytes of a frame were read straight into memory. */
-DDP_LIB void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f, double now);
+DDP_LIB void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f,
+                               double now);
 /* Handles what came before the operation was active. */
 DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);

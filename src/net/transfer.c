@@ -6,7 +6,8 @@ enum { DDP__IOV = 17 };
 /* ---- sending ---- */
 
 /* leaves: when the frame's last byte has left the emulated uplink. */
-static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double leaves)
+static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op,
+                             double leaves)
 {
     ddp__peer *p = &e->peers[peer];
 
@@ -123,11 +124,12 @@ static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp_
     return f->type == DDP__FRAME_RESULT ? x->results : x->sent;
 }
 
-/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results
- * before contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...: so
- * at any time each rank sends to another one, and no downlink has to serve two of them. */
-static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f, const ddp__op *best_op,
-                       int best_peer, const ddp__frame *best)
+/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation,
+ * results before contributions, then the peer that was given least. Equals go in the order rank +
+ * 1, rank + 2, ...: so at any time each rank sends to another one, and no downlink has to serve two
+ * of them. */
+static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f,
+                       const ddp__op *best_op, int best_peer, const ddp__frame *best)
 {
     if (op->m.priority != best_op->m.priority) return op->m.priority < best_op->m.priority;
     if (op != best_op) return op->ticket < best_op->ticket;
@@ -203,14 +205,17 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     if (ddp__is_control(&p->in)) return 1;
     if (!e->shaped && op && !op->m.divergence && (solicited || p->in.type == DDP__FRAME_DATA)) {
         /* Frames of one peer and operation come in order, so nothing of it is pending. */
-        if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float))) return 0;
+        if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float)))
+            return 0;
         p->in_op = op;
         return 1;
     }
     if (solicited ? p->solicited >= e->extra : p->staged >= e->credits) {
         if (!solicited)
-            ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the "
-                       "same link rate, delay and chunk size", peer);
+            ddp__fault(e, DDP_NET,
+                       "rank %d sent more than its credits allow; all ranks must use the "
+                       "same link rate, delay and chunk size",
+                       peer);
         return 0;
     }
     if (solicited) p->solicited++;
@@ -255,12 +260,14 @@ static long ddp__read_payload(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
     size_t left = p->in.length - p->in_got;
 
-    if (ddp__is_control(&p->in)) return e->wire->table->recv(e->wire, peer, p->text + p->in_got, left);
+    if (ddp__is_control(&p->in))
+        return e->wire->table->recv(e->wire, peer, p->text + p->in_got, left);
     if (p->in_op) {
         size_t floats = p->in_got / sizeof(float), part = p->in_got % sizeof(float), here;
         float *data = ddp__memory_at(p->in_op, p->in.offset + floats,
                                      p->in.length / sizeof(float) - floats, &here);
-        return e->wire->table->recv(e->wire, peer, (char *)data + part, here * sizeof(float) - part);
+        return e->wire->table->recv(e->wire, peer, (char *)data + part,
+                                    here * sizeof(float) - part);
     }
     return e->wire->table->recv(e->wire, peer, (char *)e->slot[p->in_slot].data + p->in_got, left);
 }
@@ -272,7 +279,9 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 
     p->closed = 1;
     if (p->goodbye_read || p->abort_read || e->closing) return;
-    ddp__peer_lost(e, peer, why && why != ECONNRESET && why != EPIPE ? strerror(why) : "connection closed by peer");
+    ddp__peer_lost(e, peer,
+                   why && why != ECONNRESET && why != EPIPE ? strerror(why)
+                                                            : "connection closed by peer");
 }
 
 /* Reads from one peer until it has nothing more, or a few frames, so that others get a turn. */
@@ -287,7 +296,8 @@ static int ddp__receive_from(ddp__engine *e, int peer)
             if (!ddp__place_payload(e, peer)) return moved;
             p->in_state = DDP__IN_PAYLOAD;
         }
-        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room) return moved;
+        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room)
+            return moved;
         if (p->in_state == DDP__IN_PAYLOAD && p->in_got == p->in.length) {
             ddp__frame_read(e, peer, ddp_now());
             frames++;
@@ -295,7 +305,8 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         }
         errno = 0;
         if (p->in_state == DDP__IN_HEAD)
-            got = e->wire->table->recv(e->wire, peer, p->in_head + p->in_got, DDP__FRAME_BYTES - p->in_got);
+            got = e->wire->table->recv(e->wire, peer, p->in_head + p->in_got,
+                                       DDP__FRAME_BYTES - p->in_got);
         else
             got = ddp__read_payload(e, peer);
         if (got < 0) {
@@ -310,9 +321,10 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES) {
             p->in_got = 0;
             if (!ddp__frame_decode(p->in_head, &p->in)) {
-                ddp__fault(e, DDP_NET, "rank %d (%s) sent bytes that are no frame: its stream is damaged "
-                           "or it runs another version of this library", peer,
-                           e->wire->table->peer_name(e->wire, peer));
+                ddp__fault(e, DDP_NET,
+                           "rank %d (%s) sent bytes that are no frame: its stream is damaged "
+                           "or it runs another version of this library",
+                           peer, e->wire->table->peer_name(e->wire, peer));
                 return 1;
             }
             if (!ddp__frame_check(e, peer, &p->in)) return 1;

@@ -147,7 +147,8 @@ static const ddp__wire_table ddp__tcp_table = {
 };
 
 /* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
-static ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
+static ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion,
+                                ddp_error *err)
 {
     int on = 1;
 
@@ -170,12 +171,17 @@ static ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *conge
 #endif
     if (congestion && *congestion) {
 #ifdef TCP_CONGESTION
-        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
-            return ddp__fail(err, DDP_NET, "cannot set the congestion control '%.32s': %s; allowed are those "
-                             "in /proc/sys/net/ipv4/tcp_allowed_congestion_control", congestion, strerror(errno));
+        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) <
+            0)
+            return ddp__fail(err, DDP_NET,
+                             "cannot set the congestion control '%.32s': %s; allowed are those "
+                             "in /proc/sys/net/ipv4/tcp_allowed_congestion_control",
+                             congestion, strerror(errno));
 #else
-        return ddp__fail(err, DDP_UNSUPPORTED, "this system cannot choose the congestion control '%.32s': "
-                         "unset DREAMDDP_TCP_CONGESTION", congestion);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "this system cannot choose the congestion control '%.32s': "
+                         "unset DREAMDDP_TCP_CONGESTION",
+                         congestion);
 #endif
     }
     return DDP_OK;
@@ -213,7 +219,8 @@ ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent
         memset(&a, 0, sizeof a);
         a.size = sizeof a.sa;
         if (getpeername(p->fd, (struct sockaddr *)&a.sa, &a.size) < 0)
-            bad = ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", i, strerror(errno));
+            bad =
+                ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", i, strerror(errno));
         else
             bad = ddp__tcp_tune(p->fd, peer_timeout_s, congestion, err);
         ddp__addr_text(&a, p->name);

@@ -79,7 +79,8 @@ ddp__hub *ddp__hub_new(int world)
     hub->world = world;
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
-    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
+    hub->data =
+        (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
     if (!hub->bells || !hub->rings || !hub->data) {
         ddp__hub_free(hub);
         return NULL;
@@ -260,14 +261,16 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
         t->names = (char (*)[24])ddp__calloc((size_t)hub->world, sizeof *t->names);
         t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
     }
-    if (!t || !t->names || !t->told || (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
+    if (!t || !t->names || !t->told ||
+        (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
         if (t) {
             DDP_FREE(t->told);
             DDP_FREE(t->names);
         }
         DDP_FREE(t);
         if (taken)
-            return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
+            return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own",
+                             rank);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
     for (p = 0; p < hub->world; p++) snprintf(t->names[p], sizeof t->names[p], "thread %d", p);

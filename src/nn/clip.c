@@ -22,7 +22,8 @@ double ddp__sum_squares(const float *x, size_t n)
     memcpy(lane + 4, &c, sizeof c);
     memcpy(lane + 6, &d, sizeof d);
     for (k = 0; i + k < n; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +
+           ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
 float ddp__clip_factor(double sum_squares, double max_norm)

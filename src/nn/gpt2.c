@@ -5,15 +5,19 @@
 static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
 {
     if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
-        ddp__fail(err, DDP_ARG, "gpt2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary, INT32_MAX);
+        ddp__fail(err, DDP_ARG, "gpt2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary,
+                  INT32_MAX);
     else if (c->context < 1 || c->layers < 1 || c->heads < 1 || c->dim < 1 || c->batch < 1)
-        ddp__fail(err, DDP_ARG, "gpt2: context %ld, layers %ld, heads %ld, dim %ld and batch %ld must all "
-                  "be at least 1", c->context, c->layers, c->heads, c->dim, c->batch);
+        ddp__fail(err, DDP_ARG,
+                  "gpt2: context %ld, layers %ld, heads %ld, dim %ld and batch %ld must all "
+                  "be at least 1",
+                  c->context, c->layers, c->heads, c->dim, c->batch);
     else if (c->dim % c->heads)
         ddp__fail(err, DDP_ARG, "gpt2: dim %ld cannot be cut into %ld heads: heads must divide dim",
                   c->dim, c->heads);
     else if (!(c->dropout >= 0 && c->dropout < 1))
-        ddp__fail(err, DDP_ARG, "gpt2: dropout is %g, it must be at least 0 and below 1", (double)c->dropout);
+        ddp__fail(err, DDP_ARG, "gpt2: dropout is %g, it must be at least 0 and below 1",
+                  (double)c->dropout);
     return err->code == DDP_OK;
 }
 
@@ -32,12 +36,16 @@ static ddp_node *ddp__gpt2_dropout(ddp_graph *g, ddp_node *x, float probability)
     return probability > 0 ? ddp_dropout(g, x, probability) : x;
 }
 
-static float ddp__gpt2_deviation(const ddp_gpt2_config *c) { return c->deviation > 0 ? c->deviation : 0.02f; }
+static float ddp__gpt2_deviation(const ddp_gpt2_config *c)
+{
+    return c->deviation > 0 ? c->deviation : 0.02f;
+}
 
 /* x + projection(attention(norm(x))), then x + projection(gelu(widening(norm(x)))). */
 static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_node *x, long number)
 {
-    float deviation = ddp__gpt2_deviation(c), onto_stream = deviation / (float)sqrt(2 * (double)c->layers);
+    float deviation = ddp__gpt2_deviation(c),
+          onto_stream = deviation / (float)sqrt(2 * (double)c->layers);
     char name[48];
     ddp_node *y;
 

@@ -10,8 +10,10 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
     if (logits) *logits = NULL;
     if (!g || g->error.code) return NULL;
     if (c->batch < 1 || c->inputs < 1 || c->classes < 2) {
-        ddp__fail(&g->error, DDP_ARG, "mlp: batch %ld and inputs %ld must be at least 1, classes %ld "
-                  "at least 2", c->batch, c->inputs, c->classes);
+        ddp__fail(&g->error, DDP_ARG,
+                  "mlp: batch %ld and inputs %ld must be at least 1, classes %ld "
+                  "at least 2",
+                  c->batch, c->inputs, c->classes);
         return NULL;
     }
     x = ddp_input(g, "inputs", DDP_F32, c->batch, c->inputs);
@@ -19,8 +21,8 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
     for (k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
         if (c->hidden[k] < 0) {
-            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1", k,
-                      c->hidden[k]);
+            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1",
+                      k, c->hidden[k]);
             return NULL;
         }
         ddp_layer_begin(g, "hidden");

@@ -13,8 +13,8 @@ typedef struct ddp_gpt2_config {
     long  dim;        /* width C of the residual stream; the MLP is 4 C wide */
     long  batch;      /* sequences B per micro-batch */
     float dropout;    /* of the embedding and of both branches of a block, 0 <= p < 1 */
-    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02. Widths of 64 to 256 learn sooner
-                         from about 0.8 / sqrt(dim) */
+    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02. Widths of 64 to 256 learn
+                         sooner  from about 0.8 / sqrt(dim) */
 } ddp_gpt2_config;
 
 #define DDP_MLP_HIDDEN 8 /* most hidden layers */

@@ -77,7 +77,8 @@ static void ddp__adam_run(const ddp_update *u, const ddp__adam_step *step)
     float *mean = u->state, *square = u->state + u->count;
     ddp__adam_step k = *step; /* a copy the stores below cannot alias */
 
-    for (i = 0; i < whole; i += 4) ddp__adam4(&k, u->params + i, u->grads + i, mean + i, square + i);
+    for (i = 0; i < whole; i += 4)
+        ddp__adam4(&k, u->params + i, u->grads + i, mean + i, square + i);
     if (!rest) return;
     memcpy(w, u->params + whole, rest * sizeof *w);
     memcpy(g, u->grads + whole, rest * sizeof *g);

@@ -59,7 +59,7 @@ static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cu
 
     for (k = 0; k < t->graph.net->devices; k++)
         for (i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
-    for (i = 0; i < t->n; i++) /* homes are no placeholders, so their own place stands */
+    for (i = 0; i < t->n; i++) /* homes are no input data, so their own place stands */
         if (t->home[i] != i) device_of[i] = device_of[t->home[i]];
 }
 
@@ -151,11 +151,12 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *
     }
     for (i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
-    return ddp__fail(err, DDP_FAILED,
-                     "no cut fits into memory: the operators keep %.4g GB (the largest %.4g GB) "
-                     "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
-                     "micro-batches or a smaller state_factor keep less",
-                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+    return ddp__fail(
+        err, DDP_FAILED,
+        "no cut fits into memory: the operators keep %.4g GB (the largest %.4g GB) "
+        "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
+        "micro-batches or a smaller state_factor keep less",
+        t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)

@@ -34,7 +34,7 @@ typedef struct ddp_fence_plan {
     int               *order;        /* [N] devices along the pipeline, idle ones included */
     int               *cluster;      /* [N] found by Louvain, 0..clusters-1 (baselines too) */
     int                clusters;
-    int               *device_of;    /* [ops]: a placeholder is where its first user is */
+    int               *device_of;    /* [ops]: input data is where its first user is */
     double             message_bytes; /* M that weighed the links */
     int                proven;       /* no cut along `order` has a smaller pipeline_s */
     int                connected;    /* every cluster's operators form a connected sub-graph */
@@ -64,7 +64,7 @@ extern "C" {
  * results in use lie) finds the least latency, guided by a dynamic programme that is exact where
  * no result is used beyond the next device; the cap is bisected over all values that matter. The
  * effort is bounded by counts; if they end it, `proven` is 0 and the best found is returned.
- * Placeholders (leaves without FLOPs and parameters, such as inputs and labels) are read where
+ * Input data (leaves without FLOPs and parameters, such as inputs and labels) is read where
  * their first user runs, whatever segment their place in the list falls in.
  *
  * Without allow_idle every device gets an operator, as in the paper's figures.

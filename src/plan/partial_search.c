@@ -167,9 +167,9 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     ddp__dfs_state s;
 
     if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "Algorithm 2 recurses once per step and %d is too deep; use solver optimal",
-                         period);
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "Algorithm 2 recurses once per step and %d is too deep; use solver optimal", period);
     memset(&s, 0, sizeof s);
     s.c = c;
     s.period = period;

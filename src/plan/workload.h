@@ -53,7 +53,7 @@ extern "C" {
  *   T_pipe T_lat + (n_b - 1) max over p of max(C_p, R_p)             Eq. 3
  *   phi    N_s / T_pipe                                              Eq. 4
  * Readings: the paper's "outputs of f" in R is the parent's output; reading and writing local
- * memory costs nothing; placeholders (leaves without parameters) receive no gradient, other
+ * memory costs nothing; input data (leaves without parameters) receives no gradient, other
  * leaves and operators do. Memory: state_factor x parameters + what stays until backward, that is
  * results and received results of all n_b micro-batches (of one, if forward only).
  * O(operators + args). Pure; safe from any thread.

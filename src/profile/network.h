@@ -5,7 +5,8 @@
 #include "base/status.h"
 
 /* Matrices are row-major, row = sender; the diagonal is 0 and never read. Owned by
- * ddp_network_free when they came from ddp_network_read or ddp_network_new; borrowed by planners. */
+ * ddp_network_free when they came from ddp_network_read or ddp_network_new; borrowed by planners.
+ */
 typedef struct ddp_network {
     int     devices;      /* N */
     int     pipelines;    /* D_dp replicas, or 0 where the file says nothing */
@@ -32,7 +33,8 @@ extern "C" {
  * *out is untouched on error, else freed by ddp_network_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place, key and value), DDP_ARG (N is not D_dp x D_pp,
  * unknown variant), DDP_MEMORY. */
-DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err);
+DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out,
+                                    ddp_error *err);
 
 /* ddp_network_new - N devices, all matrices allocated and 0, speed, memory and groups NULL.
  * ddp_network_free - frees what ddp_network_new and ddp_network_read made; all-zero is fine.

@@ -5,7 +5,7 @@
 #include "base/status.h"
 
 /* One operator, for one micro-batch. A leaf (no args) without parameters and without FLOPs is a
- * placeholder: input data, which gets no gradient. */
+ * leaf of input data, which gets no gradient. */
 typedef struct ddp_oplist_entry {
     char  *name;         /* or NULL */
     int   *args;         /* [arg_count] indexes of the producers, each below the operator's own */

@@ -8,7 +8,8 @@ typedef struct ddp__interval {
 
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {
-    static const char *const name[] = {"forward", "backward", "update", "wait", "comm", "fill", "peer wait"};
+    static const char *const name[] = {"forward", "backward", "update",   "wait",
+                                       "comm",    "fill",     "peer wait"};
 
     return (unsigned)kind < DDP_SPAN_KINDS ? name[kind] : "?";
 }
@@ -71,7 +72,8 @@ static double ddp__interval_common(const ddp__interval *a, int na, const ddp__in
 }
 
 /* Union of kinds a, and what of it kinds b cover; 0 when memory is short. */
-static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned b, double *whole, double *common)
+static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned b, double *whole,
+                             double *common)
 {
     size_t count = n > 0 ? (size_t)n : 0;
     ddp__interval *room = (ddp__interval *)ddp__calloc(count * 2, sizeof *room);
@@ -104,7 +106,8 @@ double ddp_hidden_share(const ddp_span *spans, int n)
 {
     double whole, common;
 
-    if (!ddp__span_measure(spans, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE, &whole, &common)) return (double)NAN;
+    if (!ddp__span_measure(spans, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE, &whole, &common))
+        return (double)NAN;
     if (!(whole > 0)) return 1;
     return common < whole ? common / whole : 1;
 }

@@ -42,8 +42,8 @@ typedef struct ddp_report_run {
     int                    step_count;
 
     int                  period;           /* H; 0 = the run has no plan */
-    const int           *step_of;          /* [layer_count] step 0..H-1 that averages the layer, or NULL */
-    const unsigned char *fill;             /* [H x layer_count] 1 = averaged once more there, or NULL */
+    const int *step_of;        /* [layer_count] step 0..H-1 that averages the layer, or NULL */
+    const unsigned char *fill; /* [H x layer_count] 1 = averaged once more there, or NULL */
     const double        *layer_divergence; /* [layer_count] mean Gamma per layer, or NULL */
 
     const ddp_report_worker *workers; /* [worker_count] */

@@ -15,8 +15,8 @@ extern "C" {
  *   plan     strategy, period, sets (layer indexes per step of the period), step_of, predicted_*;
  *            nothing is written for a run without a plan
  *   step     strategy, step, loss, step_ms, wait_ms, bytes, divergence (left out if NAN)
- *   result   strategy, workers, step_ms, hidden_pct, bytes_sent, final_loss, time_to_loss_s, param_hash
- *   error    status (text), exit_code, message */
+ *   result   strategy, workers, step_ms, hidden_pct, bytes_sent, final_loss, time_to_loss_s,
+ * param_hash error    status (text), exit_code, message */
 DDP_API void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d);
 DDP_API void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d);
 DDP_API void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);

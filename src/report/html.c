@@ -10,21 +10,32 @@
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
 static const char ddp__html_head[] =
     "<style>\n"
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
+    ":root{color-scheme:light "
+    "dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
     "--k0:#8cc9ee;--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;"
-    "--s0:#0072b2;--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}\n"
-    "@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--soft:#1d2327;"
+    "--s0:#0072b2;--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--"
+    "s7:#8a7a00}\n"
+    "@media "
+    "(prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--"
+    "soft:#1d2327;"
     "--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;"
-    "--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\n"
-    "body{margin:0 auto;padding:28px 24px 48px;max-width:1120px;background:var(--bg);color:var(--fg);"
+    "--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--"
+    "s7:#cdbb3a}}\n"
+    "body{margin:0 auto;padding:28px 24px "
+    "48px;max-width:1120px;background:var(--bg);color:var(--fg);"
     "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
     "h1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{font-size:18px;margin:36px 0 8px}"
-    "h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 span,.note,dt{color:var(--dim);font-weight:400}\n"
-    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;grid-template-columns:max-content 1fr;gap:1px 16px;margin:0;"
+    "h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 "
+    "span,.note,dt{color:var(--dim);font-weight:400}\n"
+    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;grid-template-columns:max-content "
+    "1fr;gap:1px 16px;margin:0;"
     "font-size:14px}dd{margin:0;overflow-wrap:anywhere}dd code{font-size:13px}\n"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}"
-    "th,td{padding:4px 14px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}"
-    "th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-left:6px}"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:"
+    "tabular-nums}"
+    "th,td{padding:4px 14px;text-align:right;border-bottom:1px solid "
+    "var(--rule);white-space:nowrap}"
+    "th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-"
+    "left:6px}"
     "tr.best td{font-weight:600;background:var(--soft)}\n"
     "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);"
     "font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}"
@@ -32,16 +43,23 @@ static const char ddp__html_head[] =
     ".axis,.step{stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}"
     "@media (max-width:480px){.charts{grid-template-columns:1fr}}"
-    ".charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg .name{font-size:12px;font-weight:600;fill:var(--c)}\n"
-    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{stroke-width:1;"
-    "stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}"
-    ".line.s4{stroke-dasharray:9 3 2 3}.line.s5{stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}"
+    ".charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg "
+    ".name{font-size:12px;font-weight:600;fill:var(--c)}\n"
+    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{stroke-"
+    "width:1;"
+    "stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 "
+    "3}.line.s3{stroke-dasharray:2 2.5}"
+    ".line.s4{stroke-dasharray:9 3 2 3}.line.s5{stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 "
+    "3}"
     ".line.s7{stroke-dasharray:12 4}\n"
-    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}"
+    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{"
+    "--c:var(--s5)}"
     ".s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
-    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{--c:var(--k5)}"
+    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{"
+    "--c:var(--k5)}"
     ".k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n"
-    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;height:11px;"
+    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key "
+    "i{display:inline-block;width:13px;height:11px;"
     "margin:0 5px 0 14px;background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n"
     "</style>\n";
 
@@ -81,7 +99,8 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     if (d->run_count < 1) return;
     memset(&cell, 0, sizeof cell);
     ddp__text_addf(t, "<h2>Summary</h2>\n<div class=\"scroll\"><table>\n<tr>");
-    for (c = 0; c < DDP__SUMMARY_COLUMNS; c++) ddp__text_addf(t, "<th>%s</th>", ddp__summary_heading(c));
+    for (c = 0; c < DDP__SUMMARY_COLUMNS; c++)
+        ddp__text_addf(t, "<th>%s</th>", ddp__summary_heading(c));
     ddp__text_addf(t, "</tr>\n");
     for (i = 0; i < d->run_count; i++) {
         ddp__text_addf(t, &d->runs[i] == best ? "<tr class=\"best\">" : "<tr>");
@@ -96,9 +115,10 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     }
     if (cell.failed) t->failed = 1;
     ddp__text_free(&cell);
-    ddp__text_addf(t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> "
-                      "bytes. Hidden: the share of the communication time during which the worker "
-                      "computes.");
+    ddp__text_addf(t,
+                   "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> "
+                   "bytes. Hidden: the share of the communication time during which the worker "
+                   "computes.");
     if (fabs(d->target_loss) <= DBL_MAX && d->target_loss > 0) {
         ddp__text_addf(t, " s to loss: seconds until the loss is ");
         ddp__add_short(t, d->target_loss, 4);
@@ -140,12 +160,13 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
         }
     }
     if (!(scale > 0)) return;
-    ddp__text_addf(t, "<h2>Who does what, when</h2>\n"
-                      "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward"
-                      "<i class=\"k2\"></i>update<i class=\"k3\"></i>waiting"
-                      "<i class=\"k4\"></i>communication%s%s</p>\n"
-                      "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. "
-                      "All pictures have the same time scale.</p>\n",
+    ddp__text_addf(t,
+                   "<h2>Who does what, when</h2>\n"
+                   "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward"
+                   "<i class=\"k2\"></i>update<i class=\"k3\"></i>waiting"
+                   "<i class=\"k4\"></i>communication%s%s</p>\n"
+                   "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. "
+                   "All pictures have the same time scale.</p>\n",
                    any_fill ? "<i class=\"k5\"></i>bubble filling" : "",
                    any_peer ? "<i class=\"k6\"></i>waiting for a peer" : "");
     for (i = 0; i < d->run_count; i++) {
@@ -198,11 +219,13 @@ static int ddp__html_smooth_over(const ddp_report_data *d)
 {
     int i, most = 0;
 
-    for (i = 0; i < d->run_count; i++) most = d->runs[i].step_count > most ? d->runs[i].step_count : most;
+    for (i = 0; i < d->run_count; i++)
+        most = d->runs[i].step_count > most ? d->runs[i].step_count : most;
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
 }
 
-static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading, ddp__curve what)
+static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading,
+                            ddp__curve what)
 {
     int over = what == DDP__CURVE_DIVERGENCE ? 1 : ddp__html_smooth_over(d), i, j, count = 0;
     size_t total = 0;
@@ -278,12 +301,14 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         ddp__html_chart(t, d, "Loss against bytes sent", DDP__CURVE_BYTES);
     }
     if (divergence)
-        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
+        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged",
+                        DDP__CURVE_DIVERGENCE);
     ddp__text_addf(t, "</div>\n");
 }
 
 /* The step of the period that averages a layer, then those that fill bubbles with it: "2 (+4)". */
-static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
+static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                                int layer)
 {
     int h, count = 0;
 
@@ -299,8 +324,9 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
     int i, l;
 
     if (d->layer_count < 1) return;
-    ddp__text_addf(t, "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
-                      "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
+    ddp__text_addf(t,
+                   "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
+                   "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
     for (i = 0; i < d->run_count; i++) {
         if (!d->runs[i].step_of || d->runs[i].period < 1) continue;
         ddp__text_addf(t, "<th>");
@@ -330,9 +356,11 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
         ddp__add_fixed(t, layer->comm_s * 1e3, 3);
         ddp__text_addf(t, "</td>");
         for (i = 0; i < d->run_count; i++)
-            if (d->runs[i].step_of && d->runs[i].period > 0) ddp__html_plan_cell(t, d, &d->runs[i], l);
+            if (d->runs[i].step_of && d->runs[i].period > 0)
+                ddp__html_plan_cell(t, d, &d->runs[i], l);
         for (i = 0; i < d->run_count; i++)
-            if (d->runs[i].layer_divergence) ddp__text_addf(t, "<td>%.2e</td>", d->runs[i].layer_divergence[l]);
+            if (d->runs[i].layer_divergence)
+                ddp__text_addf(t, "<td>%.2e</td>", d->runs[i].layer_divergence[l]);
         ddp__text_addf(t, "</tr>\n");
     }
     ddp__text_addf(t, "</table></div>\n<p class=\"note\">Steps of the period count from 0; "
@@ -345,9 +373,10 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 
     for (i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
     if (!any) return;
-    ddp__text_addf(t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
-                      "<tr><th>strategy</th><th>step ms predicted</th><th>measured</th><th>difference</th>"
-                      "<th>hidden %% predicted</th><th>measured</th></tr>\n");
+    ddp__text_addf(
+        t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
+           "<tr><th>strategy</th><th>step ms predicted</th><th>measured</th><th>difference</th>"
+           "<th>hidden %% predicted</th><th>measured</th></tr>\n");
     for (i = 0; i < d->run_count; i++) {
         const ddp_report_run *r = &d->runs[i];
         double off = (r->step_ms / r->predicted_step_ms - 1) * 100;
@@ -376,8 +405,9 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__text t;
 
     memset(&t, 0, sizeof t);
-    ddp__text_addf(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>");
+    ddp__text_addf(
+        &t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>");
     ddp__add_escaped(&t, d->title ? d->title : "dreamddp report");
     ddp__text_addf(&t, "</title>\n%s</head>\n<body>\n", ddp__html_head);
     ddp__html_facts(&t, d);
@@ -388,7 +418,8 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__html_prediction(&t, d);
     ddp__text_addf(&t, "</body>\n</html>\n");
     if (t.failed)
-        status = ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
+        status =
+            ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
     else
         status = ddp__file_write(path, t.data, t.size, err);
     ddp__text_free(&t);

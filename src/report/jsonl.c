@@ -83,8 +83,8 @@ ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 
 static void ddp__jsonl_fail(ddp_jsonl *j, int why)
 {
-    ddp__fail(&j->error, DDP_IO, "cannot write %s: %s", j->path ? j->path : "JSON lines to the stream",
-              strerror(why));
+    ddp__fail(&j->error, DDP_IO, "cannot write %s: %s",
+              j->path ? j->path : "JSON lines to the stream", strerror(why));
 }
 
 /* One write(2) per line, so that a reader of the growing file sees whole lines. */
@@ -232,7 +232,8 @@ void ddp_jsonl_end(ddp_jsonl *j)
     ddp__text_add(&j->line, "}\n", 2);
     j->depth = 0;
     if (j->line.failed)
-        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", j->path ? j->path : "JSON lines");
+        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory",
+                  j->path ? j->path : "JSON lines");
     else
         ddp__jsonl_put(j);
 }

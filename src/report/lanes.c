@@ -4,13 +4,15 @@
 
 static int ddp__lane_order(const void *pa, const void *pb)
 {
-    const ddp_span *a = &((const ddp__lane_item *)pa)->span, *b = &((const ddp__lane_item *)pb)->span;
+    const ddp_span *a = &((const ddp__lane_item *)pa)->span,
+                   *b = &((const ddp__lane_item *)pb)->span;
 
     if (a->begin_s < b->begin_s || a->begin_s > b->begin_s) return a->begin_s < b->begin_s ? -1 : 1;
     return (a->end_s < b->end_s) - (a->end_s > b->end_s);
 }
 
-int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out)
+int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end,
+                   ddp__lane *out)
 {
     double *row_end;
     int i, row;
@@ -34,7 +36,9 @@ int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, dou
     }
     if (out->count) qsort(out->items, (size_t)out->count, sizeof *out->items, ddp__lane_order);
     for (i = 0; i < out->count; i++) {
-        for (row = 0; row < i && row < out->rows && row_end[row] > out->items[i].span.begin_s; row++) {}
+        for (row = 0; row < i && row < out->rows && row_end[row] > out->items[i].span.begin_s;
+             row++) {
+        }
         if (row == out->rows) out->rows++;
         out->items[i].row = row;
         row_end[row] = out->items[i].span.end_s;

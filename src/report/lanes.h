@@ -24,7 +24,8 @@ extern "C" {
 
 /* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row
  * that is free. 0 when memory is short (*out is then empty). O(n log n + n x rows). */
-DDP_LIB int  ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out);
+DDP_LIB int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end,
+                           ddp__lane *out);
 DDP_LIB void ddp__lane_free(ddp__lane *lane);
 
 /* The window of a run: what it says, or from its first to its last span (0, 0 if there is none). */

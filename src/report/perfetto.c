@@ -22,8 +22,9 @@ static void ddp__perfetto_begin(ddp__perfetto *p)
 static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, const char *name)
 {
     ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":", what,
-                   p->pid, tid);
+    ddp__text_addf(
+        &p->text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":", what,
+        p->pid, tid);
     ddp__json_string(&p->text, name);
     ddp__text_addf(&p->text, "}}");
 }
@@ -31,8 +32,10 @@ static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, con
 static void ddp__perfetto_sort(ddp__perfetto *p, const char *what, long tid, long index)
 {
     ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"sort_index\":%ld}}", what,
-                   p->pid, tid, index);
+    ddp__text_addf(
+        &p->text,
+        "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"sort_index\":%ld}}",
+        what, p->pid, tid, index);
 }
 
 /* Whole nanoseconds as microseconds, so that ends and begins that are equal stay equal. */
@@ -43,11 +46,13 @@ static void ddp__perfetto_us(ddp__text *t, long long ns)
 
 static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 {
-    long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
+    long long begin = llround((s->begin_s - p->origin) * 1e9),
+              end = llround((s->end_s - p->origin) * 1e9);
     const char *name = ddp_span_kind_name(s->kind);
 
     ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
+    ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid,
+                   tid, name);
     ddp__perfetto_us(&p->text, begin);
     ddp__text_addf(&p->text, ",\"dur\":");
     ddp__perfetto_us(&p->text, end - begin);
@@ -56,12 +61,14 @@ static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
         ddp__json_string(&p->text, p->data->layers[s->layer].name);
     else
         ddp__json_string(&p->text, name);
-    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}",
+    ddp__text_addf(&p->text,
+                   ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}",
                    name, s->step, s->layer, s->bytes);
 }
 
 /* One lane of a worker, as many threads as it has rows. 0 when memory is short. */
-static int ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds, const char *name)
+static int ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds,
+                              const char *name)
 {
     char numbered[40];
     ddp__lane lane;
@@ -73,7 +80,8 @@ static int ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsi
         ddp__perfetto_name(p, "thread_name", p->next_tid + row, numbered);
         ddp__perfetto_sort(p, "thread_sort_index", p->next_tid + row, p->next_tid + row);
     }
-    for (i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
+    for (i = 0; i < lane.count; i++)
+        ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
     p->next_tid += lane.rows;
     ddp__lane_free(&lane);
     return 1;
@@ -118,7 +126,8 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
     }
     ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
     if (!ok || p.text.failed)
-        status = ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
+        status =
+            ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
     else
         status = ddp__file_write(path, p.text.data, p.text.size, err);
     ddp__text_free(&p.text);

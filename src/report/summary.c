@@ -56,7 +56,8 @@ const ddp_report_run *ddp__summary_fastest(const ddp_report_data *d)
     int i;
 
     for (i = 0; i < d->run_count; i++)
-        if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms)) best = &d->runs[i];
+        if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms))
+            best = &d->runs[i];
     return best;
 }
 

@@ -19,7 +19,8 @@ DDP_LIB void ddp__add_short(ddp__text *t, double v, int decimals);
 /* Heading of column 0..DDP__SUMMARY_COLUMNS-1, and the cell of a run: strategy, step ms, ratio to
  * S-SGD, seconds to the common loss, MB sent per worker, hidden %, final loss. */
 DDP_LIB const char *ddp__summary_heading(int column);
-DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
+DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                               int column);
 
 /* Step time of the run called ssgd over that of r: above 1 = faster. NAN without such a run. */
 DDP_LIB double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r);

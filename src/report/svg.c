@@ -14,7 +14,13 @@
 /* Length of the UTF-8 sequence at s, 0 if it is none or XML forbids the character. */
 static int ddp__xml_length(const unsigned char *s)
 {
-    int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0, i;
+    int n = s[0] < 0x80   ? 1
+            : s[0] < 0xc2 ? 0
+            : s[0] < 0xe0 ? 2
+            : s[0] < 0xf0 ? 3
+            : s[0] < 0xf5 ? 4
+                          : 0,
+        i;
 
     for (i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
@@ -84,7 +90,8 @@ static double ddp__axes_y(const ddp__axes *a, double y)
 {
     double v = a->log_y ? log10(y) : y;
 
-    return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_H - DDP__CHART_TOP - DDP__CHART_BOTTOM);
+    return DDP__CHART_TOP +
+           (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_H - DDP__CHART_TOP - DDP__CHART_BOTTOM);
 }
 
 /* Is point i of s on the chart? */
@@ -122,7 +129,8 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 }
 
 /* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
-static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
+static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent,
+                            int decimals)
 {
     double at = ddp__axes_y(a, y);
 
@@ -157,7 +165,8 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
         }
     } else {
         step = ddp__tick_step(a->y1 - a->y0, 6, &decimals);
-        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1) ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
+        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1)
+            ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
     }
     step = ddp__tick_step(a->x1, 6, &decimals);
     for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
@@ -169,8 +178,8 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
         ddp__add_short(t, v * step, decimals);
         ddp__text_addf(t, "</text>");
     }
-    ddp__text_addf(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>", DDP__CHART_LEFT, DDP__CHART_TOP, bottom,
-                   DDP__CHART_W - DDP__CHART_RIGHT);
+    ddp__text_addf(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>", DDP__CHART_LEFT, DDP__CHART_TOP,
+                   bottom, DDP__CHART_W - DDP__CHART_RIGHT);
     ddp__text_addf(t, "<text class=\"mid label\" x=\"%d\" y=\"%d\">",
                    (DDP__CHART_LEFT + DDP__CHART_W - DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6);
     ddp__add_escaped(t, c->x_label);
@@ -188,7 +197,8 @@ static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s,
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
         if (points == 1) {
-            ddp__text_addf(t, "<path class=\"%s s%d\" d=\"M", s->faint ? "faint" : "line", s->style);
+            ddp__text_addf(t, "<path class=\"%s s%d\" d=\"M", s->faint ? "faint" : "line",
+                           s->style);
         } else {
             ddp__text_addf(t, "L");
         }
@@ -227,7 +237,8 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
-        ddp__text_addf(t, "<path class=\"line s%d\" d=\"M%d ", s->style, DDP__CHART_W - DDP__CHART_RIGHT + 8);
+        ddp__text_addf(t, "<path class=\"line s%d\" d=\"M%d ", s->style,
+                       DDP__CHART_W - DDP__CHART_RIGHT + 8);
         ddp__add_short(t, y, 1);
         ddp__text_addf(t, "h18\"/><text class=\"name s%d\" x=\"%d\" y=\"", s->style,
                        DDP__CHART_W - DDP__CHART_RIGHT + 31);

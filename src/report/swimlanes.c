@@ -16,7 +16,10 @@ typedef struct ddp__swim {
     double begin, end, per_s; /* window, and units of the drawing per second */
 } ddp__swim;
 
-static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
+static double ddp__swim_x(const ddp__swim *m, double s)
+{
+    return DDP__SWIM_LEFT + (s - m->begin) * m->per_s;
+}
 
 static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_span *s)
 {
@@ -38,8 +41,8 @@ static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_sp
     ddp__text_addf(t, "</title>");
 }
 
-static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m, const ddp__lane *lane,
-                           double top, double height)
+static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m,
+                           const ddp__lane *lane, double top, double height)
 {
     double row_h = height / lane->rows;
     int i;
@@ -104,7 +107,8 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
     }
 }
 
-void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s)
+void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                        double scale_s)
 {
     int workers = r->worker_count < DDP__SWIM_WORKERS ? r->worker_count : DDP__SWIM_WORKERS, w;
     int bottom = DDP__SWIM_TOP + 2 + workers * DDP__SWIM_WORKER;
@@ -128,8 +132,8 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
             return;
         }
         if (w == 0) ddp__swim_steps(t, &m, &compute, bottom);
-        ddp__text_addf(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8,
-                       top + 17, w);
+        ddp__text_addf(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>",
+                       DDP__SWIM_LEFT - 8, top + 17, w);
         ddp__swim_lane(t, d, &m, &compute, top, DDP__SWIM_COMPUTE);
         ddp__lane_free(&compute);
         if (!ddp__lane_make(&r->workers[w], DDP__LANE_COMM, m.begin, m.end, &comm)) {
@@ -141,5 +145,6 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
     }
     ddp__text_addf(t, "</svg>\n");
     if (workers < r->worker_count)
-        ddp__text_addf(t, "<p class=\"note\">The first %d of %d workers.</p>\n", workers, r->worker_count);
+        ddp__text_addf(t, "<p class=\"note\">The first %d of %d workers.</p>\n", workers,
+                       r->worker_count);
 }

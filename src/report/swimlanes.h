@@ -13,7 +13,8 @@ extern "C" {
  * by eye; spans carry class "k<kind>" and a <title> with kind, layer, step, ms and MB. At most
  * DDP__SWIM_WORKERS workers are drawn. */
 #define DDP__SWIM_WORKERS 8
-DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s);
+DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                                double scale_s);
 
 #ifdef __cplusplus
 }

@@ -14,7 +14,8 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
     s->kind = kind;
     s->bytes = 0;
     d->span_count++;
-    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps) ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
+    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
+        ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
 }
 
 /* Charges the time since the last hook returned to whatever ran in it. entering is the phase
@@ -110,7 +111,8 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
         }
         if (i == n) return;
         if (at < next) at = next;
-        if (s[i].kind == DDP_SPAN_COMM) comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
+        if (s[i].kind == DDP_SPAN_COMM)
+            comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
         else busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
     }
 }
@@ -177,7 +179,8 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     return net.algorithm == 'r' ? "ring" : net.algorithm == 'd' ? "direct" : "none";
 }
 
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
+                         ddp_span *out)
 {
     out->begin_s = begin;
     out->end_s = end;
@@ -201,8 +204,10 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
         const ddp__op_span *o = &d->op_scratch[i];
         if (o->end < 0) continue;
         /* as in the statistics: standing still for a slower peer is not communicating */
-        if (o->peer_wait > 0 && n + ops - i < room) ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
+        if (o->peer_wait > 0 && n + ops - i < room)
+            ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end,
+                     &out[n++]);
     }
     return n;
 }

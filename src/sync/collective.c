@@ -3,15 +3,16 @@
 #include "nn/clip.h"
 #include "sync/context.h"
 
-ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, int count, float scale, int peer,
-                         ddp_error *err)
+ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, int count,
+                         float scale, int peer, ddp_error *err)
 {
     ddp__message m;
     long ticket;
 
     if (!d->engine) {
         int i;
-        for (i = 0; verb == DDP__ALL_REDUCE && scale != 1 && i < count; i++) ddp__scale(pieces[i].data, pieces[i].count, scale);
+        for (i = 0; verb == DDP__ALL_REDUCE && scale != 1 && i < count; i++)
+            ddp__scale(pieces[i].data, pieces[i].count, scale);
         return DDP_OK;
     }
     memset(&m, 0, sizeof m);
@@ -27,19 +28,22 @@ ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, i
     return ddp__engine_wait(d->engine, ticket, err);
 }
 
-static int ddp__collective(ddp_ctx *d, const char *name, ddp__verb verb, float *x, size_t n, float scale, int peer)
+static int ddp__collective(ddp_ctx *d, const char *name, ddp__verb verb, float *x, size_t n,
+                           float scale, int peer)
 {
     ddp__piece p;
 
     DDP__ENTER(d);
     if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
     if (peer < 0 || peer >= d->world)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, peer, d->world);
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, peer,
+                              d->world);
     if ((verb == DDP__SEND || verb == DDP__RECV) && peer == d->rank)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, peer);
     p.data = x;
     p.count = n;
-    if (ddp__blocking(d, verb, &p, 1, scale, peer, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__blocking(d, verb, &p, 1, scale, peer, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
 
@@ -55,7 +59,8 @@ int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
 
 int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
 {
-    return ddp__collective(d, "ddp_all_gather", DDP__ALL_GATHER, x, d ? n * (size_t)d->world : n, 1, 0);
+    return ddp__collective(d, "ddp_all_gather", DDP__ALL_GATHER, x, d ? n * (size_t)d->world : n, 1,
+                           0);
 }
 
 int ddp_barrier(ddp_ctx *d)
@@ -72,5 +77,11 @@ int ddp_barrier(ddp_ctx *d)
     return s;
 }
 
-int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP__SEND, x, n, 1, to); }
-int ddp_recv(ddp_ctx *d, float *x, size_t n, int from) { return ddp__collective(d, "ddp_recv", DDP__RECV, x, n, 1, from); }
+int ddp_send(ddp_ctx *d, float *x, size_t n, int to)
+{
+    return ddp__collective(d, "ddp_send", DDP__SEND, x, n, 1, to);
+}
+int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
+{
+    return ddp__collective(d, "ddp_recv", DDP__RECV, x, n, 1, from);
+}

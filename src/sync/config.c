@@ -47,12 +47,14 @@ static ddp_status ddp__env_count(const char *name, const char *text, int *field,
     return DDP_OK;
 }
 
-static ddp_status ddp__env_seconds(const char *name, const char *text, double *field, ddp_error *err)
+static ddp_status ddp__env_seconds(const char *name, const char *text, double *field,
+                                   ddp_error *err)
 {
     double v;
 
     if (!text || *field > 0) return DDP_OK;
-    if (!ddp__parse_double(text, &v) || v <= 0) return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
+    if (!ddp__parse_double(text, &v) || v <= 0)
+        return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
     *field = v;
     return DDP_OK;
 }
@@ -62,11 +64,16 @@ static ddp_status ddp__env_names(const ddp__env *e, ddp_config *c, ddp_error *er
     if (e->strategy && c->strategy == DDP_STRATEGY_DEFAULT) {
         c->strategy = ddp_strategy_named(e->strategy);
         if (c->strategy == DDP_STRATEGY_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%s is unknown: choose ssgd, wfbp, localsgd, enp or dreamddp", e->strategy);
+            return ddp__fail(
+                err, DDP_ARG,
+                "DREAMDDP_STRATEGY=%s is unknown: choose ssgd, wfbp, localsgd, enp or dreamddp",
+                e->strategy);
     }
     if (e->transport && c->transport == DDP_TRANSPORT_DEFAULT) {
         if (strcmp(e->transport, "tcp") && strcmp(e->transport, "threads"))
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp or threads", e->transport);
+            return ddp__fail(err, DDP_ARG,
+                             "DREAMDDP_TRANSPORT=%s is unknown: choose tcp or threads",
+                             e->transport);
         c->transport = strcmp(e->transport, "tcp") ? DDP_THREADS : DDP_TCP;
     }
     return DDP_OK;
@@ -87,7 +94,8 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
     DDP__TRY(ddp__env_names(e, c, err));
     DDP__TRY(ddp__env_count("DREAMDDP_PERIOD", e->period, &c->period, err));
     DDP__TRY(ddp__env_count("DREAMDDP_THREADS", e->threads, &c->threads, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s, err));
+    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s,
+                              err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_PEER_TIMEOUT", e->peer_timeout, &c->peer_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_OP_TIMEOUT", e->op_timeout, &c->op_timeout_s, err));
     if (e->insecure && strcmp(e->insecure, "0")) c->insecure = 1;
@@ -101,17 +109,26 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
 {
     double rate, delay;
 
-    if (c->world < 0 || c->world > 65535) return ddp__fail(err, DDP_ARG, "world %d: 1 to 65535 workers are possible", c->world);
+    if (c->world < 0 || c->world > 65535)
+        return ddp__fail(err, DDP_ARG, "world %d: 1 to 65535 workers are possible", c->world);
     if (c->rank < 0 || (c->world > 0 && c->rank >= c->world))
-        return ddp__fail(err, DDP_ARG, "rank %d is outside a world of %d: ranks are 0 to %d", c->rank, c->world, c->world - 1);
+        return ddp__fail(err, DDP_ARG, "rank %d is outside a world of %d: ranks are 0 to %d",
+                         c->rank, c->world, c->world - 1);
     if (c->period < 0) return ddp__fail(err, DDP_ARG, "period %d: H is at least 1 step", c->period);
-    if (c->threads < 0 || c->threads > 1024) return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
-    if (c->micro_batches < 0) return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
-    if (!(c->clip_norm >= 0)) return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
+    if (c->threads < 0 || c->threads > 1024)
+        return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
+    if (c->micro_batches < 0)
+        return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
+    if (!(c->clip_norm >= 0))
+        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none",
+                         (double)c->clip_norm);
     if (c->strategy < DDP_STRATEGY_DEFAULT || c->strategy > DDP_DREAMDDP)
-        return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ names, DDP_SSGD to DDP_DREAMDDP", (int)c->strategy);
+        return ddp__fail(err, DDP_ARG,
+                         "strategy %d is unknown: use the DDP_ names, DDP_SSGD to DDP_DREAMDDP",
+                         (int)c->strategy);
     if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_TCP)
-        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS or DDP_TCP", (int)c->transport);
+        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS or DDP_TCP",
+                         (int)c->transport);
     if ((c->allocator.alloc == NULL) != (c->allocator.free == NULL))
         return ddp__fail(err, DDP_ARG, "allocator: set both alloc and free, or neither");
     if (c->net) DDP__TRY(ddp_net_parse(c->net, &rate, &delay, err));
@@ -132,7 +149,8 @@ static void ddp__config_defaults(ddp_config *c)
     if (!(c->op_timeout_s > 0)) c->op_timeout_s = 300;
     if (c->profile_steps == 0) c->profile_steps = 6;
     /* a plan that does not come from clocks needs no measured steps */
-    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
+    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path)
+        c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
     c->check_writes = 1;
 #endif
@@ -158,8 +176,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)
-            ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher,
-                     env.note ? "; " : "", env.note ? env.note : "");
+            ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world,
+                     env.launcher, env.note ? "; " : "", env.note ? env.note : "");
         else if (given->world < 1)
             ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
     }

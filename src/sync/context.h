@@ -13,10 +13,11 @@
 
 /* What the time since the last hook was spent on. */
 typedef enum ddp__phase {
-    DDP__OUTSIDE,        /* between steps: data loading, reports */
-    DDP__IN_FORWARD,     /* after forward_begin(layer) */
-    DDP__IN_BACKWARD,    /* after backward_begin(layer) */
-    DDP__AFTER_BACKWARD  /* after backward_end: the next layer's backward, if no hook says otherwise */
+    DDP__OUTSIDE,       /* between steps: data loading, reports */
+    DDP__IN_FORWARD,    /* after forward_begin(layer) */
+    DDP__IN_BACKWARD,   /* after backward_begin(layer) */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise
+                         */
 } ddp__phase;
 
 /* A registered layer. */
@@ -36,7 +37,7 @@ typedef struct ddp__unit {
     long        updates;        /* updates applied so far */
     int         passes;         /* backward_end calls in this step */
     long        forward_step;   /* last step with a forward_begin */
-    double      divergence;     /* of the last averaging; written by the comm thread while in flight */
+    double divergence; /* of the last averaging; written by the comm thread while in flight */
     double      last_divergence;
 } ddp__unit;
 
@@ -162,7 +163,7 @@ DDP_LIB size_t     ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u);
 
 /* drift.c */
 DDP_LIB void       ddp__drift_start(ddp_ctx *d);
-DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
+DDP_LIB void ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
 /* account.c */

@@ -48,7 +48,8 @@ void ddp__drift_start(ddp_ctx *d)
     double bytes = 0;
     int l;
 
-    for (l = 0; l < d->layers; l++) bytes += (double)ddp__unit_wire_bytes(d, &d->unit[l]) / d->layers;
+    for (l = 0; l < d->layers; l++)
+        bytes += (double)ddp__unit_wire_bytes(d, &d->unit[l]) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
@@ -86,8 +87,11 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (d->drift_word[0] == 0.0f) return DDP_OK;
-    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f ms + %.1f ns): planning again",
-             d->step, 1e-3 * (double)d->drift_word[1], 1e-3 * (double)d->drift_word[2], 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    ddp__log(&d->host.log, DDP_LOG_INFO,
+             "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f ms + %.1f "
+             "ns): planning again",
+             d->step, 1e-3 * (double)d->drift_word[1], 1e-3 * (double)d->drift_word[2],
+             1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
     d->link.alpha_s = (double)d->drift_word[1] * 1e-6;
     d->link.beta_s = (double)d->drift_word[2] * 1e-12;
     return ddp__plan_again(d, err);

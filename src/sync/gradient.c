@@ -3,7 +3,8 @@
 #include "base/platform.h"
 #include "sync/context.h"
 
-static ddp_status ddp__gradients_submit(ddp_ctx *d, const ddp__piece *pieces, int count, int layer, long *ticket)
+static ddp_status ddp__gradients_submit(ddp_ctx *d, const ddp__piece *pieces, int count, int layer,
+                                        long *ticket)
 {
     ddp__message m;
 
@@ -49,7 +50,9 @@ static ddp__piece *ddp__gradient_pieces(ddp_ctx *d, int first, int last, int *co
 static ddp_status ddp__ssgd_start(ddp_ctx *d)
 {
     d->all_gradients = ddp__gradient_pieces(d, d->layers - 1, 0, &d->all_gradient_pieces);
-    return d->all_gradients ? DDP_OK : ddp__fail(&d->host.error, DDP_MEMORY, "ssgd: out of memory for the message list");
+    return d->all_gradients
+               ? DDP_OK
+               : ddp__fail(&d->host.error, DDP_MEMORY, "ssgd: out of memory for the message list");
 }
 
 static ddp_status ddp__ssgd_backward_end(ddp_ctx *d, int layer)
@@ -63,7 +66,8 @@ static ddp_status ddp__ssgd_step_end(ddp_ctx *d)
 {
     if (d->engine && d->all_gradient_pieces) {
         long ticket;
-        DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, DDP__ALL_LAYERS, &ticket));
+        DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, DDP__ALL_LAYERS,
+                                       &ticket));
         DDP__TRY(ddp__ticket_wait(d, ticket, -1, &d->host.error));
     }
     ddp__update_all(d);
@@ -90,10 +94,13 @@ static ddp_status ddp__wfbp_start(ddp_ctx *d)
     int l, first = d->layers - 1;
 
     d->bucket = (ddp__bucket *)ddp__calloc((size_t)d->layers, sizeof *d->bucket);
-    if (!d->bucket) return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for %d buckets", d->layers);
+    if (!d->bucket)
+        return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for %d buckets",
+                         d->layers);
     for (l = d->layers - 1; l >= 0; l--) {
-        size_t limit = d->buckets == 0 && DDP__FIRST_BUCKET_BYTES < d->cfg.bucket_bytes ? DDP__FIRST_BUCKET_BYTES
-                                                                                        : d->cfg.bucket_bytes;
+        size_t limit = d->buckets == 0 && DDP__FIRST_BUCKET_BYTES < d->cfg.bucket_bytes
+                           ? DDP__FIRST_BUCKET_BYTES
+                           : d->cfg.bucket_bytes;
         ddp__bucket *b = &d->bucket[d->buckets];
         bytes += ddp__unit_gradient_bytes(&d->unit[l]);
         if (bytes < limit && l > 0) continue;
@@ -102,7 +109,9 @@ static ddp_status ddp__wfbp_start(ddp_ctx *d)
         b->missing = first - l + 1;
         b->ticket = -1;
         b->piece = ddp__gradient_pieces(d, first, l, &b->pieces);
-        if (!b->piece) return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for bucket %d", d->buckets);
+        if (!b->piece)
+            return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for bucket %d",
+                             d->buckets);
         d->buckets++;
         first = l - 1;
         bytes = 0;

@@ -42,7 +42,8 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
     double now = ddp_now();
 
     if (layer < 0 || layer >= d->layers)
-        return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered from 0",
+        return ddp__fail(&d->host.error, DDP_ARG,
+                         "%s: layer %d does not exist; %d layers are registered, numbered from 0",
                          hook, layer, d->layers);
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__account_hook(d, now, layer, entering);
@@ -65,7 +66,8 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
 int ddp_backward_begin(ddp_ctx *d, int layer)
 {
     DDP__ENTER(d);
-    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
+    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD),
+                      DDP__IN_BACKWARD, layer);
 }
 
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
@@ -74,14 +76,17 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 
     if (++u->passes > d->cfg.micro_batches)
         return ddp__fail(&d->host.error, DDP_USAGE,
-                         "step %ld: ddp_backward_end(%d) was called %d times for layer %s, expected %d; is ddp_step_end missing, or "
+                         "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
+                         "expected %d; is ddp_step_end missing, or "
                          "ddp_config.micro_batches too small?",
                          d->step, layer, u->passes, u->name, d->cfg.micro_batches);
     if (u->ticket >= 0)
-        return ddp__fail(&d->host.error, DDP_USAGE,
-                         "step %ld: layer %s was used while its average of the step before was still on its way: earlier steps "
-                         "called ddp_forward_begin(%d), this one did not; call it in every step or in none",
-                         d->step, u->name, layer);
+        return ddp__fail(
+            &d->host.error, DDP_USAGE,
+            "step %ld: layer %s was used while its average of the step before was still on its "
+            "way: earlier steps "
+            "called ddp_forward_begin(%d), this one did not; call it in every step or in none",
+            d->step, u->name, layer);
     if (u->passes < d->cfg.micro_batches) return DDP_OK;
     ddp__mean_gradients(d, layer);
     return d->strategy->backward_end(d, layer);
@@ -102,7 +107,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
-        return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it up or clip gradients",
+        return ddp__ctx_failf(d, DDP_NUMERIC,
+                              "step %ld: the loss is %g on rank %d: lower the learning rate, warm "
+                              "it up or clip gradients",
                               d->step, info->loss, d->rank);
     if (info->lr > 0) d->lr = info->lr;
     return 0;
@@ -115,15 +122,18 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     for (l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE,
-                             "step %ld: layer %s had %d of %d ddp_backward_end calls on rank %d when ddp_step_end came",
-                             d->step, d->unit[l].name, d->unit[l].passes, d->cfg.micro_batches, d->rank);
+                             "step %ld: layer %s had %d of %d ddp_backward_end calls on rank %d "
+                             "when ddp_step_end came",
+                             d->step, d->unit[l].name, d->unit[l].passes, d->cfg.micro_batches,
+                             d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     d->hooks_forward = forward;
     DDP__TRY(d->strategy->step_end(d));
     for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
-    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "aborted by request in step %ld", d->step);
+    if (ddp__atomic_load(&d->aborted))
+        return ddp__fail(&d->host.error, DDP_ABORTED, "aborted by request in step %ld", d->step);
     return DDP_OK;
 }
 
@@ -140,7 +150,8 @@ int ddp_step_end(ddp_ctx *d)
     if (s == DDP_OK) {
         ddp__account_step(d, ddp_now());
         d->step++;
-        if (!d->plan_final && d->step == d->cfg.profile_steps) s = ddp__plan_measured(d, &d->host.error);
+        if (!d->plan_final && d->step == d->cfg.profile_steps)
+            s = ddp__plan_measured(d, &d->host.error);
         else if (d->measured) s = ddp__drift_step(d, &d->host.error);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -170,7 +181,8 @@ static ddp_status ddp__average_everything(ddp_ctx *d)
             if (u->block[b].kind != DDP_BUFFERS) continue;
             p.data = u->block[b].params;
             p.count = u->block[b].count;
-            DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1.0f / (float)d->world, 0, &d->host.error));
+            DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1.0f / (float)d->world, 0,
+                                   &d->host.error));
         }
     }
     return DDP_OK;

@@ -11,13 +11,15 @@ typedef struct ddp__launch {
     ddp__hub *hub;
 } ddp__launch;
 
-static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd, ddp_error *err)
+static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd,
+                                  ddp_error *err)
 {
     ddp_ctx *d = ddp__open(cfg, L->hub, listen_fd, err);
     int code;
 
     if (!d) {
-        if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
+        if (L->hub)
+            ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
         return err->code;
     }
     code = L->fn(d, L->user);
@@ -26,14 +28,15 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
         code = (int)d->host.error.code;
     } else if (code) {
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context", d->rank, code,
-                  ddp_status_text((ddp_status)code));
+        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context",
+                  d->rank, code, ddp_status_text((ddp_status)code));
     }
     ddp_close(d);
     return (ddp_status)code;
 }
 
-static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
+static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user,
+                                   ddp_error *err)
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
@@ -53,7 +56,8 @@ int ddp_launch(const ddp_config *given, int (*fn)(ddp_ctx *, void *), void *user
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
-    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
+    if (!given || !fn)
+        return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     memset(&env, 0, sizeof env);
     if (!given->no_env) {
         s = ddp__env_read(&env, err);

@@ -5,7 +5,10 @@
 
 /* ---- profile ---- */
 
-static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
+static double ddp__unit_flops(const ddp__unit *u)
+{
+    return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1);
+}
 
 size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
 {
@@ -47,7 +50,8 @@ static void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 
     p->alpha_s = d->link.alpha_s;
     for (l = 0; l < d->layers; l++) {
-        double bytes = (double)ddp__unit_wire_bytes(d, &d->unit[l]), seconds = d->link.beta_s * bytes;
+        double bytes = (double)ddp__unit_wire_bytes(d, &d->unit[l]),
+               seconds = d->link.beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
     }
 }
@@ -92,13 +96,15 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     l = d->layers - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
         int k;
-        for (k = 0; k < d->layers; k++) p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
+        for (k = 0; k < d->layers; k++)
+            p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
         p->backward_s[l] += d->timer.whole * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    for (l = 0; l < d->layers; l++)
+        p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
 }
 
 /* The slowest rank of each layer, because an average cannot start before the last worker is
@@ -129,7 +135,9 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp__piece piece;
     ddp_status s;
 
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
+    if (!all)
+        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers",
+                         d->layers);
     own = all + (size_t)d->rank * 2 * L;
     for (l = 0; l < L; l++) {
         own[l] = (float)p->forward_s[l];
@@ -148,8 +156,14 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 
 /* ---- link ---- */
 
-enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_SHORT = 1, DDP__PROBE_MEDIUM = 16, DDP__PROBE_MOST = 1024,
-       DDP__PROBE_LEAST = 3, DDP__PROBE_REPEATS = 8 };
+enum {
+    DDP__PROBE_FLOATS = 1024,
+    DDP__PROBE_SHORT = 1,
+    DDP__PROBE_MEDIUM = 16,
+    DDP__PROBE_MOST = 1024,
+    DDP__PROBE_LEAST = 3,
+    DDP__PROBE_REPEATS = 8
+};
 
 /* Transfers timed so far; those from `first` on are of `pieces` pieces each. */
 typedef struct ddp__probe {
@@ -158,7 +172,8 @@ typedef struct ddp__probe {
 } ddp__probe;
 
 /* How many pieces to average next; 0: enough. A size is done when its two fastest transfers agree
- * within 3 per cent. The last size takes 0.12 s, where a thread that wakes up late matters little. */
+ * within 3 per cent. The last size takes 0.12 s, where a thread that wakes up late matters little.
+ */
 static int ddp__probe_next(ddp__probe *q)
 {
     double fastest = INFINITY, second = INFINITY, in_time;
@@ -174,7 +189,8 @@ static int ddp__probe_next(ddp__probe *q)
         }
     }
     i = q->n - q->first;
-    if (i < DDP__PROBE_LEAST || (i < DDP__PROBE_REPEATS && second > 1.03 * fastest)) return q->pieces;
+    if (i < DDP__PROBE_LEAST || (i < DDP__PROBE_REPEATS && second > 1.03 * fastest))
+        return q->pieces;
     q->first = q->n;
     if (q->pieces == DDP__PROBE_SHORT) return q->pieces = DDP__PROBE_MEDIUM;
     if (q->pieces != DDP__PROBE_MEDIUM) return 0;
@@ -249,8 +265,11 @@ static void ddp__plan_options(const ddp_ctx *d, ddp_plan_options *o)
     o->cost = d->cfg.cost;
     o->solver = d->cfg.solver;
     if (o->cost == DDP_COST_DEFAULT)
-        o->cost = ddp__forward_hooks_now(d) && !d->cfg.paper && !(d->cfg.clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
-    if (o->solver == DDP_SOLVER_DEFAULT) o->solver = d->cfg.paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
+        o->cost = ddp__forward_hooks_now(d) && !d->cfg.paper && !(d->cfg.clip_norm > 0)
+                      ? DDP_COST_WINDOW
+                      : DDP_COST_TIMELINE;
+    if (o->solver == DDP_SOLVER_DEFAULT)
+        o->solver = d->cfg.paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
     if (d->strategy->id == DDP_ENP) o->solver = DDP_SOLVER_ENP;
 }
 
@@ -283,7 +302,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
 
     if (!d->engine) return DDP_OK;
     x = (float *)ddp__calloc(n, sizeof *x);
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory sharing the plan of %d layers", d->layers);
+    if (!x)
+        return ddp__fail(err, DDP_MEMORY, "out of memory sharing the plan of %d layers", d->layers);
     for (i = 0; i < L; i++) x[i] = (float)d->plan.step_of[i];
     for (i = 0; i < fill; i++) x[L + i] = (float)d->plan.fill[i];
     x[n - 2] = (float)(hash & 0xffff);
@@ -296,7 +316,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
     hash = (uint32_t)x[n - 2] | (uint32_t)x[n - 1] << 16;
     DDP_FREE(x);
     if (s == DDP_OK && hash != (uint32_t)ddp_plan_hash(&d->plan))
-        s = ddp__fail(err, DDP_MISMATCH, "rank %d received a plan whose hash is %08x, rank 0 sent %08x", d->rank,
+        s = ddp__fail(err, DDP_MISMATCH,
+                      "rank %d received a plan whose hash is %08x, rank 0 sent %08x", d->rank,
                       (unsigned)ddp_plan_hash(&d->plan), (unsigned)hash);
     return s;
 }
@@ -304,7 +325,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
 /* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
  * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
  * where it costs at most one per cent on the link as measured. */
-static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
+static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o,
+                                       ddp_plan *plan, ddp_error *err)
 {
     ddp_profile slower = *p;
     ddp_plan other;
@@ -338,7 +360,9 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     ddp__plan_options(d, &o);
     memset(&plan, 0, sizeof plan);
-    if (d->rank == 0) s = d->cfg.paper ? ddp_plan_partial(p, &o, &plan, err) : ddp__plan_with_slack(p, &o, &plan, err);
+    if (d->rank == 0)
+        s = d->cfg.paper ? ddp_plan_partial(p, &o, &plan, err)
+                         : ddp__plan_with_slack(p, &o, &plan, err);
     else s = ddp_plan_new(d->layers, o.period, &plan, err);
     DDP__TRY(s);
     if (!plan.solver) plan.solver = o.solver;
@@ -358,8 +382,10 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, ddp_error *err)
     if (plan.period != d->cfg.period) {
         int period = plan.period;
         ddp_plan_free(&plan);
-        return ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
-                         d->cfg.plan_path, period, d->cfg.period, period);
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "the plan %s is for period %d, this run has period %d: set the period to %d",
+            d->cfg.plan_path, period, d->cfg.period, period);
     }
     ddp_plan_free(&d->plan);
     d->plan = plan;
@@ -373,8 +399,10 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     if (p->layers != d->layers) {
         int rows = p->layers;
         ddp_profile_free(p);
-        return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is needed",
-                         d->cfg.profile_path, rows, d->layers);
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "the profile %s has %d rows, the model has %d layers: one row per layer is needed",
+            d->cfg.profile_path, rows, d->layers);
     }
     return DDP_OK;
 }
@@ -451,13 +479,18 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 {
     DDP__ENTER(d);
     if (!d->strategy->partial)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no plan; use dreamddp or enp", d->strategy->name);
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_plan_adopt: strategy %s follows no plan; use dreamddp or enp",
+                              d->strategy->name);
     if (!plan || plan->layers != d->layers || plan->period < 1)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
-                              d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
-    if (!d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (ddp__average_wait_all(d, &d->host.error) || ddp__plan_copy(plan, &d->plan, &d->host.error) ||
-        ddp__plan_share(d, &d->host.error))
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
+            d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+    if (!d->started && ddp__session_start(d, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__average_wait_all(d, &d->host.error) ||
+        ddp__plan_copy(plan, &d->plan, &d->host.error) || ddp__plan_share(d, &d->host.error))
         return ddp__ctx_fail(d, &d->host.error);
     d->plan_final = 1;
     ddp__account_reset(d);
@@ -501,5 +534,7 @@ void ddp__account_predict(ddp_ctx *d)
         step = exposed;
     }
     d->stats.predicted_step_s = forward + backward + step;
-    d->stats.predicted_hidden_pct = comm > 0 && exposed < comm ? 100 * (1 - exposed / comm) : comm > 0 ? 0 : 100;
+    d->stats.predicted_hidden_pct = comm > 0 && exposed < comm ? 100 * (1 - exposed / comm)
+                                    : comm > 0                 ? 0
+                                                               : 100;
 }

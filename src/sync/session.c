@@ -8,7 +8,8 @@
 
 static const ddp__hooks *ddp__session_hooks(void)
 {
-    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end};
+    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin,
+                                     ddp_backward_end};
 
     return &table;
 }
@@ -20,13 +21,16 @@ static const char *ddp__name_of_layer(void *user, int layer)
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
-static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wire **wire, ddp_error *err)
+static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wire **wire,
+                               ddp_error *err)
 {
     ddp__rendezvous r;
 
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
-            return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with ddp_launch");
+            return ddp__fail(
+                err, DDP_USAGE,
+                "the threads transport needs its ranks in one process: start them with ddp_launch");
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
     memset(&r, 0, sizeof r);
@@ -84,7 +88,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     if (d->cfg.net) DDP__TRY(ddp_net_parse(d->cfg.net, &d->rate, &d->delay_s, err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+        if (!d->host.pool)
+            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
     if (d->world == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, listen_fd, &wire, err));
@@ -104,7 +109,8 @@ ddp_ctx *ddp__open(const ddp_config *cfg, ddp__hub *hub, int listen_fd, ddp_erro
         ddp__fail(err, DDP_MEMORY, "out of memory for a context");
         return NULL;
     }
-    if (ddp__config_resolve(cfg ? cfg : &zero, &d->cfg, err) || ddp__open_parts(d, hub, listen_fd, err)) {
+    if (ddp__config_resolve(cfg ? cfg : &zero, &d->cfg, err) ||
+        ddp__open_parts(d, hub, listen_fd, err)) {
         ddp_close(d);
         return NULL;
     }
@@ -152,12 +158,19 @@ void ddp_close(ddp_ctx *d)
 
 /* ---- registration ---- */
 
-static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b,
+                                   ddp_error *err)
 {
-    if (b->count == 0) return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
-    if (!b->params) return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers, name, b->count);
+    if (b->count == 0)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out",
+                         d->layers, name);
+    if (!b->params)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
+                         d->layers, name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL", d->layers, name);
+        return ddp__fail(err, DDP_ARG,
+                         "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+                         d->layers, name);
     return DDP_OK;
 }
 
@@ -169,7 +182,8 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (!u->name || !u->block)
+        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -188,15 +202,20 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_add_layer: layer %d is NULL or has blocks without an array",
+                              d->layers);
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
-                              "ddp_set_optimizer or the first hook; register all layers before",
-                              d->layers, layer->name ? layer->name : "unnamed", d->layers);
+        return ddp__ctx_failf(
+            d, DDP_USAGE,
+            "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
+            "ddp_set_optimizer or the first hook; register all layers before",
+            d->layers, layer->name ? layer->name : "unnamed", d->layers);
     if (d->layers == d->room) {
         int room = d->room ? 2 * d->room : 16;
         ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
-        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        if (!grown)
+            return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
         d->unit = grown;
         d->room = room;
     }
@@ -214,9 +233,13 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
     if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning rate >= 0 are needed");
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_set_optimizer: an update function, state_per_param >= 0 and a "
+                              "learning rate >= 0 are needed");
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun", o->name ? o->name : "the optimizer");
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_set_optimizer: %s comes too late, training has begun",
+                              o->name ? o->name : "the optimizer");
     d->optimizer = *o;
     if (!d->optimizer.name) d->optimizer.name = "user";
     d->lr = o->lr;
@@ -237,7 +260,8 @@ void ddp_set_lr(ddp_ctx *d, float lr)
 
 const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
-    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
+    static const ddp_error none = {DDP_ARG,
+                                   "the context is NULL: ddp_open failed, its error says why"};
 
     return d ? &d->host.error : &none;
 }
@@ -250,4 +274,7 @@ void ddp_abort(ddp_ctx *d, const char *why)
 }
 
 const ddp_plan    *ddp_plan_get(const ddp_ctx *d) { return d && d->plan.layers ? &d->plan : NULL; }
-const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
+const ddp_profile *ddp_profile_get(const ddp_ctx *d)
+{
+    return d && d->profile.layers ? &d->profile : NULL;
+}

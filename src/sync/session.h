@@ -14,10 +14,10 @@
 typedef enum ddp_strategy {
     DDP_STRATEGY_DEFAULT, /* dreamddp */
     DDP_SSGD,             /* gradients averaged after the whole backward, then one update */
-    DDP_WFBP,             /* gradients in buckets, sent while the backward goes on; same bits as ssgd */
-    DDP_LOCALSGD,         /* local updates; all parameters averaged every H-th step */
-    DDP_ENP,              /* partial averaging, equal number of layers per step */
-    DDP_DREAMDDP          /* partial averaging, each layer in the step where its transfer hides */
+    DDP_WFBP,     /* gradients in buckets, sent while the backward goes on; same bits as ssgd */
+    DDP_LOCALSGD, /* local updates; all parameters averaged every H-th step */
+    DDP_ENP,      /* partial averaging, equal number of layers per step */
+    DDP_DREAMDDP  /* partial averaging, each layer in the step where its transfer hides */
 } ddp_strategy;
 
 typedef enum ddp_transport {
@@ -32,35 +32,40 @@ typedef enum ddp_transport {
  * field below that is zero and has a DREAMDDP_ variable; world > 0 makes rank literal. */
 typedef struct ddp_config {
     ddp_strategy   strategy;        /* dreamddp; DREAMDDP_STRATEGY */
-    int            period;          /* H, steps in which each layer is averaged once; 5; DREAMDDP_PERIOD */
+    int period; /* H, steps in which each layer is averaged once; 5; DREAMDDP_PERIOD */
     ddp_transport  transport;       /* tcp; DREAMDDP_TRANSPORT */
     int            rank, world;     /* 0 of 1 */
     const char    *addr;            /* host:port of rank 0; "127.0.0.1:29500"; DREAMDDP_ADDR */
     const char    *run_id;          /* workers with another id are refused; ""; DREAMDDP_RUN_ID */
-    const char    *net;             /* "RATE,DELAY": shape this worker's links, e.g. "100mbit,20ms"; unshaped; DREAMDDP_NET */
+    const char *net; /* "RATE,DELAY": shape this worker's links, e.g. "100mbit,20ms"; unshaped;
+                        DREAMDDP_NET */
     int            threads;         /* operator threads of this worker; 1; DREAMDDP_THREADS */
     uint64_t       seed;            /* of initialisation and dropout; 0 */
     int            micro_batches;   /* backward passes per step; their mean gradient is used; 1 */
-    float          clip_norm;       /* global gradient norm limit; 0 = none. Makes dreamddp and enp
+    float clip_norm;                /* global gradient norm limit; 0 = none. Makes dreamddp and enp
                                        average before the update (their transfer needs no gradient) */
     int            average_state;   /* 1: average the optimizer state with the parameters */
-    int            deterministic;   /* 1: equal bits on every transport, plan from FLOPs and bytes, never from clocks */
-    int            paper;           /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end */
+    int deterministic; /* 1: equal bits on every transport, plan from FLOPs and bytes, never from
+                          clocks */
+    int paper; /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end
+                */
     ddp_solver     solver;          /* scatter */
     ddp_cost       cost;            /* window with forward hooks, else timeline */
     ddp_fill       fill;            /* none */
-    int            profile_steps;   /* steps measured before the plan is made; 6 (the first is discarded) */
+    int profile_steps; /* steps measured before the plan is made; 6 (the first is discarded) */
     const char    *profile_path;    /* CSV that replaces measuring; NULL */
     const char    *plan_path;       /* JSON of `plan partial` that replaces planning; NULL */
     size_t         bucket_bytes;    /* wfbp bucket; 25 MiB (the first holds 1 MiB) */
     double         connect_timeout_s; /* 30; DREAMDDP_CONNECT_TIMEOUT */
-    double         peer_timeout_s;  /* silence after which a peer is lost; 10; DREAMDDP_PEER_TIMEOUT */
-    double         op_timeout_s;    /* an operation that stands still for so long fails; 300; DREAMDDP_OP_TIMEOUT */
-    int            insecure;        /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
+    double peer_timeout_s; /* silence after which a peer is lost; 10; DREAMDDP_PEER_TIMEOUT */
+    double op_timeout_s;   /* an operation that stands still for so long fails; 300;
+                              DREAMDDP_OP_TIMEOUT */
+    int insecure; /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
     int            no_env;          /* 1: never read the environment (embedders) */
-    int            check_writes;    /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
-    int            trace_spans;     /* spans kept for ddp_trace_copy; 0 = only what statistics need */
-    const volatile int *cancel;     /* ddp_launch stops its workers when this becomes non-zero; borrowed */
+    int check_writes; /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
+    int trace_spans;  /* spans kept for ddp_trace_copy; 0 = only what statistics need */
+    const volatile int
+        *cancel; /* ddp_launch stops its workers when this becomes non-zero; borrowed */
     ddp_allocator  allocator;       /* malloc */
     ddp_logger     logger;          /* none (DREAMDDP_LOG=info prints to stderr) */
 } ddp_config;
@@ -87,8 +92,8 @@ typedef struct ddp_stats {
     int64_t bytes_sent;       /* all bytes of the whole run, headers included */
     double  predicted_step_s; /* by the plan's model, forward included; 0 = no plan */
     double  predicted_hidden_pct;
-    double  divergence;       /* Gamma of DreamDDP section 2.4, this rank's share: sum over layers of
-                                 |average - own|^2 at their last averaging; mean over ranks = Gamma */
+    double divergence; /* Gamma of DreamDDP section 2.4, this rank's share: sum over layers of
+                          |average - own|^2 at their last averaging; mean over ranks = Gamma */
     ddp_link link;            /* measured: averaging n bytes takes alpha_s + beta_s n */
 } ddp_stats;
 
@@ -107,11 +112,12 @@ DDP_API void     ddp_close(ddp_ctx *d);
  * gets an open context, which ddp_launch closes; it returns 0 or a ddp_status. With processes
  * the parent only supervises: nothing that fn stores is seen by it.
  * Returns DDP_OK when every rank did, else the first failure with its sentence in *err. */
-DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
+DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user,
+                       ddp_error *err);
 
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
- * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01, 0)).
- * Called after the layers it also starts the session: layer lists are compared and every rank
+ * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
+ * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
  * takes rank 0's parameters; otherwise the first hook does. Collective. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
@@ -158,7 +164,7 @@ DDP_API int  ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room);
 DDP_API const ddp_plan    *ddp_plan_get(const ddp_ctx *d);
 DDP_API const ddp_profile *ddp_profile_get(const ddp_ctx *d);
 DDP_API int                ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan);
-DDP_API ddp_status         ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err);
+DDP_API ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err);
 
 /* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first
  * error. In place; n counts floats. All ranks call them in the same order, never between the
