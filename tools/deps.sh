@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what is missing, and nothing that is there:
 #   tools/deps.sh build   a C compiler and stb_ds.h
-#   tools/deps.sh test    that, cmocka, python3 and, where they can be had, g++, clang and PyTorch
+#   tools/deps.sh test    that, cmocka, python3 and, where they can be had, g++, clang, PyTorch and
+#                         igraph
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -53,7 +54,7 @@ missing() { # words of the Debian packages that are needed and not there
 
 case "${1-}" in
 build | test) ;;
-*) sed -n 's/^# \{0,1\}//;2,5p' "$0"; exit 2 ;;
+*) sed -n 's/^# \{0,1\}//;2,6p' "$0"; exit 2 ;;
 esac
 
 want=$(missing "$1")
@@ -73,6 +74,7 @@ if [ "$1" = test ] && [ ! -e build/.deps-test ]; then
     have g++ || apt_install g++ || true
     have clang || apt_install clang || true
     { python3 -c 'import torch' || /usr/bin/python3 -c 'import torch'; } 2>/dev/null || apt_install python3-torch || true
+    { python3 -c 'import igraph' || /usr/bin/python3 -c 'import igraph'; } 2>/dev/null || apt_install python3-igraph || true
     mkdir -p build/include
     : >build/.deps-test
 fi
