@@ -199,15 +199,65 @@ static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select,
             plan->parts, seconds * 1e3);
 }
 
-/* Plans p and writes one line with a JSON object to `line` and, with "event": "plan" in front, to
- * `json` (each may be NULL), and a drawing of the steady period to `svg` (may be NULL). */
-static ddp_status plan_timeline_deft(const ddp_profile *p, const plan_deft_request *r, FILE *line,
-                                     FILE *json, FILE *svg, ddp_error *err)
+/* The first steady iteration from its backward on, then the forward of the next: what a picture
+ * can set beside the baselines. Lanes are links. DDP_MEMORY: *out holds nothing. */
+static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *plan,
+                                ddp_timeline *out, ddp_error *err)
+{
+    const ddp_delayed_step *s[2];
+    double now = 0, shift[2];
+    int i, k;
+
+    memset(out, 0, sizeof *out);
+    s[0] = &plan->step[plan->warmup];
+    s[1] = &plan->step[plan->warmup + (plan->period > 1)];
+    shift[0] = -s[0]->forward_s;
+    shift[1] = s[0]->backward_s;
+    out->interval = (ddp_interval *)calloc((size_t)(2 * p->layers + s[0]->sends + s[1]->sends),
+                                           sizeof *out->interval);
+    if (!out->interval) {
+        snprintf(err->msg, sizeof err->msg, "no memory for a drawing of %d buckets", p->layers);
+        return DDP_MEMORY;
+    }
+    out->scheme = DDP_SCHEME_DEFT;
+    out->buckets = p->layers;
+    out->iteration_s = plan->iteration_s;
+    out->lower_bound_s = plan->lower_bound_s;
+    for (i = 0; i < 2 * p->layers; i++) {
+        ddp_interval *x = &out->interval[out->intervals++];
+        x->kind = i < p->layers ? DDP_INTERVAL_BACKWARD : DDP_INTERVAL_FORWARD;
+        x->bucket = x->last = i < p->layers ? p->layers - 1 - i : i - p->layers;
+        x->begin_s = now;
+        if (i < p->layers) now += p->backward_s[x->bucket];
+        else if (p->forward_s) now += p->forward_s[x->bucket];
+        x->end_s = now;
+    }
+    for (k = 0; k < 2; k++) {
+        for (i = s[k]->first_send; i < s[k]->first_send + s[k]->sends; i++) {
+            const ddp_delayed_send *d = &plan->send[i];
+            ddp_interval *x = &out->interval[out->intervals];
+            if ((d->begin_s < s[k]->forward_s) != (k == 1)) continue;
+            x->kind = DDP_INTERVAL_LINK;
+            x->bucket = x->last = d->bucket;
+            x->part = d->part;
+            x->parts = 1;
+            x->lane = d->link;
+            x->begin_s = d->begin_s + shift[k];
+            x->end_s = d->end_s + shift[k];
+            out->intervals++;
+        }
+    }
+    return DDP_OK;
+}
+
+/* Plans p; *plan is freed by the caller, untouched on error. Writes one line with a JSON object to
+ * `line` and, with "event": "plan" in front, to `json`. */
+static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r,
+                            ddp_delayed_plan *plan, FILE *line, FILE *json, ddp_error *err)
 {
     ddp_delayed_options o;
-    ddp_delayed_plan plan;
     ddp_status status = DDP_OK;
-    double start = ddp_now(), seconds;
+    double start = ddp_now();
 
     memset(&o, 0, sizeof o);
     if (r->select) status = ddp_delayed_select_named(r->select, &o.select, err);
@@ -217,13 +267,11 @@ static ddp_status plan_timeline_deft(const ddp_profile *p, const plan_deft_reque
     o.alpha_s = r->alpha_s;
     o.partition_s = r->partition_s;
     o.partition_params = r->partition_params;
-    status = ddp_plan_delayed(p, &o, &plan, err);
+    status = ddp_plan_delayed(p, &o, plan, err);
     if (status != DDP_OK) return status;
-    seconds = ddp_now() - start;
-    if (line) deft_json(line, &plan, ddp_delayed_select_name(o.select), seconds, 0);
-    if (json) deft_json(json, &plan, ddp_delayed_select_name(o.select), seconds, 1);
-    if (svg) deft_svg(svg, p, r, &plan);
-    ddp_delayed_plan_free(&plan);
+    start = ddp_now() - start;
+    deft_json(line, plan, ddp_delayed_select_name(o.select), start, 0);
+    deft_json(json, plan, ddp_delayed_select_name(o.select), start, 1);
     return DDP_OK;
 }
 

@@ -17,6 +17,7 @@ typedef struct timeline_picture {
     FILE              *f;
     const ddp_profile *p;
     double             scale, top; /* points per second; where the lanes of a scheme begin */
+    double             frequency;  /* deft: updates per iteration; the others have one in each */
 } timeline_picture;
 
 static const double timeline_left = 118, timeline_width = 1080;
@@ -97,9 +98,12 @@ static void timeline_draw(timeline_picture *v, const ddp_timeline *t)
     fprintf(v->f,
             "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#b3261e\" "
             "stroke-width=\"1.5\"/>\n"
-            "<text x=\"%.1f\" y=\"%.1f\" class=\"end\">%s</text>\n",
+            "<text x=\"%.1f\" y=\"%.1f\" class=\"end\">%s",
             x, x, v->top - 3, below + (lanes > 3 ? lanes * 6 : timeline_lane) + 3, x + 6,
             v->top + 13, plan_time(t->iteration_s, s, sizeof s));
+    if (t->scheme == DDP_SCHEME_DEFT)
+        fprintf(v->f, ", %.3g updates per iteration", v->frequency);
+    fprintf(v->f, "</text>\n");
     v->top += timeline_height(t);
 }
 
@@ -130,7 +134,8 @@ static void timeline_axis(const timeline_picture *v, double longest)
 }
 
 /* The grid lies below the lanes, so the height of all is needed first. */
-static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all, int count)
+static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all, int count,
+                         double frequency)
 {
     double longest = 0, bottom = timeline_head;
     timeline_picture v;
@@ -144,6 +149,7 @@ static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all,
     if (!(longest > 0)) longest = 1;
     v.f = f;
     v.p = p;
+    v.frequency = frequency;
     v.scale = (timeline_width - timeline_left - 80) / longest;
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
@@ -154,11 +160,11 @@ static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all,
             "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">"
             "One iteration of %d buckets, by scheme</text>\n",
             timeline_width, bottom + 36, timeline_width, bottom + 36, p->layers);
-    fprintf(f,
-            "<text x=\"12\" y=\"44\" class=\"small\">"
-            "upper lane: backward (strong), then the forward that needs its gradients (pale); "
-            "lower lane: the link. A colour is a bucket, numbered from the input side; "
-            "red: the end; dashed: the lower bound</text>\n");
+    fprintf(f, "<text x=\"12\" y=\"44\" class=\"small\">"
+               "upper lane: backward (strong), then the forward that needs its gradients (pale); "
+               "lower lane: the link (deft: fast and slow). A colour is a bucket, numbered from "
+               "the input side; "
+               "red: the end; dashed: the lower bound</text>\n");
     v.top = bottom;
     timeline_axis(&v, longest);
     v.top = timeline_head;
@@ -211,7 +217,8 @@ static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile 
 {
     int all = !strcmp(a->scheme, "all"), from = all ? 0 : (int)o->scheme, count = 0, i;
     int to = all ? (int)DDP_SCHEME_DEFT : from;
-    ddp_timeline drawn[DDP_SCHEME_DEFT];
+    ddp_timeline drawn[DDP_SCHEME_DEFT + 1];
+    ddp_delayed_plan plan;
     ddp_status status = DDP_OK;
     double start;
 
@@ -224,12 +231,19 @@ static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile 
         timeline_json(out->line, &drawn[count], start, 0);
         timeline_json(out->json, &drawn[count++], start, 1);
     }
-    if (status == DDP_OK && count) timeline_svg(out->svg, p, drawn, count);
+    memset(&plan, 0, sizeof plan);
     if (status == DDP_OK && to == DDP_SCHEME_DEFT) {
         plan_deft_request r;
         timeline_deft_request(a, p, &r);
-        status = plan_timeline_deft(p, &r, out->line, out->json, all ? NULL : out->svg, err);
+        status = plan_deft(p, &r, &plan, out->line, out->json, err);
+        if (status == DDP_OK && !all) deft_svg(out->svg, p, &r, &plan);
+        if (status == DDP_OK && all) {
+            status = deft_timeline(p, &plan, &drawn[count], err);
+            count += status == DDP_OK;
+        }
     }
+    if (status == DDP_OK && count) timeline_svg(out->svg, p, drawn, count, plan.update_frequency);
+    ddp_delayed_plan_free(&plan);
     while (count) ddp_timeline_free(&drawn[--count]);
     return status;
 }

@@ -52,6 +52,8 @@ if "$plan" timeline --profile "$vgg" --scheme all --mu 1.65 --svg all.svg --json
     [ "$schemes" = "ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft " ] && ok || bad "all printed: $schemes"
     [ "$(grep -c '"event": "plan"' all.json)" -eq 7 ] && ok || bad "--json did not write seven events"
     { grep -q '^<svg xmlns' all.svg && grep -q '</svg>$' all.svg; } && ok || bad "--svg did not write a whole picture"
+    [ "$(grep -c '<title>forward of' all.svg)" -eq 42 ] && ok || bad "--svg: not 7 forwards of 6 buckets"
+    grep -q 'class="end">130 ms, 0.8 updates per iteration<' all.svg && ok || bad "--svg: deft has no lanes"
     if command -v python3 >/dev/null; then
         python3 -c 'import json,xml.dom.minidom as x
 [json.loads(l) for l in open("all.json")]; [json.loads(l) for l in open("out")]; x.parse("all.svg")' && ok || bad "JSON or SVG is malformed"
