@@ -1002,6 +1002,13 @@ DDP_API ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err
 DDP_API void       ddp_network_free(ddp_network *n);
 DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
+/* ddp_network_noise - multiplies each pair's rates by exp(rate_sigma x), its delays by
+ * exp(delay_sigma y), x and y standard normal and the same in both directions: is a plan still good
+ * where no two links are alike? The same seed gives the same network on every platform.
+ * Errors: DDP_ARG for a sigma outside 0..4, n untouched. */
+DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma,
+                                     double delay_sigma, ddp_error *err);
+
 #ifdef __cplusplus
 }
 #endif
@@ -15346,6 +15353,28 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
         for (j = 0; j < n->devices; j++)
             if (j != i) DDP__TRY(ddp__network_check_pair(n, i, j, err));
     }
+    return DDP_OK;
+}
+
+ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
+                             ddp_error *err)
+{
+    ddp_rng r = ddp_rng_seed(seed, 77);
+    size_t N = (size_t)n->devices, i, j;
+    double rate, delay;
+
+    if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
+        return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
+                         rate_sigma, delay_sigma);
+    for (i = 0; i < N; i++)
+        for (j = i + 1; j < N; j++) {
+            rate = exp(rate_sigma * ddp_rng_normal(&r));
+            delay = exp(delay_sigma * ddp_rng_normal(&r));
+            n->rate[i * N + j] *= rate;
+            n->rate[j * N + i] *= rate;
+            n->delay_s[i * N + j] *= delay;
+            n->delay_s[j * N + i] *= delay;
+        }
     return DDP_OK;
 }
 

@@ -34,20 +34,6 @@ static double settled(const ddp_placement *p)
     return p->curve[2 * k];
 }
 
-/* A lognormal factor of its own on the rate and on the delay of each pair. */
-static void noise(ddp_network *n, uint64_t seed)
-{
-    ddp_rng r = ddp_rng_seed(seed, 77);
-    size_t N = (size_t)n->devices;
-
-    for (size_t i = 0; i < N; i++)
-        for (size_t j = i + 1; j < N; j++) {
-            double rate = exp(0.25 * ddp_rng_normal(&r)), delay = exp(0.1 * ddp_rng_normal(&r));
-            n->rate[j * N + i] = n->rate[i * N + j] *= rate;
-            n->delay_s[j * N + i] = n->delay_s[i * N + j] *= delay;
-        }
-}
-
 static const ddp_place_solver others[] = {DDP_PLACE_GENETIC_CODE, DDP_PLACE_GENETIC, DDP_PLACE_KL,
                                           DDP_PLACE_RANDOM};
 
@@ -87,7 +73,7 @@ static void noisy(const char *path, int number, uint64_t seed)
     double code = 0;
 
     if (ddp_network_read(path, "as_in_code", &n, NULL) != DDP_OK) return;
-    noise(&n, seed);
+    ddp_network_noise(&n, seed, 0.25, 0.1, NULL);
     for (uint64_t s = 0; s < 3; s++) {
         p = run(&n, DDP_PLACE_GENETIC_CODE, s, 0, 5000);
         code += p.cost_s / 3;
@@ -111,35 +97,19 @@ static void noisy(const char *path, int number, uint64_t seed)
     ddp_network_free(&n);
 }
 
-/* 10 regions of 100 devices, 25 pipelines of 40 stages: 2 Gbit/s and 5 ms inside a region, 0.3 to
- * 1.1 Gbit/s and 10 to 200 ms between two, all with noise. */
 static void thousand(void)
 {
-    ddp_rng r = ddp_rng_seed(5, 0);
-    double rate[10][10], delay[10][10];
     ddp_placement p;
     ddp_network n;
 
-    if (ddp_network_new(1000, &n, NULL) != DDP_OK) exit(1);
-    n.pipelines = 25;
-    n.stages = 40;
-    n.dp_bytes = 650e6;
-    n.pp_bytes = 160e6;
-    for (int a = 0; a < 10; a++)
-        for (int b = 0; b <= a; b++) {
-            rate[a][b] = rate[b][a] =
-                a == b ? 2e9 / 8 : (0.3 + 0.8 * ddp_rng_uniform(&r)) * 1e9 / 8;
-            delay[a][b] = delay[b][a] = a == b ? 5e-3 : 0.01 + 0.19 * ddp_rng_uniform(&r);
-        }
-    for (size_t i = 0; i < 1000; i++)
-        for (size_t j = 0; j < 1000; j++) {
-            n.rate[i * 1000 + j] = rate[i % 10][j % 10];
-            n.delay_s[i * 1000 + j] = delay[i % 10][j % 10];
-        }
-    noise(&n, 1);
+    if (ddp_network_read("tests/data/world1000.json", NULL, &n, NULL) != DDP_OK) {
+        printf("skipped: no tests/data/world1000.json; run from the project's root\n");
+        return;
+    }
+    ddp_network_noise(&n, 1, 0.25, 0.1, NULL);
     for (int k = 0; k < 5; k++) {
         ddp_place_solver s = k ? others[k - 1] : DDP_PLACE_ANNEAL;
-        p = run(&n, s, 0, k ? 3 : 10, 0);
+        p = run(&n, s, 0, 10, 0);
         printf("%-14s %10.4f after %5.2f s, %ld candidates; first %.4f after %.2f s\n",
                ddp_place_solver_name(s), p.cost_s, p.solve_s, p.candidates, p.curve[1], p.curve[0]);
         if (!k)

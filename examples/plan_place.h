@@ -6,7 +6,7 @@
 
 typedef struct place_arguments {
     const char *network, *variant, *solver, *svg, *json;
-    long pipelines, stages, seed, candidates;
+    long pipelines, stages, seed, candidates, noise; /* noise: -1 = none */
     double seconds;
 } place_arguments;
 
@@ -38,14 +38,22 @@ static void place_json(ddp__text *t, const char *solver, const ddp_placement *p,
 typedef struct place_picture {
     ddp__text *t;
     const ddp_network *n;
-    const ddp_placement *p;
+    const ddp_placement *p;   /* the one that is drawn */
+    const ddp_placement *all; /* [count] of all solvers asked for */
+    const char **solver;      /* [count] their names */
+    int count;
     double cell, row; /* size of a cell */
 } place_picture;
+
+enum { PLACE_SOLVERS = DDP_PLACE_EXACT - DDP_PLACE_DEFAULT };
 
 #define PLACE_LEFT 96
 #define PLACE_TOP 176
 #define PLACE_BARS 84 /* height of a row of bars with its numbers */
 #define PLACE_WIDTH 1000
+#define PLACE_RIGHT 170  /* beside the curves, for their names */
+#define PLACE_CURVES 130 /* their height */
+#define PLACE_LEAST 1e-4 /* seconds at the left of the curves */
 
 static void place_xml(ddp__text *t, const char *s)
 {
@@ -221,68 +229,113 @@ static double place_legend(const place_picture *v, double y)
     return (g + 5) / 6 * 18 + 14;
 }
 
-/* The best cost against time: time as a logarithm, cost from 0. */
-static void place_curve(const place_picture *v, double y)
+/* Time as a logarithm. */
+static double place_x(double t, double end)
 {
-    const ddp_placement *p = v->p;
-    double h = 110, w = PLACE_WIDTH - PLACE_LEFT - 70, least = 1e-4, end = p->solve_s, top, x, b;
+    double least = PLACE_LEAST, w = PLACE_WIDTH - PLACE_LEFT - PLACE_RIGHT;
+
+    t = t < least ? least : t > end ? end : t;
+    return PLACE_LEFT + w * log(t / least) / log(end / least);
+}
+
+/* A logarithm too, from the top of the picture down. */
+static double place_y(double cost, double low, double top)
+{
+    return PLACE_CURVES * log(top / cost) / log(top / low);
+}
+
+static void place_axes(const place_picture *v, double y, double end, double low, double top)
+{
+    double x, at, right = place_x(end, end);
     char name[32];
     int k;
 
-    if (end < 10 * least) end = 10 * least;
-    top = p->curve[1];
+    for (k = 0; k <= 2; k++) {
+        x = k == 0 ? top : k == 1 ? sqrt(low * top) : low;
+        at = y + place_y(x, low, top);
+        ddp__text_addf(v->t,
+                       "<line x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                       "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">%.3g s</text>\n",
+                       PLACE_LEFT, right, at, at, PLACE_LEFT - 8, at + 4, x);
+    }
+    for (x = PLACE_LEAST; x <= end; x *= 10) {
+        at = place_x(x, end);
+        ddp__text_addf(v->t,
+                       "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                       "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%s</text>\n",
+                       at, at, y, y + PLACE_CURVES, at, y + PLACE_CURVES + 15,
+                       plan_time(x, name, sizeof name));
+    }
+}
+
+/* The best cost against time, a line per solver; names where the lines end, but apart. */
+static void place_curves(const place_picture *v, double y)
+{
+    static const char *const colour[] = {"#2b5c9e", "#b3261e", "#c77700",
+                                         "#1b6e3c", "#777",    "#7a3fa0"};
+    double end = 10 * PLACE_LEAST, low, top = 0, last, label;
+    const ddp_placement *p;
+    int i, k, order[PLACE_SOLVERS];
+
+    if (!(v->p->cost_s > 0)) return; /* a logarithm of nothing */
     ddp__text_addf(v->t,
                    "<text x=\"%d\" y=\"%.1f\" font-weight=\"bold\">best cost against the time "
                    "of the search</text>\n",
                    PLACE_LEFT, y);
     y += 16;
-    for (k = 0; k <= 2; k++) {
-        b = y + h - h * k / 2;
-        ddp__text_addf(v->t,
-                       "<line x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-                       "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">%.3g s</text>\n",
-                       PLACE_LEFT, PLACE_LEFT + w, b, b, PLACE_LEFT - 8, b + 4, top * k / 2);
+    for (i = 0; i < v->count; i++) {
+        if (v->all[i].solve_s > end) end = v->all[i].solve_s;
+        if (v->all[i].curve[1] > top) top = v->all[i].curve[1];
+        for (k = i; k > 0 && v->all[order[k - 1]].cost_s > v->all[i].cost_s; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
     }
-    for (x = least; x <= end; x *= 10) {
-        double at = PLACE_LEFT + w * log(x / least) / log(end / least);
-        if (x < 0.9995e-3)
-            snprintf(name, sizeof name, "%.3g us", x * 1e6);
-        else if (x < 0.9995)
-            snprintf(name, sizeof name, "%.3g ms", x * 1e3);
-        else
-            snprintf(name, sizeof name, "%.3g s", x);
-        ddp__text_addf(v->t,
-                       "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-                       "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%s</text>\n",
-                       at, at, y, y + h, at, y + h + 15, name);
+    low = 0.95 * v->p->cost_s;
+    place_axes(v, y, end, low, top);
+    for (i = v->count - 1; i >= 0; i--) { /* the best on top */
+        p = &v->all[order[i]];
+        ddp__text_addf(v->t, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" d=\"",
+                       colour[order[i] % 6]);
+        for (k = 0; k < p->points; k++)
+            ddp__text_addf(v->t, k ? "H%.2f V%.2f " : "M%.2f %.2f ", place_x(p->curve[2 * k], end),
+                           y + place_y(p->curve[2 * k + 1], low, top));
+        ddp__text_addf(v->t, "H%.2f\"/>\n", place_x(p->solve_s, end));
     }
-    ddp__text_addf(v->t, "<path fill=\"none\" stroke=\"#2b5c9e\" stroke-width=\"2\" d=\"");
-    for (k = 0; k < p->points; k++) {
-        x = p->curve[2 * k] > least ? p->curve[2 * k] : least;
-        if (x > end) x = end;
-        x = PLACE_LEFT + w * log(x / least) / log(end / least);
-        b = y + h - h * p->curve[2 * k + 1] / top;
-        ddp__text_addf(v->t, k ? "H%.2f V%.2f " : "M%.2f %.2f ", x, b);
+    last = y + PLACE_CURVES + 17;
+    for (i = 0; i < v->count && v->count > 1; i++) { /* from the best upwards */
+        p = &v->all[order[i]];
+        label = y + place_y(p->cost_s, low, top) + 4;
+        if (label > last - 13) label = last - 13;
+        last = label;
+        ddp__text_addf(v->t, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">%s %.4g s</text>\n",
+                       place_x(end, end) + 6, label, colour[order[i] % 6], v->solver[order[i]],
+                       p->cost_s);
     }
-    ddp__text_addf(v->t, "H%.2f\"/>\n", PLACE_LEFT + w);
 }
 
-static void place_svg(ddp__text *t, const ddp_network *n, const char *solver,
-                      const ddp_placement *p)
+static void place_svg(ddp__text *t, const ddp_network *n, const ddp_placement *all,
+                      const char **solver, int count)
 {
+    const ddp_placement *p;
     place_picture v;
     double bottom, y, height;
-    int groups = n->group ? n->groups : 1;
+    int groups = n->group ? n->groups : 1, best = 0, i;
 
+    for (i = 1; i < count; i++)
+        if (all[i].cost_s < all[best].cost_s) best = i;
+    p = &all[best];
     v.t = t;
     v.n = n;
     v.p = p;
+    v.all = all;
+    v.solver = solver;
+    v.count = count;
     v.cell = (PLACE_WIDTH - PLACE_LEFT - 24.0) / p->stages;
     if (v.cell > 86) v.cell = 86;
     v.row = p->pipelines <= 16 ? 26 : p->pipelines <= 64 ? 14 : 900.0 / p->pipelines;
     bottom = PLACE_TOP + p->pipelines * v.row;
     y = bottom + PLACE_BARS + 20;
-    height = y + ((groups < 48 ? groups : 48) + 5) / 6 * 18 + 14 + 170;
+    height = y + ((groups < 48 ? groups : 48) + 5) / 6 * 18 + 14 + PLACE_CURVES + 60;
     ddp__text_addf(t,
                    "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
                    "viewBox=\"0 0 %d %.0f\" font-family=\"sans-serif\" font-size=\"12\" "
@@ -293,7 +346,7 @@ static void place_svg(ddp__text *t, const ddp_network *n, const char *solver,
                    "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">%s: %.5g s of "
                    "communication per iteration = %.4g s averaging + %.4g s along the pipeline%s"
                    "</text>\n",
-                   solver, p->cost_s, p->datap_s, p->pipelinep_s,
+                   solver[best], p->cost_s, p->datap_s, p->pipelinep_s,
                    p->proven ? " (proven optimal)" : "");
     ddp__text_addf(
         t, "<text x=\"12\" y=\"44\" class=\"s\">a cell is a device, its colour the group "
@@ -304,7 +357,7 @@ static void place_svg(ddp__text *t, const ddp_network *n, const char *solver,
     place_cells(&v);
     place_columns(&v, bottom);
     y += place_legend(&v, y);
-    place_curve(&v, y + 10);
+    place_curves(&v, y + 10);
     ddp__text_addf(t, "</svg>\n");
 }
 
@@ -313,36 +366,30 @@ static void place_svg(ddp__text *t, const ddp_network *n, const char *solver,
 /* Every solver asked for; the best placement is drawn. */
 static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_options *o)
 {
-    int first = (int)o->solver, last = first, code = 0, k;
+    int first = (int)o->solver, last = first, code = 0, count = 0, k;
     ddp__text line, events, svg;
-    ddp_placement best, p;
+    ddp_placement all[PLACE_SOLVERS];
+    const char *name[PLACE_SOLVERS];
     ddp_error err;
     ddp_status status = DDP_OK;
-    const char *name = "";
 
     memset(&line, 0, sizeof line);
     memset(&events, 0, sizeof events);
     memset(&svg, 0, sizeof svg);
-    memset(&best, 0, sizeof best);
     if (!strcmp(a->solver, "all")) first = DDP_PLACE_ANNEAL, last = DDP_PLACE_EXACT;
     for (k = first; k <= last && status == DDP_OK; k++) {
         o->solver = (ddp_place_solver)k;
-        status = ddp_place(n, o, &p, &err);
+        status = ddp_place(n, o, &all[count], &err);
         if (status != DDP_OK) {
             fprintf(stderr, "plan place: %s\n", err.msg);
             break;
         }
-        place_json(&line, ddp_place_solver_name(o->solver), &p, 0);
-        place_json(&events, ddp_place_solver_name(o->solver), &p, 1);
-        if (!best.assign || p.cost_s < best.cost_s) {
-            ddp_placement swap = best;
-            best = p;
-            p = swap;
-            name = ddp_place_solver_name(o->solver);
-        }
-        ddp_placement_free(&p);
+        name[count] = ddp_place_solver_name(o->solver);
+        place_json(&line, name[count], &all[count], 0);
+        place_json(&events, name[count], &all[count], 1);
+        count++;
     }
-    if (status == DDP_OK && a->svg) place_svg(&svg, n, name, &best);
+    if (status == DDP_OK && a->svg) place_svg(&svg, n, all, name, count);
     if (status != DDP_OK) {
         code = ddp_status_exit_code(status);
     } else if (line.failed || events.failed || svg.failed) {
@@ -357,7 +404,7 @@ static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_o
     ddp__text_free(&line);
     ddp__text_free(&events);
     ddp__text_free(&svg);
-    ddp_placement_free(&best);
+    while (count) ddp_placement_free(&all[--count]);
     return code;
 }
 
@@ -367,7 +414,7 @@ static int plan_place(int argc, char **argv)
         "Which device runs which stage of which pipeline? The network is JSON: N, D_dp "
         "(pipelines),\n"
         "D_pp (stages), c_dp_bytes, c_pp_bytes, delay_ms and bandwidth_gbps, N x N or per group.";
-    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, 0, 0, 0, 0, 0};
+    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, 0, 0, 0, 0, -1, 0};
     const cli_option table[] = {
         {"--network", CLI_TEXT, &a.network, "NET.json", "the network (.gz is fine)"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "use the members of this object, as_in_code"},
@@ -379,6 +426,8 @@ static int plan_place(int argc, char **argv)
         {"--seed", CLI_COUNT, &a.seed, "N", "same seed and count, same placement (default 0)"},
         {"--pipelines", CLI_COUNT, &a.pipelines, "N", "in place of D_dp"},
         {"--stages", CLI_COUNT, &a.stages, "N", "in place of D_pp"},
+        {"--noise", CLI_COUNT, &a.noise, "SEED",
+         "no two links alike: lognormal, 0.25 on rates and 0.1 on delays"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best placement"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
     };
@@ -404,6 +453,7 @@ static int plan_place(int argc, char **argv)
         fprintf(stderr, "plan place: %s\n", err.msg);
         return ddp_status_exit_code(status);
     }
+    if (a.noise >= 0) ddp_network_noise(&n, (uint64_t)a.noise, 0.25, 0.1, NULL);
     if (n.dp_bytes > 0 || n.pp_bytes > 0) {
         code = place_run(&a, &n, &o);
     } else {

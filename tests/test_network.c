@@ -226,6 +226,56 @@ static void a_network_in_memory_is_checked(void **state)
     assert_int_equal(ddp_network_read("absent.json", NULL, &n, &err), DDP_IO);
 }
 
+/* A factor per pair, the same both ways; the stated deviations; another seed, other factors. */
+static void noise_is_a_factor_of_each_pair(void **state)
+{
+    enum { N = 200 };
+    const double sigma[2] = {0.25, 0.1};
+    double sum[2] = {0, 0}, square[2] = {0, 0}, pairs = N * (N - 1) / 2.0;
+    ddp_network n, other;
+    ddp_error err;
+    int i, j, k;
+
+    (void)state;
+    assert_int_equal(ddp_network_new(N, &n, NULL), DDP_OK);
+    assert_int_equal(ddp_network_new(N, &other, NULL), DDP_OK);
+    for (i = 0; i < N * N; i++) {
+        n.rate[i] = other.rate[i] = 1e8 + i;
+        n.delay_s[i] = other.delay_s[i] = 1e-3 * (1 + i);
+    }
+    assert_int_equal(ddp_network_noise(&n, 1, -0.1, 0, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "noise of sigma -0.1 on rates"));
+    assert_int_equal(ddp_network_noise(&n, 1, 0, NAN, NULL), DDP_ARG);
+    assert_int_equal(ddp_network_noise(&n, 1, 5, 0, NULL), DDP_ARG);
+    assert_int_equal(ddp_network_noise(&n, 1, 0, 0, NULL), DDP_OK);
+    assert_memory_equal(n.rate, other.rate, N * N * sizeof *n.rate);
+    assert_int_equal(ddp_network_noise(&n, 1, sigma[0], sigma[1], NULL), DDP_OK);
+    assert_int_equal(ddp_network_noise(&other, 2, sigma[0], sigma[1], NULL), DDP_OK);
+    assert_true(n.rate[1] != other.rate[1] && n.delay_s[1] != other.delay_s[1]);
+    for (i = 0; i < N; i++) {
+        assert_true(n.rate[i * N + i] == 1e8 + i * N + i);
+        for (j = i + 1; j < N; j++) {
+            double there[2], back[2];
+            there[0] = log(n.rate[i * N + j] / (1e8 + i * N + j));
+            back[0] = log(n.rate[j * N + i] / (1e8 + j * N + i));
+            there[1] = log(n.delay_s[i * N + j] / (1e-3 * (1 + i * N + j)));
+            back[1] = log(n.delay_s[j * N + i] / (1e-3 * (1 + j * N + i)));
+            for (k = 0; k < 2; k++) {
+                if (!(fabs(there[k] - back[k]) < 1e-12)) fail_msg("%d, %d: one way only", i, j);
+                sum[k] += there[k];
+                square[k] += there[k] * there[k];
+            }
+        }
+    }
+    for (k = 0; k < 2; k++) { /* 19,900 pairs: the mean within 4 of its deviations */
+        if (!(fabs(sum[k] / pairs) < 4 * sigma[k] / sqrt(pairs))) fail_msg("mean %g", sum[k] / pairs);
+        if (!(fabs(sqrt(square[k] / pairs) / sigma[k] - 1) < 0.02))
+            fail_msg("deviation %g", sqrt(square[k] / pairs));
+    }
+    ddp_network_free(&n);
+    ddp_network_free(&other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -235,6 +285,7 @@ int main(void)
         cmocka_unit_test(groups_may_name_full_matrices),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(a_network_in_memory_is_checked),
+        cmocka_unit_test(noise_is_a_factor_of_each_pair),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

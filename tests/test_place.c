@@ -69,14 +69,7 @@ static ddp_network regions(int count, const int *sizes, int D, int S, double nea
 
 static void noise(ddp_network *n, uint64_t seed)
 {
-    ddp_rng r = ddp_rng_seed(seed, 77);
-    int N = n->devices, i, j;
-
-    for (i = 0; i < N; i++)
-        for (j = i + 1; j < N; j++) {
-            n->rate[j * N + i] = n->rate[i * N + j] *= exp(0.25 * ddp_rng_normal(&r));
-            n->delay_s[j * N + i] = n->delay_s[i * N + j] *= exp(0.1 * ddp_rng_normal(&r));
-        }
+    assert_int_equal(ddp_network_noise(n, seed, 0.25, 0.1, NULL), DDP_OK);
 }
 
 static ddp_placement place(const ddp_network *n, ddp_place_solver solver, uint64_t seed,

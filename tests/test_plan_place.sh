@@ -41,6 +41,16 @@ for l in open("out"):
     assert len(r["assign"]) == 2 and abs(r["cost_s"] - r["datap_s"] - r["pipelinep_s"]) < 1e-9' && ok || bad "JSON or SVG is malformed"
     fi
 
+    # noise: other links, so another cost, the same one every time; every solver has its curve
+    "$plan" place $base --noise 1 --svg p.svg --solver all >out 2>err || bad "--noise: $(cat err)"
+    "$plan" place $base --noise 1 >again 2>err || bad "--noise: $(cat err)"
+    cost() { sed -n '1s/.*"cost_s": \([0-9.]*\).*/\1/p' "$1"; }
+    [ "$(cost out)" = "$(cost again)" ] && [ "$(cost out)" != 3.2 ] && ok || bad "--noise 1 gave $(cost out), then $(cost again)"
+    [ "$(grep -c '<path' p.svg)" -eq 6 ] && ok || bad "--solver all --svg: not six curves"
+    ! grep -q nan p.svg && ok || bad "--svg: not a number"
+    echo '{"N": 1, "D_dp": 1, "D_pp": 1, "c_pp_bytes": 1, "c_dp_bytes": 1, "delay_ms": [[0]], "bandwidth_gbps": [[0]]}' >one.json
+    "$plan" place --network one.json --svg one.svg >out 2>err && ! grep -q nan one.svg && ok || bad "one device: $(cat err)"
+
     says 2 '--network FILE is needed'
     says 1 'cannot read absent.json' --network absent.json
     says 2 "solver 'best' is unknown; use anneal, genetic, genetic-code, kl, random or exact" $base --solver best

@@ -1,6 +1,7 @@
 #include "base/platform.h"
 #include "base/fail.h"
 #include "base/memory.h"
+#include "base/rng.h"
 #include "io/json.h"
 #include "profile/network.h"
 
@@ -111,6 +112,28 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
         for (j = 0; j < n->devices; j++)
             if (j != i) DDP__TRY(ddp__network_check_pair(n, i, j, err));
     }
+    return DDP_OK;
+}
+
+ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
+                             ddp_error *err)
+{
+    ddp_rng r = ddp_rng_seed(seed, 77);
+    size_t N = (size_t)n->devices, i, j;
+    double rate, delay;
+
+    if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
+        return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
+                         rate_sigma, delay_sigma);
+    for (i = 0; i < N; i++)
+        for (j = i + 1; j < N; j++) {
+            rate = exp(rate_sigma * ddp_rng_normal(&r));
+            delay = exp(delay_sigma * ddp_rng_normal(&r));
+            n->rate[i * N + j] *= rate;
+            n->rate[j * N + i] *= rate;
+            n->delay_s[i * N + j] *= delay;
+            n->delay_s[j * N + i] *= delay;
+        }
     return DDP_OK;
 }
 
