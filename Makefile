@@ -23,7 +23,7 @@ TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
 # Tests of pure functions: no threads, nothing for TSan to see.
-PURE := $(addprefix test_,adatopk compress data deft env fence image_ops json jsonl knapsack louvain matching netspec \
+PURE := $(addprefix test_,adatopk compress data deft env estimate fence image_ops json jsonl knapsack louvain matching netspec \
         network osp_plan place plan planned_models preserver profile report timeline topk tour workload)
 
 .DELETE_ON_ERROR:

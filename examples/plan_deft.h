@@ -10,6 +10,9 @@ typedef struct plan_deft_request {
     double      mu, alpha_s;
     double      partition_s;      /* --partition-s, 0 = none */
     double      partition_params; /* --partition, 0 = none */
+    double      frequency;        /* --target-frequency, 0 = none */
+    double      capacity;         /* --capacity, 0 = 1 */
+    int         no_barrier;
     const char *select;           /* "release", "paper", or NULL */
 } plan_deft_request;
 
@@ -267,6 +270,9 @@ static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r,
     o.alpha_s = r->alpha_s;
     o.partition_s = r->partition_s;
     o.partition_params = r->partition_params;
+    o.target_frequency = r->frequency;
+    o.capacity_scale = r->capacity;
+    o.no_barrier = r->no_barrier;
     status = ddp_plan_delayed(p, &o, plan, err);
     if (status != DDP_OK) return status;
     start = ddp_now() - start;

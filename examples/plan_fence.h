@@ -5,7 +5,8 @@
 typedef struct fence_arguments {
     const char *model, *graph, *network, *variant, *solver, *svg, *json;
     long        microbatches, batch;
-    int         allow_idle, no_memory, forward_only;
+    double      compress, factor; /* 0: not */
+    int         allow_idle, no_memory, forward_only, uniform;
 } fence_arguments;
 
 enum { FENCE_MOST = 4 }; /* plans of one run */
@@ -15,6 +16,7 @@ typedef struct fence_plans {
     const ddp_network *net;
     const char        *what; /* the model's name or the graph's file */
     long               microbatches;
+    ddp_adatopk_options compress; /* ratio 0: none */
     ddp_fence_plan     plan[FENCE_MOST];
     int                idle[FENCE_MOST];
     int                count;
@@ -205,20 +207,28 @@ static void fence_svg(FILE *f, const fence_plans *v)
 
 /* ---- the result ---- */
 
-static void fence_json(FILE *f, const ddp_fence_plan *p, int idle, double seconds, int event)
+/* small: the same plan with compressed messages, or NULL. */
+static void fence_json(FILE *f, const ddp_fence_plan *p, const ddp_workload *small, int idle,
+                       double seconds, int event)
 {
     char t[3][32];
     int k;
 
     fprintf(f, "{%s\"solver\": \"%s\", \"allow_idle\": %s, \"operators\": %d, \"devices\": %d, "
                "\"devices_used\": %d, \"clusters\": %d, \"latency_s\": %s, \"pipeline_s\": %s, "
-               "\"throughput\": %s, \"proven\": %s, \"connected\": %s, \"segments\": [",
+               "\"throughput\": %s, \"proven\": %s, \"connected\": %s, ",
             event ? "\"event\": \"plan\", " : "", ddp_fence_solver_name(p->solver),
             idle ? "true" : "false", p->ops, p->devices, p->segments, p->clusters,
             plan_exact(p->work.latency_s, t[0], sizeof t[0]),
             plan_exact(p->work.pipeline_s, t[1], sizeof t[1]),
             plan_exact(p->work.throughput, t[2], sizeof t[2]), p->proven ? "true" : "false",
             p->connected ? "true" : "false");
+    if (small)
+        fprintf(f, "\"compressed\": {\"latency_s\": %s, \"pipeline_s\": %s, \"throughput\": %s}, ",
+                plan_exact(small->latency_s, t[0], sizeof t[0]),
+                plan_exact(small->pipeline_s, t[1], sizeof t[1]),
+                plan_exact(small->throughput, t[2], sizeof t[2]));
+    fprintf(f, "\"segments\": [");
     for (k = 0; k < p->segments; k++) {
         const ddp_fence_segment *s = &p->segment[k];
         fprintf(f, "%s{\"device\": %d, \"first\": %d, \"end\": %d, \"compute_s\": %.6g, "
@@ -235,6 +245,8 @@ static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int se
 {
     int baseline = o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS;
     double start = ddp_now(), seconds;
+    const ddp_workload *shown;
+    ddp_workload small;
     ddp_error err;
     ddp_status status = ddp_fence(v->list, v->net, o, &v->plan[v->count], &err);
 
@@ -247,10 +259,20 @@ static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int se
         return remark ? DDP_OK : status;
     }
     v->idle[v->count] = !baseline && o->allow_idle;
-    fence_json(line, &v->plan[v->count], v->idle[v->count], seconds, 0);
-    fence_json(json, &v->plan[v->count], v->idle[v->count], seconds, 1);
+    memset(&small, 0, sizeof small);
+    if (v->compress.ratio > 0)
+        status = ddp_workload_compress(&v->plan[v->count].work, v->net, &o->work, &v->compress,
+                                       &small, &err);
+    if (status == DDP_OK) {
+        shown = v->compress.ratio > 0 ? &small : NULL;
+        fence_json(line, &v->plan[v->count], shown, v->idle[v->count], seconds, 0);
+        fence_json(json, &v->plan[v->count], shown, v->idle[v->count], seconds, 1);
+    } else {
+        fprintf(stderr, "plan fence: %s\n", err.msg);
+    }
+    ddp_workload_free(&small);
     v->count++;
-    return DDP_OK;
+    return status;
 }
 
 static int fence_run(const fence_arguments *a, fence_plans *v, ddp_fence_options *o)
@@ -293,7 +315,7 @@ static int plan_fence(int argc, char **argv)
         "of {name, args, flops, output_bytes, param_bytes} in topological order, per micro-batch; "
         "a\n"
         "network has groups, delay_ms, bandwidth_gbps, tflops and memory_gb.";
-    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, 1, 0, 0, 0, 0};
+    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, 1, 0, 0, 0, 0, 0, 0, 0};
     const cli_option table[] = {
         {"--model", CLI_TEXT, &a.model, "NAME",
          "gpt2-xl, resnet18, resnet101, ... (a wrong name lists them)"},
@@ -307,6 +329,10 @@ static int plan_fence(int argc, char **argv)
         {"--allow-idle", CLI_FLAG, &a.allow_idle, "", "fence may leave devices without operators"},
         {"--no-memory", CLI_FLAG, &a.no_memory, "", "the devices' memory is no limit"},
         {"--forward-only", CLI_FLAG, &a.forward_only, "", "inference: no backward pass"},
+        {"--compress", CLI_REAL, &a.compress, "R",
+         "also what Top-K of 1 in R makes of it, by AdaTopK"},
+        {"--factor", CLI_REAL, &a.factor, "F", "AdaTopK's factor (3)"},
+        {"--uniform", CLI_FLAG, &a.uniform, "", "every link keeps 1 in R, whatever its time"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the plans"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
     };
@@ -330,6 +356,13 @@ static int plan_fence(int argc, char **argv)
         return plan_usage("plan fence", "--microbatches %s must be from 1 to 1000000", "N");
     if (strcmp(a.solver, "all") && ddp_fence_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan fence", "%s", err.msg);
+    if (a.compress != 0 && !(a.compress >= 1))
+        return plan_usage("plan fence", "%s must be at least 1", "--compress");
+    if ((a.factor != 0 || a.uniform) && a.compress == 0)
+        return plan_usage("plan fence", "--factor and --uniform belong to %s", "--compress R");
+    v.compress.ratio = a.compress;
+    v.compress.factor = a.factor;
+    v.compress.uniform = a.uniform;
     o.work.microbatches = (int)a.microbatches;
     o.work.samples = (double)fence_batch(&a) * (double)a.microbatches;
     o.work.forward_only = a.forward_only;

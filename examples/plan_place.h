@@ -149,7 +149,7 @@ static void place_bar(const place_picture *v, double x, double y, double value, 
 
 static void place_columns(const place_picture *v, double bottom)
 {
-    double data[1024], hop[1024], top = 0, slow = 0, x;
+    double data[1024], hop[1024], top = 0, slow = 0, scale, x;
     int S = v->p->stages < 1024 ? v->p->stages : 1024, j, worst = 0, slowest = 0;
     char what[64];
 
@@ -159,10 +159,11 @@ static void place_columns(const place_picture *v, double bottom)
         if (data[j] > top) top = data[j], worst = j;
         if (hop[j] > slow) slow = hop[j], slowest = j;
     }
+    scale = top > slow ? top : slow; /* both kinds of bars: they add up */
     for (j = 0; j < S; j++) {
         x = PLACE_LEFT + (j + 0.5) * v->cell;
         snprintf(what, sizeof what, "averaging of stage %d", j);
-        place_bar(v, x, PLACE_TOP - 24, data[j], top, 0,
+        place_bar(v, x, PLACE_TOP - 24, data[j], scale, 0,
                   data[j] >= top * (1 - 1e-9) ? "#b3261e" : "#9db4cf", what, j == worst);
         if (v->cell >= 16 || j % 5 == 0)
             ddp__text_addf(v->t,
@@ -171,7 +172,7 @@ static void place_columns(const place_picture *v, double bottom)
                            x, PLACE_TOP - 8, j);
         if (j + 1 == S) continue;
         snprintf(what, sizeof what, "hop from stage %d to stage %d, slowest pipeline", j, j + 1);
-        place_bar(v, x + v->cell / 2, bottom + 8, hop[j], slow, 1, "#b9a7d6", what, j == slowest);
+        place_bar(v, x + v->cell / 2, bottom + 8, hop[j], scale, 1, "#b9a7d6", what, j == slowest);
     }
     ddp__text_addf(v->t,
                    "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">averaging, s</text>"

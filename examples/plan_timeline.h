@@ -8,7 +8,9 @@
 typedef struct timeline_arguments {
     const char *profile, *scheme, *select, *net, *svg, *json;
     double      mu, alpha, partition, partition_s, credit, bucket, first_bucket; /* or NAN */
+    double      frequency, capacity;                                             /* or NAN */
     long        links, operations, workers;
+    int         no_barrier;
 } timeline_arguments;
 
 /* ---- the picture: per scheme a lane of computing and below it the link ---- */
@@ -207,6 +209,9 @@ static void timeline_deft_request(const timeline_arguments *a, const ddp_profile
     r->select = a->select;
     r->partition_s = isnan(a->partition_s) ? 0 : a->partition_s;
     r->partition_params = isnan(a->partition) ? 0 : a->partition;
+    r->frequency = isnan(a->frequency) ? 0 : a->frequency;
+    r->capacity = isnan(a->capacity) ? 0 : a->capacity;
+    r->no_barrier = a->no_barrier;
     if (r->partition_s > 0 || r->partition_params > 0) return;
     for (l = 0; l < p->layers; l++)
         if (p->comm_s[l] > 0 && p->params[l] > 0) r->partition_params = 6.5e6;
@@ -266,15 +271,15 @@ static int timeline_run(const timeline_arguments *a, const ddp_profile *p, ddp_t
 static int timeline_check(timeline_arguments *a)
 {
     const char *name[] = {"--alpha", "--partition", "--partition-s", "--credit", "--bucket-mib",
-                          "--first-bucket-mib"};
-    const double value[] = {a->alpha, a->partition, a->partition_s, a->credit, a->bucket,
-                            a->first_bucket};
+                          "--first-bucket-mib", "--target-frequency", "--capacity"};
+    const double value[] = {a->alpha,        a->partition, a->partition_s, a->credit, a->bucket,
+                            a->first_bucket, a->frequency, a->capacity};
     int i;
 
     if (!a->profile) return plan_usage("plan timeline", "--profile %s is needed", "FILE");
     if (a->net && a->workers < 2)
         return plan_usage("plan timeline", "%s needs --workers N, at least 2", "--net");
-    for (i = 0; i < 6; i++)
+    for (i = 0; i < 8; i++)
         if (value[i] < 0 || (i > 0 && value[i] <= 0))
             return plan_usage("plan timeline",
                               i ? "%s must be positive" : "%s must not be negative", name[i]);
@@ -313,8 +318,8 @@ static int plan_timeline(int argc, char **argv)
         "How long is an iteration when gradients are sent by S-SGD, WFBP, MG-WFBP, ASC-WFBP,\n"
         "ByteScheduler, US-Byte or DeFT? The profile is CSV, one row per bucket from the input\n"
         "side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    timeline_arguments a = {NULL, "all", NULL, NULL, NULL, NULL, NAN, NAN,
-                            NAN,  NAN,   NAN,  NAN,  NAN,  -1,   -1,  0};
+    timeline_arguments a = {NULL, "all", NULL, NULL, NULL, NULL, NAN, NAN, NAN, NAN,
+                            NAN,  NAN,   NAN,  NAN,  NAN,  -1,   -1,  0,   0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--scheme", CLI_TEXT, &a.scheme, "NAME",
@@ -332,10 +337,15 @@ static int plan_timeline(int argc, char **argv)
         {"--links", CLI_COUNT, &a.links, "1|2", "deft: links (default 2 where --mu is given)"},
         {"--mu", CLI_REAL, &a.mu, "X", "deft: time on the slow link over time on the fast one"},
         {"--select", CLI_TEXT, &a.select, "NAME", "deft: release (default) or paper"},
+        {"--target-frequency", CLI_REAL, &a.frequency, "PHI",
+         "deft: at least this many updates per iteration"},
+        {"--capacity", CLI_REAL, &a.capacity, "X", "deft: knapsacks this much larger (default 1)"},
+        {"--no-barrier", CLI_FLAG, &a.no_barrier, "",
+         "deft: sends may straddle forward and backward"},
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
          "the link, such as 100mbit,20ms, for rows without comm_s"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the iterations (all: of the baselines)"},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the iterations (deft alone: its steady period)"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));

@@ -52,6 +52,16 @@ base="--graph g.json --network net.json"
     says 2 'one of --model NAME and --graph FILE is needed' --model gpt2 $base
     says 2 '--network FILE is needed' --graph g.json
     says 2 '--microbatches N must be from 1' $base --microbatches 0
+    # the same plan with shorter messages; the dense figures stay
+    has '"compressed": {"latency_s": ' $base --compress 100
+    "$plan" fence $base >out 2>err && "$plan" fence $base --compress 1 --factor 1 >again 2>err
+    sed 's/"compressed": {[^}]*}, //; s/"solve_ms": .*//' again >plain
+    sed 's/"solve_ms": .*//' out | cmp -s - plain && ok || bad "--compress 1 changed the plan"
+    [ "$(sed 's/.*"latency_s": \([0-9.]*\), "pipeline_s": .*"compressed".*/\1/' again)" = \
+      "$(sed 's/.*"compressed": {"latency_s": \([0-9.]*\).*/\1/' again)" ] && ok || bad "--compress 1 is not dense: $(cat again)"
+    says 2 '--compress must be at least 1' $base --compress 0.5
+    says 2 '--factor and --uniform belong to --compress R' $base --uniform
+    says 2 'factor -1 of Eq. 7 must be finite and above 0' $base --compress 10 --factor -1
     says 2 "solver 'fast' is unknown; use fence, equal_ops or equal_flops" $base --solver fast
     says 2 'unknown option --microbatch' $base --microbatch 3
     says 2 "there is no model 'gpt9'" --model gpt9 --network net.json
