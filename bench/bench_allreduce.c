@@ -144,7 +144,7 @@ int main(int argc, char **argv)
 {
     const char *transport = "tcp", *addr = NULL, *net = NULL;
     long ranks = 4, rank = -1;
-    int deterministic = 0, insecure = 0, code;
+    int deterministic = 0, insecure = 0, quick = 0, code;
     bench b = {16777216, 20, 0};
     const cli_option table[] = {
         {"--transport", CLI_TEXT, &transport, "NAME", "tcp (processes) or threads [tcp]"},
@@ -159,6 +159,7 @@ int main(int argc, char **argv)
         {"--addr", CLI_TEXT, &addr, "HOST:PORT", "where rank 0 listens; with --rank"},
         {"--insecure", CLI_FLAG, &insecure, "",
          "allow addresses beyond this machine, without encryption"},
+        {"--quick", CLI_FLAG, &quick, "", "five iterations"},
     };
     ddp_config cfg;
     ddp_error err;
@@ -166,6 +167,7 @@ int main(int argc, char **argv)
     code = cli_parse(argc, argv, "Times ddp_all_reduce and prints one JSON object.", table,
                      (int)(sizeof table / sizeof table[0]));
     if (code >= 0) return code;
+    if (quick) b.iters = 5;
     if (strcmp(transport, "tcp") && strcmp(transport, "threads"))
         return bench_usage("--transport must be tcp or threads");
     if (b.bytes < 4 || b.bytes % 4 || b.iters < 1)

@@ -1,10 +1,11 @@
 /* The placement solvers on the networks of the DT-FM paper, on the same with noise on every link,
  * and on 1,000 devices.
  *
- *   cc -O2 -I. bench/bench_place.c -o bench_place -lm -lpthread && ./bench_place
+ *   cc -O2 -I. -Iexamples bench/bench_place.c -o bench_place -lm -lpthread && ./bench_place
  * reads $DDP_DATA/networks/case1.json .. case5.json (default: data), skipped where absent. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "cli.h"
 
 static ddp_placement run(const ddp_network *n, ddp_place_solver solver, uint64_t seed,
                          double seconds, long candidates)
@@ -37,8 +38,9 @@ static double settled(const ddp_placement *p)
 static const ddp_place_solver others[] = {DDP_PLACE_GENETIC_CODE, DDP_PLACE_GENETIC, DDP_PLACE_KL,
                                           DDP_PLACE_RANDOM};
 
-/* One line: others after 5,000 candidates, then ours after a second, then exact within 4 s. */
-static void line(const char *name, const ddp_network *n, int all, double known)
+/* One line: others after 5,000 candidates, then ours after a second, then exact within 4 s (quick:
+ * half of one). */
+static void line(const char *name, const ddp_network *n, int all, double known, int quick)
 {
     ddp_placement p;
 
@@ -55,7 +57,7 @@ static void line(const char *name, const ddp_network *n, int all, double known)
     p = run(n, DDP_PLACE_ANNEAL, 0, 1, 0);
     printf(" %9.5f %8.4f", p.cost_s, settled(&p));
     ddp_placement_free(&p);
-    p = run(n, DDP_PLACE_EXACT, 0, 4, 0);
+    p = run(n, DDP_PLACE_EXACT, 0, quick ? 0.5 : 4, 0);
     if (p.proven)
         printf("  proven %5.2f s", p.solve_s);
     else
@@ -65,7 +67,7 @@ static void line(const char *name, const ddp_network *n, int all, double known)
 }
 
 /* The same network with noise: every solver at 5,000 candidates, then all at equal time. */
-static void noisy(const char *path, int number, uint64_t seed)
+static void noisy(const char *path, int number, uint64_t seed, int quick)
 {
     static const double at[] = {0.05, 0.2, 1};
     ddp_network n;
@@ -79,7 +81,7 @@ static void noisy(const char *path, int number, uint64_t seed)
         code += p.cost_s / 3;
         ddp_placement_free(&p);
     }
-    for (size_t t = 0; t < sizeof at / sizeof at[0]; t++) {
+    for (size_t t = 0; t < (quick ? 2 : sizeof at / sizeof at[0]); t++) {
         double ours = 0;
         printf("case %d, noise %d %5.2f s ", number, (int)seed, at[t]);
         for (size_t k = 0; k < sizeof others / sizeof others[0]; k++) {
@@ -123,14 +125,22 @@ static void thousand(void)
     ddp_network_free(&n);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const double known[2][5] = {{3.43980, 31.63416, 16.08684, 34.80204, 49.21838},
                                        {0.41179, 4.43256, 10.86726, 37.08408, 51.50042}};
     const char *data = getenv("DDP_DATA"), *variant[2] = {"as_in_code", NULL};
     char path[512], name[32];
+    int quick = 0, skipped = 0, code;
+    const cli_option table[] = {
+        {"--quick", CLI_FLAG, &quick, "", "shorter searches, and no 1,000 devices"},
+    };
     ddp_network n;
 
+    code = cli_parse(argc, argv, "Every solver of ddp_place on the networks of the DT-FM paper, on "
+                     "the same with\nnoise, and on 1,000 devices. DDP_DATA: where networks/ lies.",
+                     table, 1);
+    if (code >= 0) return code;
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     printf("seconds of communication per iteration; solvers at 5,000 candidates, anneal at 1 s\n"
            "%-14s %9s %9s %9s %9s %9s %8s %15s %10s\n",
@@ -142,9 +152,10 @@ int main(void)
             snprintf(name, sizeof name, "case %d %s", c, v ? "paper" : "code");
             if (ddp_network_read(path, variant[v], &n, NULL) != DDP_OK) {
                 printf("%-14s skipped: no %s\n", name, path);
+                skipped++;
                 continue;
             }
-            line(name, &n, !v, known[v][c - 1]);
+            line(name, &n, !v, known[v][c - 1], quick);
             ddp_network_free(&n);
         }
     printf("\nnoise on every link (lognormal, 0.25 on rates, 0.1 on delays), all at equal time\n"
@@ -152,8 +163,10 @@ int main(void)
            "", "gen.-code", "genetic", "kl", "random", "anneal");
     for (int c = 4; c <= 5; c++) {
         snprintf(path, sizeof path, "%s/networks/case%d.json", data ? data : "data", c);
-        noisy(path, c, 1);
+        noisy(path, c, 1, quick);
     }
+    if (skipped) printf("%d of 10 networks skipped: set DDP_DATA to where networks/ lies\n", skipped);
+    if (quick) return 0;
     printf("\n1,000 devices, 25 pipelines of 40 stages\n");
     thousand();
     return 0;

@@ -1,9 +1,10 @@
 /* Solve times of the partial planner on random profiles whose communication is as long as the
  * period's backward.
  *
- *   cc -O2 -I. bench/bench_plan.c -o bench_plan -lm -lpthread && ./bench_plan */
+ *   cc -O2 -I. -Iexamples bench/bench_plan.c -o bench_plan -lm -lpthread && ./bench_plan */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "cli.h"
 
 /* The fastest of several runs, in milliseconds; how many were averaged in each grows as they
  * shrink. */
@@ -28,7 +29,7 @@ static double measure(const ddp_profile *p, const ddp_plan_options *o, double *e
     return best * 1e3;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const int layers[] = {30, 125, 300, 1000, 4000};
     static const struct {
@@ -42,9 +43,14 @@ int main(void)
                 {"dfs timeline", DDP_SOLVER_DFS, DDP_COST_TIMELINE, 4000},
                 {"scatter window", DDP_SOLVER_SCATTER, DDP_COST_WINDOW, 1000}};
 
+    int quick = 0, code;
+    const cli_option table[] = {{"--quick", CLI_FLAG, &quick, "", "at most 300 layers"}};
+
+    code = cli_parse(argc, argv, "Solve times of the partial planner on random profiles.", table, 1);
+    if (code >= 0) return code;
     printf("%-28s %8s %4s %12s %14s\n", "solver", "layers", "H", "ms", "exposed/(H T)");
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
-        for (size_t i = 0; i < sizeof layers / sizeof layers[0] && layers[i] <= rows[k].most; i++) {
+        for (size_t i = 0; i < sizeof layers / sizeof layers[0] && layers[i] <= (quick ? 300 : rows[k].most); i++) {
             ddp_rng r = ddp_rng_seed(1, (uint64_t)layers[i]);
             ddp_plan_options o;
             ddp_profile p;

@@ -147,10 +147,9 @@ int main(int argc, char **argv)
 {
     long n = 25000000, rounds = 7, k = 0;
     const char *path = NULL, *indexes = NULL;
-    int code;
-    cli_option table[5];
+    int code, quick = 0;
+    cli_option table[6];
 
-    (void)cli_catch_interrupt; /* Ctrl-C just ends it: there is nothing to finish */
     memset(table, 0, sizeof table);
     table[0].name = "--n", table[0].kind = CLI_COUNT, table[0].out = &n, table[0].value = "N";
     table[0].help = "floats of the table (default 25000000)";
@@ -165,8 +164,11 @@ int main(int argc, char **argv)
     table[4].name = "--indexes", table[4].kind = CLI_TEXT, table[4].out = &indexes;
     table[4].value = "FILE";
     table[4].help = "with --file: write the kept indexes there, 64 bits each";
-    code = cli_parse(argc, argv, "Time of exact Top-K against one read of the array.", table, 5);
+    table[5].name = "--quick", table[5].kind = CLI_FLAG, table[5].out = &quick;
+    table[5].value = "", table[5].help = "two rounds";
+    code = cli_parse(argc, argv, "Time of exact Top-K against one read of the array.", table, 6);
     if (code >= 0) return code;
+    if (quick) rounds = 2;
     if (n < 1 || rounds < 1) {
         fprintf(stderr, "bench_topk: --n and --rounds must be at least 1\n");
         return 2;

@@ -42,7 +42,6 @@ int main(int argc, char **argv)
     char name[40];
     int i;
 
-    (void)cli_catch_interrupt; /* Ctrl-C just ends the planner: it leaves nothing half written */
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
         printf("usage: plan SUBCOMMAND [options]\n");
         for (i = 0; i < SUBCOMMANDS; i++)

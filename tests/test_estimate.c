@@ -94,7 +94,8 @@ static void the_slow_link_is_shortened_and_the_fast_one_left_alone(void **state)
     near(c.dense.pipeline_s, 12.04 + 4 * 5);
     w = compress(&c, 100, 0, 0);
     near(w.receive_s[1], sent);
-    assert_true(w.receive_s[2] == c.dense.receive_s[2]); /* r = 3: 12 bytes for 3 floats, so dense */
+    assert_true(w.receive_s[2] ==
+                c.dense.receive_s[2]); /* r = 3: 12 bytes for 3 floats, so dense */
     near(w.latency_s, 6 + sent + 1.04);
     near(w.pipeline_s, 6 + sent + 1.04 + 4 * 2); /* computing is the longest now */
     near(w.throughput, 40 / w.pipeline_s);
@@ -118,7 +119,8 @@ static void messages_of_a_receiver_share_its_ratio(void **state)
         const ddp_workload_message *m = &w.message[i];
         const double r = m->to == 1 ? 300 : m->to == 0 ? 300 * 4 / 4.04 : 300 * 0.04 / 4.04;
         const double n = c.dense.message[i].bytes / 4;
-        if (r > 3) near(m->seconds, 1 + (c.dense.message[i].seconds - 1) * 3 * ceil(n / r) / n), seen++;
+        if (r > 3)
+            near(m->seconds, 1 + (c.dense.message[i].seconds - 1) * 3 * ceil(n / r) / n), seen++;
         else assert_true(m->seconds == c.dense.message[i].seconds);
     }
     assert_int_equal(seen, 3);

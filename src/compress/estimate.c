@@ -75,11 +75,13 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
     v.compute_s = (double *)ddp__estimate_copy(w->compute_s, bytes);
     v.receive_s = (double *)ddp__estimate_copy(w->receive_s, bytes);
     v.memory_bytes = (double *)ddp__estimate_copy(w->memory_bytes, bytes);
-    v.message = (ddp_workload_message *)ddp__estimate_copy(w->message, messages * sizeof *v.message);
+    v.message =
+        (ddp_workload_message *)ddp__estimate_copy(w->message, messages * sizeof *v.message);
     sent = (ddp_link_compression *)ddp__calloc(messages, sizeof *sent);
     link_s = (double *)ddp__calloc(messages, sizeof *link_s);
     count = (size_t *)ddp__calloc(messages, sizeof *count);
-    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || !sent || !link_s || !count) {
+    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || !sent || !link_s ||
+        !count) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for %d messages", w->messages);
     } else {
         ddp__estimate_links(&v, net, link_s, count);
