@@ -63,10 +63,11 @@ static float ddp__quantise_scale(const float *x, float levels)
     most = (most & (most > other)) | (other & ~(most > other));
     for (i = 0; i < 4; i++)
         if (most[i] > largest) largest = most[i];
-    scale = (float)((double)ddp__codec_float((uint32_t)largest) / (double)levels);
+    /* the float above or below the quotient, or the quotient */
+    scale = (float)((double)ddp__codec_float((uint32_t)largest) * (1 / (double)levels));
     bits = ddp__codec_bits(scale);
-    if ((double)scale * (double)levels < (double)ddp__codec_float((uint32_t)largest)) bits++;
-    if ((double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX) bits--;
+    bits += (double)scale * (double)levels < (double)ddp__codec_float((uint32_t)largest);
+    bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
     return ddp__codec_float(bits);
 }
 
@@ -81,7 +82,18 @@ static void ddp__quantise_block(const float *x, float scale, signed char *level)
 
         whole[i] = x[i] < 0 ? -q : q;
     }
+#ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 16) {
+        __m128i part[4];
+
+        memcpy(part, whole + i, sizeof part);
+        part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]),
+                                  _mm_packs_epi32(part[2], part[3]));
+        memcpy(level + i, part, sizeof part[0]);
+    }
+#else
     for (i = 0; i < DDP__QUANTISE_BLOCK; i++) level[i] = (signed char)whole[i];
+#endif
 }
 
 /* Levels as half bytes, level + 8, the even ones low: eight at a time. */
@@ -153,9 +165,8 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
         }
         scale = ddp__quantise_scale(from, levels);
         ddp__codec_put32(scales, ddp__codec_bits(scale));
-        ddp__quantise_block(from, scale, level);
-        if (packing == DDP_PACK_INT8) memcpy(to, level, sizeof level);
-        else ddp__quantise_halve(level, to);
+        ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
+        if (packing == DDP_PACK_INT4) ddp__quantise_halve(level, to);
         if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
         p += ddp__quantise_size(packing, len);
     }
