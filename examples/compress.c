@@ -88,7 +88,6 @@ static int train(job *j, int way)
 int main(void)
 {
     static job j;
-    int failed;
 
     j.scratch_bytes = ddp_topk_scratch(N, K);
     j.room = ddp_pack_bound(DDP_PACK_DENSE, N, N); /* delta of K elements is shorter */
@@ -96,8 +95,5 @@ int main(void)
     j.message = (char *)malloc(j.room);
     if (!j.scratch || !j.message) return 1;
     printf("%-26s %14s %10s\n", "gradients", "weights off by", "bytes");
-    failed = train(&j, DENSE) || train(&j, FEEDBACK) || train(&j, FORGET);
-    free(j.scratch);
-    free(j.message);
-    return failed;
+    return train(&j, DENSE) || train(&j, FEEDBACK) || train(&j, FORGET);
 }
