@@ -2140,6 +2140,7 @@ extern "C" {
  *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable at once
  *   index    [k] receives their positions, ascending
  *   value    [k] receives x[index[i]], bit for bit; NULL if not wanted
+ * None of the four overlaps another.
  *
  * The set is that of a full sort by magnitude, descending, then by index, ascending: of equal
  * magnitudes the lowest indexes are kept, 0.0 and -0.0 are equal, infinities are largest. A NaN
@@ -2165,7 +2166,7 @@ DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
  *
  *   seed     the same seed (of the step and layer, say) gives the same positions on every platform
  *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
- *   index, value  as in ddp_topk
+ *   index, value  as in ddp_topk, overlaps neither
  *
  * Values are not scaled by n/k: with error feedback they must not be, without it the receiver may.
  * Floyd's algorithm on a bitmap: O(k + n / 64). A NaN at a drawn position is an error that names
@@ -2202,7 +2203,7 @@ DDP_API size_t ddp_randomk_scratch(size_t n);
  *   dense  n float32 values
  *   int8, int4  see compress/quantise.h */
 typedef enum ddp_packing {
-    DDP_PACK_DEFAULT, /* delta */
+    DDP_PACK_DEFAULT, /* delta, everywhere */
     DDP_PACK_I64,
     DDP_PACK_I32,
     DDP_PACK_DELTA,
@@ -2229,9 +2230,9 @@ extern "C" {
 DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 
 /* ddp_pack_sparse - k elements as a message of packing i64, i32 or delta.
- *   index  [k] strictly ascending, below n, as ddp_topk gives them
+ *   index  [k] strictly ascending, below n, as ddp_topk gives them; n at most SIZE_MAX / 32
  *   value  [k] infinities are allowed, NaN is an error
- *   out    capacity bytes; no more than *bytes of them are written
+ *   out    capacity bytes, which overlap no input; no more than *bytes of them are written
  * ddp_pack_dense - all of x[0..n-1]; NaN is an error that names its index.
  * Both: no allocation, safe from any thread, *bytes and out untouched on error.
  * Errors: DDP_ARG, DDP_NUMERIC. */
@@ -2252,15 +2253,19 @@ DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed
  *   message  bytes bytes from anywhere: all of it is validated before x is touched. Refused are
  *            another n than the receiver's, indexes that are out of range or not strictly
  *            ascending, too few or too many bytes, NaN, scales that are not finite
+ *   x        [n] does not overlap the message. ddp_unpack_add refuses infinities, and sums that
+ *            would make a finite element of x infinite: inf - inf of two ranks would be NaN.
+ *            An element that was infinite or NaN stays so. ddp_unpack_store stores infinities
  * Both round each product and sum once (no fused multiply-add), so that all replicas agree.
- * No allocation, safe from any thread. Errors: DDP_ARG, DDP_FORMAT. */
+ * No allocation, safe from any thread. Errors: DDP_ARG, DDP_FORMAT; DDP_NUMERIC names index and
+ * values. On error x is untouched. */
 DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n,
                                     ddp_error *err);
 DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n,
                                   ddp_error *err);
 
 /* Names as the programs spell them; DEFAULT gives the default's name, a bad value "unknown".
- * The inverse fails with DDP_ARG and a sentence that lists the names. */
+ * The inverse fails with DDP_ARG and a sentence that lists the names, or if out is NULL. */
 DDP_API const char *ddp_packing_name(ddp_packing packing);
 DDP_API ddp_status  ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err);
 
@@ -2314,7 +2319,7 @@ DDP_API ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_
 typedef struct ddp_adatopk_options {
     double      ratio;   /* r >= 1: what the user asks for */
     double      factor;  /* the 3 of Eq. 7; 0 = 3 */
-    ddp_packing packing; /* i64, i32 or delta; DEFAULT = i64, which the factor 3 belongs to */
+    ddp_packing packing; /* i64, i32 or delta; DEFAULT = delta, as everywhere */
     int         uniform; /* 1 = every link keeps n / r, whatever its time; factor is not used */
 } ddp_adatopk_options;
 
@@ -2338,16 +2343,19 @@ extern "C" {
  *   out    [links]  untouched on error
  *
  * r_i = max(1, factor r R_i / max R) (Eq. 7), all 1 if every R is 0; k_i = ceil(count / r_i).
- * With factor 3 and i64 the slowest link's message is 1/r of dense (the factor pays for an index
- * of 8 bytes beside a value of 4), and every compressed link takes max R / r: link times become
- * equal. With i32 the factor for that is 2, with delta about 1.3.
+ * With factor 3 and i64, the paper's, the slowest link's message is 1/r of dense (the factor pays
+ * for an index of 8 bytes beside a value of 4), and every compressed link takes max R / r: link
+ * times become equal. The packing changes bytes and link_s, never which elements are kept: with
+ * delta, the default, they are the paper's at half its bytes. To send 1/r of dense with it, give
+ * the factor 1.5, with i32 2.
  * Decisions where the paper is silent or wrong: between r_i = 1 and factor the printed formula
  * sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links
  * that are not compressed and divides computing time by r: link_s does neither, for use in Eq. 3.
  * The uniform rule with r = 100 and i64 is 33.3 times smaller, as the caption of Figure 10 says.
  *
  * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8.
- * O(links), no allocation, safe from any thread. Errors: DDP_ARG, DDP_NUMERIC. */
+ * O(links), no allocation, safe from any thread. Errors: DDP_ARG (also if factor times ratio
+ * overflows), DDP_NUMERIC. */
 DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
                                const ddp_adatopk_options *o, ddp_link_compression *out,
                                ddp_error *err);
@@ -2373,18 +2381,26 @@ extern "C" {
 
 /* The residual is an array of the gradient's size that starts as zeros and belongs to the
  * training state: a checkpoint without it loses gradient. Each step:
- *     ddp_feedback_add(residual, gradient, n)             residual += gradient
+ *     ddp_feedback_add(residual, gradient, n, err)        residual += gradient
  *     ddp_topk(residual, ...) and ddp_pack_sparse(...)    or any other message
  *     ddp_feedback_keep(residual, n, index, k, err)       0 where an element was sent, or
  *     ddp_feedback_subtract(message, ...)                 residual -= what the message delivers
  * With ddp_feedback_keep every element is, bit for bit, either in the message or in the residual.
- * With ddp_feedback_subtract, for quantised messages, the residual is the rounded difference.
- * A NaN in the gradient stays in the residual after the selection has refused it: training has
- * diverged, and both go back to a checkpoint.
+ * With ddp_feedback_subtract of the message made of it, quantised ones too, delivered + residual
+ * is what there was, but for the sign of a zero. Nothing is rounded away: |x - q s| <= s / 2, so
+ * where q is not 0, q s is between x / 2 and 2 x, and the difference of two such floats is a float
+ * (Sterbenz).
  *
- * No allocation; safe from any thread. On error the residual is untouched.
- * Errors: DDP_ARG (an index out of range), DDP_FORMAT (as ddp_unpack_add). */
-DDP_API void       ddp_feedback_add(float *residual, const float *gradient, size_t n);
+ * Nothing finite ever becomes infinite or NaN: a gradient or message that is not finite, and a sum
+ * that would not be, are refused with the index and the values. A step may thus be left out (as
+ * loss scaling does) without harm to the residual. ddp_feedback_add reads the gradient twice for
+ * that.
+ *
+ * Arrays and message do not overlap. No allocation; safe from any thread. On error the residual is
+ * untouched. Errors: DDP_ARG (NULL, an index out of range), DDP_NUMERIC, DDP_FORMAT (as
+ * ddp_unpack_add). */
+DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n,
+                                    ddp_error *err);
 DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                      ddp_error *err);
 DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual,
@@ -24035,6 +24051,8 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
 
 #define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
 #define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */
+#define DDP__HUGE      UINT32_C(0x73000000) /* 2^103: less, added to a finite x, stays finite */
+#define DDP__PACK_MOST (SIZE_MAX / 32)      /* elements of an array: no size can overflow */
 
 static inline uint32_t ddp__codec_bits(float x)
 {
@@ -24078,6 +24096,14 @@ static inline uint64_t ddp__codec_get64(const unsigned char *p)
 
 typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTRACT } ddp__unpack;
 
+/* n values of a message. */
+static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -24086,6 +24112,8 @@ extern "C" {
 DDP_LIB ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index,
                                    float *value, ddp_error *err);
 
+/* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
+DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 /* Position of the first NaN of x[0..n-1]; n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
 /* DDP_NUMERIC: x[at] is NaN. */
@@ -24100,6 +24128,11 @@ DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, 
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 
+/* DDP_NUMERIC if v is not finite, or if a finite x[at] would not stay so. Has nothing to say of a
+ * |v| below DDP__HUGE, which is half the last place of the largest float. */
+DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v,
+                                  ddp_error *err);
+
 /* Validates the whole message, then applies it to x[0..n-1]. */
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
                                     size_t n, ddp_error *err);
@@ -24107,7 +24140,7 @@ DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpa
 /* The same for a quantised payload of n elements whose header has been read. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
-                                        size_t n, ddp_error *err);
+                                        ddp__unpack how, const float *x, size_t n, ddp_error *err);
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
 
@@ -24184,6 +24217,32 @@ ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
     return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] is NaN, which has no magnitude; training "
                      "has diverged, or the array is not initialised", at);
 }
+
+/* ---- numbers that are not wanted ---- */
+
+size_t ddp__first_from(const float *x, size_t n, uint32_t least)
+{
+    const int32_t m = (int32_t)DDP__MAGNITUDE, f = (int32_t)least - 1;
+    const ddp__topk_lanes magnitude = {m, m, m, m}, below = {f, f, f, f};
+    ddp__topk_lanes a, b, c, d;
+    uint64_t half[2];
+    size_t at;
+
+    for (at = 0; n - at >= DDP__TOPK_BLOCK; at += DDP__TOPK_BLOCK) {
+        memcpy(&a, x + at, sizeof a);
+        memcpy(&b, x + at + 4, sizeof b);
+        memcpy(&c, x + at + 8, sizeof c);
+        memcpy(&d, x + at + 12, sizeof d);
+        a = ((a & magnitude) > below) | ((b & magnitude) > below);
+        a |= ((c & magnitude) > below) | ((d & magnitude) > below);
+        memcpy(half, &a, sizeof half);
+        if (half[0] | half[1]) break;
+    }
+    while (at < n && (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) < least) at++;
+    return at;
+}
+
+size_t ddp__first_nan(const float *x, size_t n) { return ddp__first_from(x, n, DDP__INFINITE + 1); }
 
 /* ---- the k-th of a list ---- */
 
@@ -24391,15 +24450,6 @@ ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t sc
 
 /* ---- the reference ---- */
 
-size_t ddp__first_nan(const float *x, size_t n)
-{
-    size_t i;
-
-    for (i = 0; i < n; i++)
-        if ((ddp__codec_bits(x[i]) & DDP__MAGNITUDE) > DDP__INFINITE) break;
-    return i;
-}
-
 ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index, float *value,
                            ddp_error *err)
 {
@@ -24500,6 +24550,7 @@ ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 {
     int i;
 
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_packing_named: out is NULL");
     for (i = 1; name && i <= (int)DDP_PACK_INT4; i++)
         if (!strcmp(name, ddp__packing_names[i])) {
             *out = (ddp_packing)i;
@@ -24528,7 +24579,7 @@ size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k)
     size_t payload;
 
     if (packing == DDP_PACK_DEFAULT) packing = DDP_PACK_DELTA;
-    if (n < 1 || n > SIZE_MAX / 32) return 0;
+    if (n < 1 || n > DDP__PACK_MOST) return 0;
     switch (packing) {
     case DDP_PACK_I64: payload = 12 * k; break;
     case DDP_PACK_I32: payload = 8 * k; break;
@@ -24613,13 +24664,14 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
 
     if (packing == DDP_PACK_DEFAULT) packing = DDP_PACK_DELTA;
     if (packing != DDP_PACK_I64 && packing != DDP_PACK_I32 && packing != DDP_PACK_DELTA)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: packing %s keeps no indexes; use i64, i32 "
-                         "or delta", ddp_packing_name(packing));
+        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: packing %d (%s) keeps no indexes; use "
+                         "i64, i32 or delta", (int)packing, ddp_packing_name(packing));
     if (!index || !value || !bytes)
         return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: index, value or bytes is NULL");
     if (!ddp_pack_bound(packing, n, k))
         return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: %s cannot hold k = %zu of n = %zu "
-                         "elements", ddp_packing_name(packing), k, n);
+                         "elements; k must be in 1..n, and n at most %zu, for i32 2^32",
+                         ddp_packing_name(packing), k, n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_measure(packing, n, k, index, value, &need, err));
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
 
@@ -24646,7 +24698,8 @@ ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, 
     size_t need = ddp_pack_bound(DDP_PACK_DENSE, n, n), nan;
 
     if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: x or bytes is NULL");
-    if (!need) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; at least 1 is needed", n);
+    if (!need) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; 1 to %zu elements make a message",
+                         n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     nan = ddp__first_nan(x, n);
     if (nan < n) return ddp__found_nan(nan, err);
@@ -24657,6 +24710,8 @@ ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, 
 }
 
 /* ---- receiving ---- */
+
+enum { DDP__UNPACK_PART = 1024 }; /* dense values looked at together; they stay in L1 */
 
 ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err)
 {
@@ -24676,7 +24731,7 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
     n = ddp__codec_get64(p + 8);
     k = ddp__codec_get64(p + 16);
     packing = (ddp_packing)p[5];
-    if (n > SIZE_MAX / 32 || k < 1 || k > n || (packing > DDP_PACK_DELTA && k != n))
+    if (n > DDP__PACK_MOST || k < 1 || k > n || (packing > DDP_PACK_DELTA && k != n))
         return ddp__fail(err, DDP_FORMAT, "the message says k = %" PRIu64 " of n = %" PRIu64
                          " elements", k, n);
     bound = ddp_pack_bound(packing, (size_t)n, (size_t)k);
@@ -24742,23 +24797,46 @@ static uint64_t ddp__unpack_index(ddp__unpack_walk *w)
     return at;
 }
 
+ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err)
+{
+    float sum = how == DDP__UNPACK_SUBTRACT ? x[at] - v : x[at] + v;
+
+    if ((ddp__codec_bits(v) & DDP__MAGNITUDE) < DDP__INFINITE &&
+        ((ddp__codec_bits(sum) & DDP__MAGNITUDE) < DDP__INFINITE ||
+         (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE))
+        return DDP_OK;
+    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
+                     "gradient has diverged: leave this step out", at, (double)x[at],
+                     how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
+}
+
 static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p, size_t bytes,
-                                    ddp_error *err)
+                                    ddp__unpack how, const float *x, ddp_error *err)
 {
     ddp__unpack_walk w = ddp__unpack_begin(m, p, bytes);
     uint64_t next = 0, i, at;
 
     for (i = 0; i < m->k; i++) {
+        float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
+        uint32_t magnitude = ddp__codec_bits(v) & DDP__MAGNITUDE;
+
         at = ddp__unpack_index(&w);
+        if (at == UINT64_MAX && m->packing == DDP_PACK_DELTA)
+            return ddp__fail(err, DDP_FORMAT, "gap %" PRIu64 " of the message, behind index %" PRIu64
+                             ", has no end or more bytes than it needs", i, i ? next - 1 : 0);
         if (at < next || at >= m->n)
-            return ddp__fail(err, DDP_FORMAT, "index %" PRIu64 " of the message is damaged, not "
-                             "below n = %" PRIu64 " or not above the one before it", i, m->n);
-        if ((ddp__codec_get32(w.value + 4 * i) & DDP__MAGNITUDE) > DDP__INFINITE)
-            return ddp__fail(err, DDP_FORMAT, "value %" PRIu64 " of the message is NaN", i);
+            return ddp__fail(err, DDP_FORMAT, "index %" PRIu64 " of the message is %" PRIu64 ", not "
+                             "below n = %" PRIu64 " or not above the one before it", i, at, m->n);
+        if (magnitude > DDP__INFINITE)
+            return ddp__fail(err, DDP_FORMAT, "value %" PRIu64 " of the message, of element %" PRIu64
+                             ", is NaN", i, at);
+        if (magnitude >= DDP__HUGE && how != DDP__UNPACK_STORE)
+            DDP__TRY(ddp__sum_check(how, x, at, v, err));
         next = at + 1;
     }
     if (m->packing == DDP_PACK_DELTA && w.index != w.end)
-        return ddp__fail(err, DDP_FORMAT, "the message goes on after its last index");
+        return ddp__fail(err, DDP_FORMAT, "the message has %zu bytes after its last index",
+                         (size_t)(w.end - w.index));
     return DDP_OK;
 }
 
@@ -24782,18 +24860,27 @@ static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_
 static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n,
                                     ddp_error *err)
 {
-    size_t i;
+    const size_t part = DDP__UNPACK_PART;
+    float v[DDP__UNPACK_PART];
+    size_t at, len, i;
 
-    for (i = 0; i < n; i++)
-        if ((ddp__codec_get32(p + 4 * i) & DDP__MAGNITUDE) > DDP__INFINITE)
-            return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", i);
-    for (i = 0; i < n; i++) {
-        float v = ddp__codec_float(ddp__codec_get32(p + 4 * i));
-
-        if (how == DDP__UNPACK_STORE) x[i] = v;
-        else if (how == DDP__UNPACK_ADD) x[i] += v;
-        else x[i] -= v;
+    for (at = 0; at < n; at += len) {
+        len = n - at < part ? n - at : part;
+        ddp__codec_floats(p + 4 * at, v, len);
+        i = ddp__first_nan(v, len);
+        if (i < len)
+            return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", at + i);
+        if (how == DDP__UNPACK_STORE) continue;
+        for (i = 0; (i += ddp__first_from(v + i, len - i, DDP__HUGE)) < len; i++)
+            DDP__TRY(ddp__sum_check(how, x, at + i, v[i], err));
     }
+    if (how == DDP__UNPACK_STORE)
+        ddp__codec_floats(p, x, n);
+    else
+        for (i = 0; i < n; i++) {
+            v[0] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
+            x[i] += how == DDP__UNPACK_ADD ? v[0] : -v[0];
+        }
     return DDP_OK;
 }
 
@@ -24810,11 +24897,11 @@ ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, 
                          "%zu", m.n, n);
     if (m.packing == DDP_PACK_DENSE) return ddp__unpack_dense(p + DDP_PACK_HEAD, how, x, n, err);
     if (m.packing == DDP_PACK_INT8 || m.packing == DDP_PACK_INT4) {
-        DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, n, err));
+        DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, how, x, n, err));
         ddp__quantised_apply(m.packing, p + DDP_PACK_HEAD, how, x, n);
         return DDP_OK;
     }
-    DDP__TRY(ddp__unpack_check(&m, p, bytes, err));
+    DDP__TRY(ddp__unpack_check(&m, p, bytes, how, x, err));
     ddp__unpack_apply(&m, p, bytes, how, x);
     return DDP_OK;
 }
@@ -24832,9 +24919,19 @@ ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n,
 
 /* ==== begin compress/quantise.c ==== [compress] */
 
-/* Products must be rounded before they are added, on every processor: the compiler may not look
- * through this and fuse them. */
-#define DDP__QUANTISE_SETTLE(array) __asm__ volatile("" : : "r"(array) : "memory")
+/* Everything is done by whole blocks, with loops of a fixed count: compilers turn those into vector
+ * code at -O2. A last block that is shorter is padded with zeros. */
+enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
+
+/* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the
+ * quotient of two floats is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x|
+ * the numerator of (2 |x| - (2 h + 1) s) / 2 s is a multiple of the last place of s, which is more
+ * than s / 2^24; just below s / 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double is
+ * off by less than 2^-44. So exact halves go up, what is below them never does, and the level is
+ * that of the exact quotient, fused multiply-add or not. */
+#define DDP__QUANTISE_HALF (0.5 + 1.0 / (1 << 30))
+
+typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
 static float ddp__quantise_levels(ddp_packing packing)
 {
@@ -24846,84 +24943,147 @@ static size_t ddp__quantise_blocks(size_t n)
     return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
 }
 
+/* Bytes of the levels of n elements. */
+static size_t ddp__quantise_size(ddp_packing packing, size_t n)
+{
+    return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
+}
+
 size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
 {
-    size_t scales = 4 * ddp__quantise_blocks(n);
-    size_t levels = packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
+    size_t scales = 4 * ddp__quantise_blocks(n), levels = ddp__quantise_size(packing, n);
 
     return levels > SIZE_MAX - scales ? 0 : scales + levels;
 }
 
-/* The scale of n finite elements. */
-static float ddp__quantise_scale(const float *x, size_t n, float levels)
+/* The scale of a block of finite elements. */
+static float ddp__quantise_scale(const float *x, float levels)
 {
-    uint32_t most = 0, bits;
-    float largest, scale;
-    size_t i;
+    const int32_t m = (int32_t)DDP__MAGNITUDE;
+    const ddp__quantise_lanes magnitude = {m, m, m, m};
+    ddp__quantise_lanes a, b, most = {0, 0, 0, 0}, other = {0, 0, 0, 0};
+    int32_t largest = 0;
+    float scale;
+    uint32_t bits;
+    int i;
 
-    for (i = 0; i < n; i++) {
-        bits = ddp__codec_bits(x[i]) & DDP__MAGNITUDE;
-        if (bits > most) most = bits;
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
+        memcpy(&a, x + i, sizeof a);
+        memcpy(&b, x + i + 4, sizeof b);
+        a &= magnitude;
+        b &= magnitude;
+        most = (a & (a > most)) | (most & ~(a > most));
+        other = (b & (b > other)) | (other & ~(b > other));
     }
-    largest = ddp__codec_float(most);
-    scale = (float)((double)largest / (double)levels);
+    most = (most & (most > other)) | (other & ~(most > other));
+    for (i = 0; i < 4; i++)
+        if (most[i] > largest) largest = most[i];
+    /* the float above or below the quotient, or the quotient */
+    scale = (float)((double)ddp__codec_float((uint32_t)largest) * (1 / (double)levels));
     bits = ddp__codec_bits(scale);
-    if ((double)scale * (double)levels < (double)largest) bits++;
-    if ((double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX) bits--;
+    bits += (double)scale * (double)levels < (double)ddp__codec_float((uint32_t)largest);
+    bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
     return ddp__codec_float(bits);
 }
 
-/* Levels -levels..levels of n elements. In double the quotient is off by less than the distance
- * of any two floats' quotient to a half, so the nearest level is certain. */
-static void ddp__quantise_block(const float *x, size_t n, float scale, int *level)
+/* Levels -levels..levels of a block. */
+static void ddp__quantise_block(const float *x, float scale, signed char *level)
 {
-    size_t i;
+    const double inverse = scale > 0 ? 1 / (double)scale : 0;
+    int whole[DDP__QUANTISE_BLOCK], i;
 
-    for (i = 0; i < n; i++) {
-        double q = scale > 0 ? (double)x[i] / (double)scale : 0;
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) {
+        int q = (int)(fabs((double)x[i]) * inverse + DDP__QUANTISE_HALF);
 
-        level[i] = (int)(q + (q < 0 ? -0.5 : 0.5));
+        whole[i] = x[i] < 0 ? -q : q;
+    }
+#ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 16) {
+        __m128i part[4];
+
+        memcpy(part, whole + i, sizeof part);
+        part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]),
+                                  _mm_packs_epi32(part[2], part[3]));
+        memcpy(level + i, part, sizeof part[0]);
+    }
+#else
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) level[i] = (signed char)whole[i];
+#endif
+}
+
+/* Levels as half bytes, level + 8, the even ones low: eight at a time. */
+static void ddp__quantise_halve(const signed char *level, unsigned char *p)
+{
+    int i;
+
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+        uint64_t w = ddp__codec_get64((const unsigned char *)level + i);
+
+        w = (w ^ UINT64_C(0x8080808080808080)) - UINT64_C(0x7878787878787878);
+        w = (w | w >> 4) & UINT64_C(0x00ff00ff00ff00ff);
+        w = (w | w >> 8) & UINT64_C(0x0000ffff0000ffff);
+        ddp__codec_put32(p, (uint32_t)(w | w >> 16));
+    }
+}
+
+static void ddp__quantise_double(const unsigned char *p, signed char *level)
+{
+    int i;
+
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+        uint64_t w = ddp__codec_get32(p);
+
+        w = (w | w << 16) & UINT64_C(0x0000ffff0000ffff);
+        w = (w | w << 8) & UINT64_C(0x00ff00ff00ff00ff);
+        w = (w | w << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+        w = (w + UINT64_C(0x7878787878787878)) ^ UINT64_C(0x8080808080808080);
+        ddp__codec_put64((unsigned char *)level + i, w);
     }
 }
 
 ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
                               size_t capacity, size_t *bytes, ddp_error *err)
 {
-    const size_t block = DDP_QUANTISE_BLOCK;
     const float levels = ddp__quantise_levels(packing);
-    unsigned char *scales, *p;
-    int level[DDP_QUANTISE_BLOCK + 1];
-    size_t need, at, len, i;
+    signed char level[DDP__QUANTISE_BLOCK];
+    unsigned char *scales, *p, *to, part[DDP__QUANTISE_BLOCK];
+    float last[DDP__QUANTISE_BLOCK];
+    size_t need, at, len;
 
     if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %s does not quantise; use int8 "
-                         "or int4", ddp_packing_name(packing));
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
+                         "int8 or int4", (int)packing, ddp_packing_name(packing));
     if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
     need = ddp_pack_bound(packing, n, n);
     if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; at least 1 is needed", n);
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
+                         "message", n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    for (at = 0; at < n; at++)
-        if ((ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE)
-            return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers "
-                             "can be quantised", at, (double)x[at]);
+    at = ddp__first_from(x, n, DDP__INFINITE);
+    if (at < n)
+        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
+                         "quantised", at, (double)x[at]);
 
     ddp__pack_head((unsigned char *)out, packing, n, n);
     scales = (unsigned char *)out + DDP_PACK_HEAD;
     p = scales + 4 * ddp__quantise_blocks(n);
     for (at = 0; at < n; at += len, scales += 4) {
+        const float *from = x + at;
         float scale;
 
-        len = n - at < block ? n - at : block;
-        scale = ddp__quantise_scale(x + at, len, levels);
+        len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
+        to = p;
+        if (len < DDP_QUANTISE_BLOCK) {
+            memset(last, 0, sizeof last);
+            from = (const float *)memcpy(last, from, len * sizeof *last);
+            to = part;
+        }
+        scale = ddp__quantise_scale(from, levels);
         ddp__codec_put32(scales, ddp__codec_bits(scale));
-        ddp__quantise_block(x + at, len, scale, level);
-        level[len] = 0; /* beside an odd last element */
-        if (packing == DDP_PACK_INT8)
-            for (i = 0; i < len; i++) *p++ = (unsigned char)level[i];
-        else
-            for (i = 0; i < len; i += 2)
-                *p++ = (unsigned char)((level[i] + 8) | (level[i + 1] + 8) << 4);
+        ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
+        if (packing == DDP_PACK_INT4) ddp__quantise_halve(level, to);
+        if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
+        p += ddp__quantise_size(packing, len);
     }
     *bytes = need;
     return DDP_OK;
@@ -24931,71 +25091,110 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
 
 /* ---- receiving ---- */
 
-/* Levels of the elements at .. at + len of a payload, at a multiple of the block. */
-static void ddp__quantised_levels(ddp_packing packing, const unsigned char *p, size_t at,
-                                  size_t len, int *level)
+static int ddp__quantised_level(ddp_packing packing, const unsigned char *p, size_t at)
 {
-    size_t i;
-
-    if (packing == DDP_PACK_INT8)
-        for (i = 0; i < len; i++) level[i] = (int)(p[at + i] ^ 128u) - 128;
-    else
-        for (i = 0; i < len; i++) {
-            unsigned two = p[(at + i) / 2];
-            level[i] = (int)(two >> 4 * (i % 2) & 15) - 8;
-        }
+    if (packing == DDP_PACK_INT8) return (int)(p[at] ^ 128u) - 128;
+    return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload, size_t n,
-                                ddp_error *err)
+/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does:
+ * at least `bytes`. */
+static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
-    const size_t block = DDP_QUANTISE_BLOCK, blocks = ddp__quantise_blocks(n);
-    const float levels = ddp__quantise_levels(packing);
-    const unsigned char *p = payload + 4 * blocks;
-    int level[DDP_QUANTISE_BLOCK];
-    size_t b, i;
+    const int wide = packing == DDP_PACK_INT8;
+    const uint64_t one = wide ? UINT64_C(0x0101010101010101) : UINT64_C(0x1111111111111111);
+    const uint64_t top = one << (wide ? 7 : 3), lowest = wide ? top : 0;
+    unsigned char last[8];
+    size_t at;
 
+    memset(last, 0x88, sizeof last); /* no such level */
+    for (at = 0; at < bytes; at += 8) {
+        const unsigned char *from = p + at;
+        uint64_t w;
+
+        if (bytes - at < 8) from = (const unsigned char *)memcpy(last, from, bytes - at);
+        w = ddp__codec_get64(from) ^ lowest;
+        if ((w - one) & ~w & top) break; /* a field of zeros borrows */
+    }
+    return at;
+}
+
+ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
+                                ddp__unpack how, const float *x, size_t n, ddp_error *err)
+{
+    const size_t blocks = ddp__quantise_blocks(n), size = ddp__quantise_size(packing, n);
+    const float levels = ddp__quantise_levels(packing), huge = ddp__codec_float(DDP__HUGE);
+    const unsigned char *p = payload + 4 * blocks;
+    size_t b, at = ddp__quantised_low(packing, p, size);
+
+    if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    if (at < size) {
+        if (packing == DDP_PACK_INT4) at *= 2;
+        for (; ddp__quantised_level(packing, p, at) >= -(int)levels;) at++;
+        return ddp__fail(err, DDP_FORMAT, "element %zu has the level %d; levels begin at %d", at,
+                         ddp__quantised_level(packing, p, at), -(int)levels);
+    }
     for (b = 0; b < blocks; b++) {
-        size_t len = b + 1 < blocks ? block : n - b * block;
         float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
-        int least = 0;
 
         if (!(scale >= 0) || !(scale * levels <= FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be finite and "
                              ">= 0", b, (double)scale);
-        ddp__quantised_levels(packing, p, b * block, len, level);
-        for (i = 0; i < len; i++)
-            if (level[i] < least) least = level[i];
-        if (least < -(int)levels)
-            return ddp__fail(err, DDP_FORMAT, "block %zu has the level %d; levels begin at %d", b,
-                             least, -(int)levels);
+        if (how == DDP__UNPACK_STORE || scale * levels < huge) continue;
+        for (at = b * DDP_QUANTISE_BLOCK; at < n && at / DDP_QUANTISE_BLOCK == b; at++) {
+            float v = (float)ddp__quantised_level(packing, p, at) * scale;
+
+            DDP__TRY(ddp__sum_check(how, x, at, v, err));
+        }
     }
-    if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
-        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     return DDP_OK;
+}
+
+/* x = level scale, or x + level scale where `add` is set, for a block. */
+static void ddp__quantised_block(const signed char *level, float scale, int add, float *x)
+{
+    const ddp__f4 scales = ddp__f4_all(scale);
+    float whole[DDP__QUANTISE_BLOCK];
+    int i;
+
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) whole[i] = (float)level[i];
+    if (add)
+        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
+            ddp__f4_store(x + i, ddp__f4_load(x + i) +
+                                     ddp__f4_mul(ddp__f4_load(whole + i), scales));
+    else
+        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
+            ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
 void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
                           float *x, size_t n)
 {
-    const unsigned char *p = payload + 4 * ddp__quantise_blocks(n);
-    int level[DDP_QUANTISE_BLOCK];
-    float v[DDP_QUANTISE_BLOCK];
-    size_t at, len, i;
+    const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
+    unsigned char part[DDP__QUANTISE_BLOCK];
+    signed char level[DDP__QUANTISE_BLOCK];
+    float last[DDP__QUANTISE_BLOCK], *to;
+    size_t at, len;
 
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
 
+        if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */
         len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
-        ddp__quantised_levels(packing, p, at, len, level);
-        for (i = 0; i < len; i++) v[i] = (float)level[i] * scale;
-        DDP__QUANTISE_SETTLE(v);
-        if (how == DDP__UNPACK_STORE)
-            memcpy(x + at, v, len * sizeof *v);
-        else if (how == DDP__UNPACK_ADD)
-            for (i = 0; i < len; i++) x[at + i] += v[i];
-        else
-            for (i = 0; i < len; i++) x[at + i] -= v[i];
+        from = p;
+        to = x + at;
+        if (len < DDP_QUANTISE_BLOCK) {
+            memset(part, 0, sizeof part);
+            memset(last, 0, sizeof last);
+            from = (const unsigned char *)memcpy(part, p, ddp__quantise_size(packing, len));
+            to = (float *)memcpy(last, to, len * sizeof *to);
+        }
+        if (packing == DDP_PACK_INT8) memcpy(level, from, sizeof level);
+        else ddp__quantise_double(from, level);
+        ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
+        if (to == last) memcpy(x + at, last, len * sizeof *x);
+        p += ddp__quantise_size(packing, len);
     }
 }
 /* ==== end compress/quantise.c ==== */
@@ -25022,20 +25221,23 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
     if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
                          "(100 = a hundredth is sent)", o->ratio);
-    if (!(o->factor >= 0) || !(o->factor <= DBL_MAX))
+    if (!o->uniform && (!(o->factor >= 0) || !(o->factor <= DBL_MAX)))
         return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; "
                          "0 is the paper's 3", o->factor);
+    if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
+        return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
+                         "the least that can be kept", o->factor, o->ratio, (double)DDP__PACK_MOST);
     if (o->packing != DDP_PACK_DEFAULT && o->packing != DDP_PACK_I64 &&
         o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
-        return ddp__fail(err, DDP_ARG, "packing %s keeps no indexes; use i64, i32 or delta",
-                         ddp_packing_name(o->packing));
+        return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
+                         (int)o->packing, ddp_packing_name(o->packing));
     for (i = 0; i < links; i++) {
         if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
             return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0",
                              i, link_s[i]);
         if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
-            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; at least 1 and no more "
-                             "than memory can hold", i, count[i]);
+            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",
+                             i, count[i], DDP__PACK_MOST);
     }
     return DDP_OK;
 }
@@ -25051,7 +25253,7 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
         return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
     DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
     factor = o->factor > 0 ? o->factor : 3;
-    packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_I64 : o->packing;
+    packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;
     for (i = 0; i < links; i++)
         if (link_s[i] > slowest) slowest = link_s[i];
     for (i = 0; i < links; i++) {
@@ -25079,13 +25281,18 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
 
 /* ==== begin compress/feedback.c ==== [compress] */
 
-void ddp_feedback_add(float *residual, const float *gradient, size_t n)
+ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err)
 {
     float *DDP_RESTRICT r = residual;
     const float *DDP_RESTRICT g = gradient;
     size_t i;
 
+    if (!residual || !gradient)
+        return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
+    for (i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
+        DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
     for (i = 0; i < n; i++) r[i] += g[i];
+    return DDP_OK;
 }
 
 ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,

@@ -1,9 +1,10 @@
-/* Exact Top-K in units of one read of the array: the sum of its floats, in the same run.
+/* Exact Top-K, messages and feedback in units of one read of the array: the sum of its floats, in
+ * the same run.
  *
  *   cc -O2 -I. -Iexamples bench/bench_topk.c -o bench_topk -lm -lpthread && ./bench_topk
  *   ./bench_topk --file x.f32 --k 250000 --indexes kept.u64     (what bench/topk.py calls)
  *
- * One thread; reads and selections alternate, and the best of each counts. A selection writes
+ * One thread; reads and what is measured alternate, and the best of each counts. A selection writes
  * indexes and values. With --file the last line of stdout is one JSON object. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -107,6 +108,130 @@ static int bench_table(size_t n, long rounds)
     return sum > FLT_MAX;
 }
 
+/* ---- messages and feedback ---- */
+
+typedef struct bench_message {
+    float         *x, *y, *value; /* what is packed; what is unpacked into */
+    uint64_t      *index;
+    unsigned char *out, *scratch;
+    size_t         n, k, room, bytes;
+    ddp_error      err;
+} bench_message;
+
+typedef ddp_status (*bench_call)(bench_message *m);
+
+static ddp_status bench_dense(bench_message *m)
+{
+    return ddp_pack_dense(m->x, m->n, m->out, m->room, &m->bytes, &m->err);
+}
+
+static ddp_status bench_int8(bench_message *m)
+{
+    return ddp_pack_quantised(DDP_PACK_INT8, m->x, m->n, m->out, m->room, &m->bytes, &m->err);
+}
+
+static ddp_status bench_int4(bench_message *m)
+{
+    return ddp_pack_quantised(DDP_PACK_INT4, m->x, m->n, m->out, m->room, &m->bytes, &m->err);
+}
+
+static ddp_status bench_random(bench_message *m)
+{
+    return ddp_randomk(m->x, m->n, m->k, 1, m->scratch, ddp_randomk_scratch(m->n), m->index,
+                       m->value, &m->err);
+}
+
+static ddp_status bench_delta(bench_message *m)
+{
+    return ddp_pack_sparse(DDP_PACK_DELTA, m->n, m->k, m->index, m->value, m->out, m->room,
+                           &m->bytes, &m->err);
+}
+
+static ddp_status bench_store(bench_message *m)
+{
+    return ddp_unpack_store(m->out, m->bytes, m->y, m->n, &m->err);
+}
+
+static ddp_status bench_add(bench_message *m)
+{
+    return ddp_unpack_add(m->out, m->bytes, m->y, m->n, &m->err);
+}
+
+static ddp_status bench_feedback(bench_message *m)
+{
+    return ddp_feedback_add(m->y, m->x, m->n, &m->err);
+}
+
+static ddp_status bench_keep(bench_message *m)
+{
+    return ddp_feedback_keep(m->y, m->n, m->index, m->k, &m->err);
+}
+
+/* In order: what is unpacked is what was packed before it. */
+static const struct {
+    const char *name;
+    bench_call  call;
+} bench_calls[] = {{"pack dense", bench_dense},         {"  unpack, store", bench_store},
+                   {"  unpack, add", bench_add},        {"pack int8", bench_int8},
+                   {"  unpack, store", bench_store},    {"  unpack, add", bench_add},
+                   {"pack int4", bench_int4},           {"  unpack, store", bench_store},
+                   {"  unpack, add", bench_add},        {"Random-K, 1 %", bench_random},
+                   {"pack delta, 1 %", bench_delta},    {"  unpack, add", bench_add},
+                   {"feedback add", bench_feedback},    {"feedback keep, 1 %", bench_keep}};
+
+static int bench_messages(size_t n, long rounds)
+{
+    bench_message m;
+    float sum = 0;
+    size_t c;
+
+    memset(&m, 0, sizeof m);
+    m.n = n;
+    m.k = n / 100 ? n / 100 : 1;
+    m.room = ddp_pack_bound(DDP_PACK_DENSE, n, n) + ddp_pack_bound(DDP_PACK_DELTA, n, m.k);
+    m.x = (float *)ddp__alloc(NULL, n * sizeof *m.x);
+    m.y = (float *)ddp__alloc(NULL, n * sizeof *m.y);
+    m.value = (float *)malloc(m.k * sizeof *m.value);
+    m.index = (uint64_t *)malloc(m.k * sizeof *m.index);
+    m.out = (unsigned char *)malloc(m.room);
+    m.scratch = (unsigned char *)malloc(ddp_randomk_scratch(n));
+    if (!m.x || !m.y || !m.value || !m.index || !m.out || !m.scratch) {
+        fprintf(stderr, "bench_topk: no memory for messages of %zu floats\n", n);
+        return 1;
+    }
+    bench_fill(m.x, n, 0);
+    memset(m.y, 0, n * sizeof *m.y);
+    printf("\n%-20s %9s %9s %7s %9s\n", "normal", "read ms", "ms", "reads", "ns/float");
+    for (c = 0; c < sizeof bench_calls / sizeof bench_calls[0]; c++) {
+        double read_s = INFINITY, call_s = INFINITY, t;
+        long round;
+
+        for (round = 0; round < rounds; round++) {
+            t = ddp_now();
+            sum += bench_sum(m.x, n);
+            t = ddp_now() - t;
+            if (t < read_s) read_s = t;
+            t = ddp_now();
+            if (bench_calls[c].call(&m) != DDP_OK) {
+                fprintf(stderr, "bench_topk: %s\n", m.err.msg);
+                return 1;
+            }
+            t = ddp_now() - t;
+            if (t < call_s) call_s = t;
+        }
+        printf("%-20s %9.2f %9.2f %7.2f %9.3f\n", bench_calls[c].name, 1e3 * read_s, 1e3 * call_s,
+               call_s / read_s, 1e9 * call_s / (double)n);
+        fflush(stdout);
+    }
+    ddp__release(NULL, m.x, n * sizeof *m.x);
+    ddp__release(NULL, m.y, n * sizeof *m.y);
+    free(m.value);
+    free(m.index);
+    free(m.out);
+    free(m.scratch);
+    return sum > FLT_MAX;
+}
+
 static int bench_file(const char *path, const char *indexes, size_t k, long rounds)
 {
     FILE *f = fopen(path, "rb"), *out;
@@ -173,5 +298,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_topk: --n and --rounds must be at least 1\n");
         return 2;
     }
-    return path ? bench_file(path, indexes, (size_t)k, rounds) : bench_table((size_t)n, rounds);
+    if (path) return bench_file(path, indexes, (size_t)k, rounds);
+    return bench_table((size_t)n, rounds) || bench_messages((size_t)n, rounds);
 }

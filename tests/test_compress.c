@@ -194,13 +194,14 @@ static void dense_messages_keep_infinities_and_refuse_nan(void **state)
     ddp_error err;
 
     (void)state;
-    x[3] = -INFINITY;
     x[4] = -0.0f;
     assert_int_equal(ddp_pack_dense(x, n, out, bound, &bytes, NULL), DDP_OK);
     assert_true(bytes == bound);
     for (i = 0; i < n; i++) z[i] += x[i];
     assert_int_equal(ddp_unpack_add(out, bytes, y, n, NULL), DDP_OK);
     assert_true(same_bits(y, z, n));
+    x[3] = -INFINITY;
+    assert_int_equal(ddp_pack_dense(x, n, out, bound, &bytes, NULL), DDP_OK);
     assert_int_equal(ddp_unpack_store(out, bytes, y, n, NULL), DDP_OK);
     assert_true(same_bits(y, x, n));
     x[1000] = NAN;
@@ -233,9 +234,9 @@ static void every_element_is_sent_or_kept_back_bit_for_bit(void **state)
     assert_non_null(residual);
     for (step = 0; step < 50; step++) {
         float *g = normals(n, (uint64_t)step);
-        g[step] = step % 2 ? INFINITY : -0.0f;
+        g[step] = step % 2 ? 1e30f : -0.0f;
         memcpy(before, residual, n * sizeof *before);
-        ddp_feedback_add(residual, g, n);
+        assert_int_equal(ddp_feedback_add(residual, g, n, NULL), DDP_OK);
         for (i = 0; i < n; i++) before[i] += g[i];
         assert_true(same_bits(before, residual, n));
         select_k(residual, n, k, index, value);
@@ -277,7 +278,7 @@ static void with_feedback_nothing_is_lost_for_good(void **state)
     memset(total, 0, sizeof total);
     for (i = 0; i < N; i++) gradient[i] = (float)(i + 1) / 64;
     for (step = 0; step < STEPS; step++) {
-        ddp_feedback_add(residual, gradient, N);
+        assert_int_equal(ddp_feedback_add(residual, gradient, N, NULL), DDP_OK);
         select_k(residual, N, K, index, value);
         for (i = 0; i < K; i++) total[index[i]] += value[i];
         assert_int_equal(ddp_feedback_keep(residual, N, index, K, NULL), DDP_OK);
@@ -302,7 +303,263 @@ static void feedback_refuses_indexes_out_of_range_untouched(void **state)
     assert_true(r[0] == 1);
 }
 
+/* What feedback subtracts of a message without rounding is what the message does not deliver. */
+static void messages_of_all_packings_are_subtracted(void **state)
+{
+    const size_t n = 301;
+    int kind;
+
+    (void)state;
+    for (kind = (int)DDP_PACK_I64; kind <= (int)DDP_PACK_DENSE; kind++) {
+        size_t k = kind == (int)DDP_PACK_DENSE ? n : 30, bytes, i;
+        size_t room = ddp_pack_bound((ddp_packing)kind, n, k);
+        float *x = normals(n, 1), *r = normals(n, 2), *want = normals(n, 2);
+        float *value = (float *)must(k * sizeof *value);
+        uint64_t *index = (uint64_t *)must(k * sizeof *index);
+        unsigned char *out = (unsigned char *)must(room);
+
+        select_k(x, n, k, index, value);
+        if (kind == (int)DDP_PACK_DENSE)
+            assert_int_equal(ddp_pack_dense(x, n, out, room, &bytes, NULL), DDP_OK);
+        else
+            assert_int_equal(ddp_pack_sparse((ddp_packing)kind, n, k, index, value, out, room,
+                                             &bytes, NULL), DDP_OK);
+        for (i = 0; i < k; i++) want[index[i]] -= value[i];
+        assert_int_equal(ddp_feedback_subtract(out, bytes, r, n, NULL), DDP_OK);
+        assert_true(same_bits(r, want, n));
+        memcpy(r, x, n * sizeof *r);
+        assert_int_equal(ddp_feedback_subtract(out, bytes, r, n, NULL), DDP_OK);
+        for (i = 0; i < k; i++) assert_true(r[index[i]] == 0);
+        free(x);
+        free(r);
+        free(want);
+        free(value);
+        free(index);
+        free(out);
+    }
+}
+
+/* Of all messages, and in all places of a block: refused with index and value, nothing changed. */
+static void nothing_finite_becomes_infinite(void **state)
+{
+    enum { N = 150 };
+    const size_t places[4] = {0, 63, 64, 149};
+    float x[N], y[N], before[N];
+    unsigned char out[24 + 12 * N];
+    uint64_t index[N];
+    size_t bytes, p, i;
+    char name[40];
+    ddp_error err;
+    int kind, sign;
+
+    (void)state;
+    for (i = 0; i < N; i++) index[i] = i;
+    for (kind = (int)DDP_PACK_I64; kind <= (int)DDP_PACK_INT4; kind++)
+        for (p = 0; p < 4; p++)
+            for (sign = -1; sign <= 1; sign += 2) {
+                const size_t at = places[p];
+                int sums = kind > (int)DDP_PACK_DENSE; /* those cannot hold infinities */
+
+                for (i = 0; i < N; i++) x[i] = y[i] = before[i] = 1;
+                y[at] = before[at] = sums ? (float)sign * FLT_MAX : 1;
+                x[at] = (float)sign * (sums ? FLT_MAX : INFINITY);
+                if (kind < (int)DDP_PACK_DENSE)
+                    assert_int_equal(ddp_pack_sparse((ddp_packing)kind, N, N, index, x, out,
+                                                     sizeof out, &bytes, NULL), DDP_OK);
+                else if (kind == (int)DDP_PACK_DENSE)
+                    assert_int_equal(ddp_pack_dense(x, N, out, sizeof out, &bytes, NULL), DDP_OK);
+                else
+                    assert_int_equal(ddp_pack_quantised((ddp_packing)kind, x, N, out, sizeof out,
+                                                        &bytes, NULL), DDP_OK);
+                snprintf(name, sizeof name, "x[%zu] = %g", at, (double)y[at]);
+                assert_int_equal(ddp_unpack_add(out, bytes, y, N, &err), DDP_NUMERIC);
+                if (!strstr(err.msg, name)) fail_msg("%s, not %s", err.msg, name);
+                y[at] = before[at] = -y[at]; /* subtracting it would overflow too */
+                snprintf(name, sizeof name, "x[%zu] = %g", at, (double)y[at]);
+                assert_int_equal(ddp_feedback_subtract(out, bytes, y, N, &err), DDP_NUMERIC);
+                if (!strstr(err.msg, name)) fail_msg("%s, not %s", err.msg, name);
+                assert_true(same_bits(y, before, N));
+                if (sums) { /* of different signs they are fine */
+                    assert_int_equal(ddp_unpack_add(out, bytes, y, N, NULL), DDP_OK);
+                    assert_true(fabsf(y[at]) < 1e33f);
+                    continue;
+                }
+                y[at] = NAN; /* what is not a number already stays so */
+                x[at] = 1e38f;
+                assert_int_equal(ddp_pack_sparse(DDP_PACK_I32, N, N, index, x, out, sizeof out,
+                                                 &bytes, NULL), DDP_OK);
+                assert_int_equal(ddp_unpack_add(out, bytes, y, N, NULL), DDP_OK);
+                assert_true(y[at] != y[at]);
+            }
+}
+
+static void gradients_that_are_not_finite_are_refused_untouched(void **state)
+{
+    enum { N = 40 };
+    const float bad[4] = {INFINITY, -INFINITY, NAN, FLT_MAX};
+    float r[N], g[N], before[N];
+    const float half = ldexpf(1, 103), less = nextafterf(half, 0);
+    ddp_error err;
+    size_t i, at;
+
+    (void)state;
+    for (i = 0; i < 4; i++)
+        for (at = 0; at < N; at++) {
+            size_t j;
+
+            for (j = 0; j < N; j++) r[j] = before[j] = g[j] = 1;
+            r[at] = before[at] = FLT_MAX;
+            g[at] = bad[i];
+            g[N - 1 - at] = at % 2 ? 1e38f : g[N - 1 - at]; /* large, and no fault of its own */
+            assert_int_equal(ddp_feedback_add(r, g, N, &err), DDP_NUMERIC);
+            assert_true(strstr(err.msg, "= 3.40282e+38 + ") != NULL);
+            assert_true(same_bits(r, before, N));
+        }
+    r[0] = FLT_MAX; /* 2^103 is half the last place: the least that overflows */
+    assert_int_equal(ddp_feedback_add(r, &half, 1, &err), DDP_NUMERIC);
+    assert_int_equal(ddp_feedback_add(r, &less, 1, &err), DDP_OK);
+    assert_true(r[0] == FLT_MAX);
+    assert_int_equal(ddp_feedback_add(NULL, g, N, &err), DDP_ARG);
+    assert_int_equal(ddp_feedback_add(r, NULL, N, &err), DDP_ARG);
+}
+
 /* ---- quantisation ---- */
+
+/* The rule as it is documented, element by element, with a division each. */
+static void reference_message(ddp_packing packing, const float *x, size_t n, unsigned char *out)
+{
+    const double top = packing == DDP_PACK_INT8 ? 127 : 7;
+    unsigned char *p = out + 24 + 4 * ((n + 63) / 64);
+    size_t b, i;
+
+    memset(p, 0, packing == DDP_PACK_INT8 ? n : (n + 1) / 2);
+    if (packing == DDP_PACK_INT4 && n % 2) p[n / 2] = 8 << 4;
+    for (b = 0; b * 64 < n; b++) {
+        float largest = 0, s;
+
+        for (i = b * 64; i < n && i < b * 64 + 64; i++)
+            if (fabsf(x[i]) > largest) largest = fabsf(x[i]);
+        s = (float)((double)largest / top);
+        if ((double)s * top < (double)largest) s = nextafterf(s, INFINITY);
+        if ((double)s * top > (double)FLT_MAX) s = nextafterf(s, 0);
+        memcpy(out + 24 + 4 * b, &s, sizeof s);
+        for (i = b * 64; i < n && i < b * 64 + 64; i++) {
+            double q = s > 0 ? (double)x[i] / (double)s : 0;
+            int level = (int)(q + (q < 0 ? -0.5 : 0.5)), up = 4 * (int)(i % 2);
+
+            if (packing == DDP_PACK_INT8) p[i] = (unsigned char)level;
+            else p[i / 2] = (unsigned char)(p[i / 2] | (level + 8) << up);
+        }
+    }
+}
+
+static void same_as_reference(ddp_packing packing, const float *x, size_t n)
+{
+    size_t bound = ddp_pack_bound(packing, n, n), bytes;
+    unsigned char *out = (unsigned char *)must(bound), *want = (unsigned char *)must(bound);
+
+    assert_int_equal(ddp_pack_quantised(packing, x, n, out, bound, &bytes, NULL), DDP_OK);
+    memcpy(want, out, 24);
+    reference_message(packing, x, n, want);
+    if (memcmp(out, want, bound) != 0) fail_msg("%s, n = %zu", ddp_packing_name(packing), n);
+    free(out);
+    free(want);
+}
+
+/* Scales of all mantissas' kinds and all exponents, and beside each of their half levels the floats
+ * next to it: where a reciprocal could go wrong. */
+static void quantising_by_a_reciprocal_is_quantising_by_division(void **state)
+{
+    ddp_rng r = ddp_rng_seed(11, 0);
+    float x[301];
+    int round, i, p;
+
+    (void)state;
+    for (round = 0; round < 30000; round++)
+        for (p = 0; p < 2; p++) {
+            const int top = p ? 7 : 127;
+            int power = round % 254 - 149 + (int)(round % 7 == 0 ? 20 : 0);
+            uint32_t whole = 1 + (uint32_t)ddp_rng_below(&r, round % 3 ? 1u << 24 : 40);
+            double s = ldexp((double)whole, power > 97 ? 97 : power);
+            size_t n = 1 + (size_t)ddp_rng_below(&r, 301);
+
+            if (s * top > 3.4e38) s /= 512;
+            s = (double)(float)s;
+            for (i = 0; i < (int)n; i++) {
+                double q = (double)ddp_rng_below(&r, (uint64_t)top) + 0.5;
+                float v = (float)(q * s);
+                int kind = (int)ddp_rng_below(&r, 6);
+
+                if (kind == 1) v = nextafterf(v, 0);
+                if (kind == 2) v = nextafterf(v, INFINITY);
+                if (kind == 3) v = (float)(ddp_rng_uniform(&r) * s * top);
+                if ((double)v > top * s) v = 0;
+                x[i] = ddp_rng_below(&r, 2) ? v : -v;
+            }
+            for (i = 0; i < (int)n; i += 64) x[i] = (float)(s * top); /* the scale is s again */
+            same_as_reference(p ? DDP_PACK_INT4 : DDP_PACK_INT8, x, n);
+        }
+}
+
+static void halves_of_a_level_go_away_from_zero(void **state)
+{
+    float x[255];
+    unsigned char out[24 + 16 + 255];
+    size_t bytes;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 64; i++) x[i] = ((float)i - 31.5f) * 2; /* the scale is 1 */
+    for (i = 0; i < 32; i++) x[i] = -(x[63 - i] = (float)i + 0.5f);
+    x[0] = 127;
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, x, 64, out, sizeof out, &bytes, NULL),
+                     DDP_OK);
+    for (i = 1; i < 32; i++) {
+        assert_int_equal((signed char)out[28 + i], -(i + 1));
+        assert_int_equal(out[28 + 63 - i], i + 1);
+    }
+    assert_int_equal(out[28 + 63], 1);
+    for (i = 0; i < 7; i++) x[i] = (float)i - 3 + (i < 3 ? -0.5f : 0.5f);
+    x[7] = 7;
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT4, x, 8, out, sizeof out, &bytes, NULL),
+                     DDP_OK);
+    assert_int_equal(out[28], (-4 + 8) | (-3 + 8) << 4);
+    assert_int_equal(out[29], (-2 + 8) | (1 + 8) << 4);
+    assert_int_equal(out[30], (2 + 8) | (3 + 8) << 4);
+    assert_int_equal(out[31], (4 + 8) | (7 + 8) << 4);
+}
+
+/* Sterbenz: the residual of a quantised message is not rounded. */
+static void what_a_level_leaves_out_is_kept_to_the_bit(void **state)
+{
+    enum { N = 130 };
+    float x[N], y[N], r[N];
+    unsigned char out[24 + 12 + N];
+    ddp_rng g = ddp_rng_seed(3, 3);
+    size_t bytes, i;
+    int round;
+
+    (void)state;
+    for (round = 0; round < 20000; round++) {
+        ddp_packing packing = round % 2 ? DDP_PACK_INT4 : DDP_PACK_INT8;
+        double size = ldexp(1, (int)ddp_rng_below(&g, 270) - 147);
+
+        for (i = 0; i < N; i++) {
+            x[i] = (float)(size * ddp_rng_normal(&g) * (i % 5 ? 1 : 0.01));
+            if (fabsf(x[i]) > FLT_MAX) x[i] = -FLT_MAX;
+        }
+        memcpy(r, x, sizeof r);
+        assert_int_equal(ddp_pack_quantised(packing, x, N, out, sizeof out, &bytes, NULL), DDP_OK);
+        assert_int_equal(ddp_unpack_store(out, bytes, y, N, NULL), DDP_OK);
+        assert_int_equal(ddp_feedback_subtract(out, bytes, r, N, NULL), DDP_OK);
+        for (i = 0; i < N; i++) {
+            float sum = y[i] + r[i];
+
+            assert_true((double)y[i] + (double)r[i] == (double)x[i]); /* equal but for -0 */
+            assert_true(sum == x[i] && (x[i] == 0 || same_bits(&sum, x + i, 1)));
+        }
+    }
+}
 
 static void check_quantised(ddp_packing packing, const float *x, size_t n)
 {
@@ -336,12 +593,12 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
         assert_true(top * s >= largest || largest > 0.999 * (double)FLT_MAX);
         assert_true(largest == 0 || top * (double)nextafterf(scale, 0) < largest);
     }
-    memcpy(z, x, n * sizeof *z);
+    for (i = 0; i < n; i++) z[i] = -x[i]; /* of the other sign: no sum overflows */
     memcpy(r, x, n * sizeof *r);
     assert_int_equal(ddp_unpack_add(out, bytes, z, n, NULL), DDP_OK);
     assert_int_equal(ddp_feedback_subtract(out, bytes, r, n, NULL), DDP_OK);
     for (i = 0; i < n; i++) {
-        volatile float sum = x[i] + y[i], rest = x[i] - y[i];
+        volatile float sum = -x[i] + y[i], rest = x[i] - y[i];
         float a = sum, c = rest;
         assert_true(same_bits(&a, z + i, 1) && same_bits(&c, r + i, 1));
     }
@@ -458,6 +715,14 @@ static void damaged_messages_are_refused_or_harmless(void **state)
         assert_false(receive(s.message, s.bytes, 300));
         assert_false(receive(s.message, s.bytes, 302));
         for (cut = 0; cut < s.bytes; cut++) assert_false(receive(s.message, cut, 301));
+        for (cut = 1; cut <= 8; cut++) { /* and none is longer than it says */
+            unsigned char *more = (unsigned char *)must(s.bytes + 8);
+
+            memset(more + s.bytes, 0, 8);
+            memcpy(more, s.message, s.bytes);
+            assert_false(receive(more, s.bytes + cut, 301));
+            free(more);
+        }
         for (round = 0; round < 4000; round++) {
             unsigned char *bad = (unsigned char *)must(s.bytes + 8);
             int hits = 1 + (int)ddp_rng_below(&r, 4);
@@ -546,6 +811,67 @@ static void each_rule_of_a_gap_is_enforced(void **state)
         float one = 1;
         assert_int_equal(ddp_unpack_add(m, i, &one, (size_t)1 << 40, NULL), DDP_FORMAT);
     }
+}
+
+/* Ten bytes can shift a bit out of 64: 2 << 63 must not become a gap of 0. */
+static void a_gap_of_ten_bytes_does_not_wrap(void **state)
+{
+    unsigned char m[24 + 8 + 11];
+    float none = 3;
+    ddp_error err;
+
+    (void)state;
+    memset(m, 0, sizeof m);
+    memcpy(m, "DDPC\1\3", 6);
+    put_u64(m + 8, (uint64_t)1 << 40);
+    put_u64(m + 16, 2);
+    memset(m + 32, 0x80, 9); /* then 2 and the next gap, 0 */
+    m[41] = 2;
+    assert_int_equal(ddp_unpack_add(m, sizeof m, &none, (size_t)1 << 40, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "gap 0"));
+    assert_true(none == 3);
+}
+
+/* A number that no packing has; C++ frowns at the cast. */
+static ddp_packing packing_of(int number)
+{
+    ddp_packing p;
+
+    memcpy(&p, &number, sizeof p);
+    return p;
+}
+
+static void errors_of_messages_name_what_they_found(void **state)
+{
+    const uint64_t index[2] = {4, 9};
+    float value[2] = {1, 2}, x[10];
+    unsigned char m[64];
+    size_t bytes;
+    ddp_error err;
+
+    (void)state;
+    memset(x, 0, sizeof x);
+    assert_int_equal(ddp_pack_sparse(packing_of(99), 10, 2, index, value, m, 64, &bytes, &err),
+                     DDP_ARG);
+    assert_non_null(strstr(err.msg, "packing 99 (unknown)"));
+    assert_int_equal(ddp_pack_quantised(packing_of(-3), x, 10, m, 64, &bytes, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "packing -3 (unknown)"));
+    assert_int_equal(ddp_pack_dense(x, SIZE_MAX / 16, m, 64, &bytes, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "1 to 576460752303423487 elements"));
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, x, SIZE_MAX / 16, m, 64, &bytes, &err),
+                     DDP_ARG);
+    assert_non_null(strstr(err.msg, "1 to 576460752303423487 elements"));
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, value, m, 64, &bytes, &err),
+                     DDP_OK);
+    put_u64(m + 32, 10);
+    assert_int_equal(ddp_unpack_add(m, bytes, x, 10, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "index 1 of the message is 10, not below n = 10"));
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT4, x, 9, m, 64, &bytes, &err), DDP_OK);
+    m[28 + 3] = 0x08; /* element 7 */
+    assert_int_equal(ddp_unpack_add(m, bytes, x, 9, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "element 7 has the level -8"));
+    assert_int_equal(ddp_packing_named("i64", NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "out is NULL"));
 }
 
 static void each_rule_of_levels_is_enforced(void **state)
@@ -641,11 +967,19 @@ int main(void)
         cmocka_unit_test(every_element_is_sent_or_kept_back_bit_for_bit),
         cmocka_unit_test(with_feedback_nothing_is_lost_for_good),
         cmocka_unit_test(feedback_refuses_indexes_out_of_range_untouched),
+        cmocka_unit_test(messages_of_all_packings_are_subtracted),
+        cmocka_unit_test(nothing_finite_becomes_infinite),
+        cmocka_unit_test(gradients_that_are_not_finite_are_refused_untouched),
+        cmocka_unit_test(quantising_by_a_reciprocal_is_quantising_by_division),
+        cmocka_unit_test(halves_of_a_level_go_away_from_zero),
+        cmocka_unit_test(what_a_level_leaves_out_is_kept_to_the_bit),
         cmocka_unit_test(a_level_is_off_by_half_a_scale_at_most),
         cmocka_unit_test(only_finite_numbers_are_quantised),
         cmocka_unit_test(damaged_messages_are_refused_or_harmless),
         cmocka_unit_test(each_rule_of_a_message_is_enforced),
         cmocka_unit_test(each_rule_of_a_gap_is_enforced),
+        cmocka_unit_test(a_gap_of_ten_bytes_does_not_wrap),
+        cmocka_unit_test(errors_of_messages_name_what_they_found),
         cmocka_unit_test(each_rule_of_levels_is_enforced),
         cmocka_unit_test(the_sender_refuses_what_the_receiver_would),
         cmocka_unit_test(names_of_packings_are_what_the_programs_spell),

@@ -256,6 +256,28 @@ static void a_sample_that_misleads_costs_time_but_not_the_result(void **state)
     free(x);
 }
 
+/* A list so full before the last, short piece of the array that the piece does not fit: it is cut
+ * once more. What lies behind the scratch stays as it is. */
+static void the_last_piece_finds_room(void **state)
+{
+    enum { BEHIND = 65536 };
+    const size_t n = 73632, k = 6000, bytes = ddp_topk_scratch(n, k);
+    float *x = (float *)calloc(n, sizeof *x);
+    unsigned char *scratch = (unsigned char *)malloc(bytes + BEHIND);
+    uint64_t *index = (uint64_t *)malloc(k * sizeof *index);
+    size_t i;
+
+    (void)state;
+    assert_true(x && scratch && index);
+    memset(scratch, 0xa5, bytes + BEHIND);
+    assert_int_equal(ddp_topk(x, n, k, scratch, bytes, index, NULL, NULL), DDP_OK);
+    for (i = 0; i < k; i++) assert_true(index[i] == i);
+    for (i = 0; i < BEHIND; i++) assert_int_equal(scratch[bytes + i], 0xa5);
+    free(x);
+    free(scratch);
+    free(index);
+}
+
 static void equal_magnitudes_are_kept_from_the_front(void **state)
 {
     const float x[8] = {1, -2, 2, 0, -2, 2, 3, -0.0f};
@@ -448,6 +470,7 @@ int main(void)
         cmocka_unit_test(every_k_of_a_short_array_is_right),
         cmocka_unit_test(long_arrays_equal_the_plain_reference),
         cmocka_unit_test(a_sample_that_misleads_costs_time_but_not_the_result),
+        cmocka_unit_test(the_last_piece_finds_room),
         cmocka_unit_test(equal_magnitudes_are_kept_from_the_front),
         cmocka_unit_test(infinities_are_the_largest_and_denormals_count),
         cmocka_unit_test(a_nan_anywhere_is_named_and_nothing_is_written),

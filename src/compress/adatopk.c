@@ -1,6 +1,7 @@
 #include "base/platform.h"
 #include "base/fail.h"
 #include "compress/adatopk.h"
+#include "compress/codec.h"
 
 size_t ddp_keep_count(size_t n, double ratio)
 {
@@ -22,20 +23,23 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
     if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
                          "(100 = a hundredth is sent)", o->ratio);
-    if (!(o->factor >= 0) || !(o->factor <= DBL_MAX))
+    if (!o->uniform && (!(o->factor >= 0) || !(o->factor <= DBL_MAX)))
         return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; "
                          "0 is the paper's 3", o->factor);
+    if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
+        return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
+                         "the least that can be kept", o->factor, o->ratio, (double)DDP__PACK_MOST);
     if (o->packing != DDP_PACK_DEFAULT && o->packing != DDP_PACK_I64 &&
         o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
-        return ddp__fail(err, DDP_ARG, "packing %s keeps no indexes; use i64, i32 or delta",
-                         ddp_packing_name(o->packing));
+        return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
+                         (int)o->packing, ddp_packing_name(o->packing));
     for (i = 0; i < links; i++) {
         if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
             return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0",
                              i, link_s[i]);
         if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
-            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; at least 1 and no more "
-                             "than memory can hold", i, count[i]);
+            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",
+                             i, count[i], DDP__PACK_MOST);
     }
     return DDP_OK;
 }
@@ -51,7 +55,7 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
         return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
     DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
     factor = o->factor > 0 ? o->factor : 3;
-    packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_I64 : o->packing;
+    packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;
     for (i = 0; i < links; i++)
         if (link_s[i] > slowest) slowest = link_s[i];
     for (i = 0; i < links; i++) {

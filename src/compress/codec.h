@@ -8,6 +8,8 @@
 
 #define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
 #define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */
+#define DDP__HUGE      UINT32_C(0x73000000) /* 2^103: less, added to a finite x, stays finite */
+#define DDP__PACK_MOST (SIZE_MAX / 32)      /* elements of an array: no size can overflow */
 
 static inline uint32_t ddp__codec_bits(float x)
 {
@@ -51,6 +53,14 @@ static inline uint64_t ddp__codec_get64(const unsigned char *p)
 
 typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTRACT } ddp__unpack;
 
+/* n values of a message. */
+static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -59,6 +69,8 @@ extern "C" {
 DDP_LIB ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index,
                                    float *value, ddp_error *err);
 
+/* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
+DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 /* Position of the first NaN of x[0..n-1]; n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
 /* DDP_NUMERIC: x[at] is NaN. */
@@ -73,6 +85,11 @@ DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, 
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 
+/* DDP_NUMERIC if v is not finite, or if a finite x[at] would not stay so. Has nothing to say of a
+ * |v| below DDP__HUGE, which is half the last place of the largest float. */
+DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v,
+                                  ddp_error *err);
+
 /* Validates the whole message, then applies it to x[0..n-1]. */
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
                                     size_t n, ddp_error *err);
@@ -80,7 +97,7 @@ DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpa
 /* The same for a quantised payload of n elements whose header has been read. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
-                                        size_t n, ddp_error *err);
+                                        ddp__unpack how, const float *x, size_t n, ddp_error *err);
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
 

@@ -2,10 +2,21 @@
 #include "base/fail.h"
 #include "compress/codec.h"
 #include "compress/quantise.h"
+#include "nn/exact.h"
 
-/* Products must be rounded before they are added, on every processor: the compiler may not look
- * through this and fuse them. */
-#define DDP__QUANTISE_SETTLE(array) __asm__ volatile("" : : "r"(array) : "memory")
+/* Everything is done by whole blocks, with loops of a fixed count: compilers turn those into vector
+ * code at -O2. A last block that is shorter is padded with zeros. */
+enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
+
+/* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the
+ * quotient of two floats is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x|
+ * the numerator of (2 |x| - (2 h + 1) s) / 2 s is a multiple of the last place of s, which is more
+ * than s / 2^24; just below s / 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double is
+ * off by less than 2^-44. So exact halves go up, what is below them never does, and the level is
+ * that of the exact quotient, fused multiply-add or not. */
+#define DDP__QUANTISE_HALF (0.5 + 1.0 / (1 << 30))
+
+typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
 static float ddp__quantise_levels(ddp_packing packing)
 {
@@ -17,84 +28,147 @@ static size_t ddp__quantise_blocks(size_t n)
     return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
 }
 
+/* Bytes of the levels of n elements. */
+static size_t ddp__quantise_size(ddp_packing packing, size_t n)
+{
+    return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
+}
+
 size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
 {
-    size_t scales = 4 * ddp__quantise_blocks(n);
-    size_t levels = packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
+    size_t scales = 4 * ddp__quantise_blocks(n), levels = ddp__quantise_size(packing, n);
 
     return levels > SIZE_MAX - scales ? 0 : scales + levels;
 }
 
-/* The scale of n finite elements. */
-static float ddp__quantise_scale(const float *x, size_t n, float levels)
+/* The scale of a block of finite elements. */
+static float ddp__quantise_scale(const float *x, float levels)
 {
-    uint32_t most = 0, bits;
-    float largest, scale;
-    size_t i;
+    const int32_t m = (int32_t)DDP__MAGNITUDE;
+    const ddp__quantise_lanes magnitude = {m, m, m, m};
+    ddp__quantise_lanes a, b, most = {0, 0, 0, 0}, other = {0, 0, 0, 0};
+    int32_t largest = 0;
+    float scale;
+    uint32_t bits;
+    int i;
 
-    for (i = 0; i < n; i++) {
-        bits = ddp__codec_bits(x[i]) & DDP__MAGNITUDE;
-        if (bits > most) most = bits;
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
+        memcpy(&a, x + i, sizeof a);
+        memcpy(&b, x + i + 4, sizeof b);
+        a &= magnitude;
+        b &= magnitude;
+        most = (a & (a > most)) | (most & ~(a > most));
+        other = (b & (b > other)) | (other & ~(b > other));
     }
-    largest = ddp__codec_float(most);
-    scale = (float)((double)largest / (double)levels);
+    most = (most & (most > other)) | (other & ~(most > other));
+    for (i = 0; i < 4; i++)
+        if (most[i] > largest) largest = most[i];
+    /* the float above or below the quotient, or the quotient */
+    scale = (float)((double)ddp__codec_float((uint32_t)largest) * (1 / (double)levels));
     bits = ddp__codec_bits(scale);
-    if ((double)scale * (double)levels < (double)largest) bits++;
-    if ((double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX) bits--;
+    bits += (double)scale * (double)levels < (double)ddp__codec_float((uint32_t)largest);
+    bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
     return ddp__codec_float(bits);
 }
 
-/* Levels -levels..levels of n elements. In double the quotient is off by less than the distance
- * of any two floats' quotient to a half, so the nearest level is certain. */
-static void ddp__quantise_block(const float *x, size_t n, float scale, int *level)
+/* Levels -levels..levels of a block. */
+static void ddp__quantise_block(const float *x, float scale, signed char *level)
 {
-    size_t i;
+    const double inverse = scale > 0 ? 1 / (double)scale : 0;
+    int whole[DDP__QUANTISE_BLOCK], i;
 
-    for (i = 0; i < n; i++) {
-        double q = scale > 0 ? (double)x[i] / (double)scale : 0;
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) {
+        int q = (int)(fabs((double)x[i]) * inverse + DDP__QUANTISE_HALF);
 
-        level[i] = (int)(q + (q < 0 ? -0.5 : 0.5));
+        whole[i] = x[i] < 0 ? -q : q;
+    }
+#ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 16) {
+        __m128i part[4];
+
+        memcpy(part, whole + i, sizeof part);
+        part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]),
+                                  _mm_packs_epi32(part[2], part[3]));
+        memcpy(level + i, part, sizeof part[0]);
+    }
+#else
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) level[i] = (signed char)whole[i];
+#endif
+}
+
+/* Levels as half bytes, level + 8, the even ones low: eight at a time. */
+static void ddp__quantise_halve(const signed char *level, unsigned char *p)
+{
+    int i;
+
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+        uint64_t w = ddp__codec_get64((const unsigned char *)level + i);
+
+        w = (w ^ UINT64_C(0x8080808080808080)) - UINT64_C(0x7878787878787878);
+        w = (w | w >> 4) & UINT64_C(0x00ff00ff00ff00ff);
+        w = (w | w >> 8) & UINT64_C(0x0000ffff0000ffff);
+        ddp__codec_put32(p, (uint32_t)(w | w >> 16));
+    }
+}
+
+static void ddp__quantise_double(const unsigned char *p, signed char *level)
+{
+    int i;
+
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+        uint64_t w = ddp__codec_get32(p);
+
+        w = (w | w << 16) & UINT64_C(0x0000ffff0000ffff);
+        w = (w | w << 8) & UINT64_C(0x00ff00ff00ff00ff);
+        w = (w | w << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+        w = (w + UINT64_C(0x7878787878787878)) ^ UINT64_C(0x8080808080808080);
+        ddp__codec_put64((unsigned char *)level + i, w);
     }
 }
 
 ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
                               size_t capacity, size_t *bytes, ddp_error *err)
 {
-    const size_t block = DDP_QUANTISE_BLOCK;
     const float levels = ddp__quantise_levels(packing);
-    unsigned char *scales, *p;
-    int level[DDP_QUANTISE_BLOCK + 1];
-    size_t need, at, len, i;
+    signed char level[DDP__QUANTISE_BLOCK];
+    unsigned char *scales, *p, *to, part[DDP__QUANTISE_BLOCK];
+    float last[DDP__QUANTISE_BLOCK];
+    size_t need, at, len;
 
     if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %s does not quantise; use int8 "
-                         "or int4", ddp_packing_name(packing));
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
+                         "int8 or int4", (int)packing, ddp_packing_name(packing));
     if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
     need = ddp_pack_bound(packing, n, n);
     if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; at least 1 is needed", n);
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
+                         "message", n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    for (at = 0; at < n; at++)
-        if ((ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE)
-            return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers "
-                             "can be quantised", at, (double)x[at]);
+    at = ddp__first_from(x, n, DDP__INFINITE);
+    if (at < n)
+        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
+                         "quantised", at, (double)x[at]);
 
     ddp__pack_head((unsigned char *)out, packing, n, n);
     scales = (unsigned char *)out + DDP_PACK_HEAD;
     p = scales + 4 * ddp__quantise_blocks(n);
     for (at = 0; at < n; at += len, scales += 4) {
+        const float *from = x + at;
         float scale;
 
-        len = n - at < block ? n - at : block;
-        scale = ddp__quantise_scale(x + at, len, levels);
+        len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
+        to = p;
+        if (len < DDP_QUANTISE_BLOCK) {
+            memset(last, 0, sizeof last);
+            from = (const float *)memcpy(last, from, len * sizeof *last);
+            to = part;
+        }
+        scale = ddp__quantise_scale(from, levels);
         ddp__codec_put32(scales, ddp__codec_bits(scale));
-        ddp__quantise_block(x + at, len, scale, level);
-        level[len] = 0; /* beside an odd last element */
-        if (packing == DDP_PACK_INT8)
-            for (i = 0; i < len; i++) *p++ = (unsigned char)level[i];
-        else
-            for (i = 0; i < len; i += 2)
-                *p++ = (unsigned char)((level[i] + 8) | (level[i + 1] + 8) << 4);
+        ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
+        if (packing == DDP_PACK_INT4) ddp__quantise_halve(level, to);
+        if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
+        p += ddp__quantise_size(packing, len);
     }
     *bytes = need;
     return DDP_OK;
@@ -102,70 +176,109 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
 
 /* ---- receiving ---- */
 
-/* Levels of the elements at .. at + len of a payload, at a multiple of the block. */
-static void ddp__quantised_levels(ddp_packing packing, const unsigned char *p, size_t at,
-                                  size_t len, int *level)
+static int ddp__quantised_level(ddp_packing packing, const unsigned char *p, size_t at)
 {
-    size_t i;
-
-    if (packing == DDP_PACK_INT8)
-        for (i = 0; i < len; i++) level[i] = (int)(p[at + i] ^ 128u) - 128;
-    else
-        for (i = 0; i < len; i++) {
-            unsigned two = p[(at + i) / 2];
-            level[i] = (int)(two >> 4 * (i % 2) & 15) - 8;
-        }
+    if (packing == DDP_PACK_INT8) return (int)(p[at] ^ 128u) - 128;
+    return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload, size_t n,
-                                ddp_error *err)
+/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does:
+ * at least `bytes`. */
+static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
-    const size_t block = DDP_QUANTISE_BLOCK, blocks = ddp__quantise_blocks(n);
-    const float levels = ddp__quantise_levels(packing);
-    const unsigned char *p = payload + 4 * blocks;
-    int level[DDP_QUANTISE_BLOCK];
-    size_t b, i;
+    const int wide = packing == DDP_PACK_INT8;
+    const uint64_t one = wide ? UINT64_C(0x0101010101010101) : UINT64_C(0x1111111111111111);
+    const uint64_t top = one << (wide ? 7 : 3), lowest = wide ? top : 0;
+    unsigned char last[8];
+    size_t at;
 
+    memset(last, 0x88, sizeof last); /* no such level */
+    for (at = 0; at < bytes; at += 8) {
+        const unsigned char *from = p + at;
+        uint64_t w;
+
+        if (bytes - at < 8) from = (const unsigned char *)memcpy(last, from, bytes - at);
+        w = ddp__codec_get64(from) ^ lowest;
+        if ((w - one) & ~w & top) break; /* a field of zeros borrows */
+    }
+    return at;
+}
+
+ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
+                                ddp__unpack how, const float *x, size_t n, ddp_error *err)
+{
+    const size_t blocks = ddp__quantise_blocks(n), size = ddp__quantise_size(packing, n);
+    const float levels = ddp__quantise_levels(packing), huge = ddp__codec_float(DDP__HUGE);
+    const unsigned char *p = payload + 4 * blocks;
+    size_t b, at = ddp__quantised_low(packing, p, size);
+
+    if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    if (at < size) {
+        if (packing == DDP_PACK_INT4) at *= 2;
+        for (; ddp__quantised_level(packing, p, at) >= -(int)levels;) at++;
+        return ddp__fail(err, DDP_FORMAT, "element %zu has the level %d; levels begin at %d", at,
+                         ddp__quantised_level(packing, p, at), -(int)levels);
+    }
     for (b = 0; b < blocks; b++) {
-        size_t len = b + 1 < blocks ? block : n - b * block;
         float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
-        int least = 0;
 
         if (!(scale >= 0) || !(scale * levels <= FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be finite and "
                              ">= 0", b, (double)scale);
-        ddp__quantised_levels(packing, p, b * block, len, level);
-        for (i = 0; i < len; i++)
-            if (level[i] < least) least = level[i];
-        if (least < -(int)levels)
-            return ddp__fail(err, DDP_FORMAT, "block %zu has the level %d; levels begin at %d", b,
-                             least, -(int)levels);
+        if (how == DDP__UNPACK_STORE || scale * levels < huge) continue;
+        for (at = b * DDP_QUANTISE_BLOCK; at < n && at / DDP_QUANTISE_BLOCK == b; at++) {
+            float v = (float)ddp__quantised_level(packing, p, at) * scale;
+
+            DDP__TRY(ddp__sum_check(how, x, at, v, err));
+        }
     }
-    if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
-        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     return DDP_OK;
+}
+
+/* x = level scale, or x + level scale where `add` is set, for a block. */
+static void ddp__quantised_block(const signed char *level, float scale, int add, float *x)
+{
+    const ddp__f4 scales = ddp__f4_all(scale);
+    float whole[DDP__QUANTISE_BLOCK];
+    int i;
+
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) whole[i] = (float)level[i];
+    if (add)
+        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
+            ddp__f4_store(x + i, ddp__f4_load(x + i) +
+                                     ddp__f4_mul(ddp__f4_load(whole + i), scales));
+    else
+        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
+            ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
 void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
                           float *x, size_t n)
 {
-    const unsigned char *p = payload + 4 * ddp__quantise_blocks(n);
-    int level[DDP_QUANTISE_BLOCK];
-    float v[DDP_QUANTISE_BLOCK];
-    size_t at, len, i;
+    const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
+    unsigned char part[DDP__QUANTISE_BLOCK];
+    signed char level[DDP__QUANTISE_BLOCK];
+    float last[DDP__QUANTISE_BLOCK], *to;
+    size_t at, len;
 
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
 
+        if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */
         len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
-        ddp__quantised_levels(packing, p, at, len, level);
-        for (i = 0; i < len; i++) v[i] = (float)level[i] * scale;
-        DDP__QUANTISE_SETTLE(v);
-        if (how == DDP__UNPACK_STORE)
-            memcpy(x + at, v, len * sizeof *v);
-        else if (how == DDP__UNPACK_ADD)
-            for (i = 0; i < len; i++) x[at + i] += v[i];
-        else
-            for (i = 0; i < len; i++) x[at + i] -= v[i];
+        from = p;
+        to = x + at;
+        if (len < DDP_QUANTISE_BLOCK) {
+            memset(part, 0, sizeof part);
+            memset(last, 0, sizeof last);
+            from = (const unsigned char *)memcpy(part, p, ddp__quantise_size(packing, len));
+            to = (float *)memcpy(last, to, len * sizeof *to);
+        }
+        if (packing == DDP_PACK_INT8) memcpy(level, from, sizeof level);
+        else ddp__quantise_double(from, level);
+        ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
+        if (to == last) memcpy(x + at, last, len * sizeof *x);
+        p += ddp__quantise_size(packing, len);
     }
 }

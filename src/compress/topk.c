@@ -69,6 +69,32 @@ ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
                      "has diverged, or the array is not initialised", at);
 }
 
+/* ---- numbers that are not wanted ---- */
+
+size_t ddp__first_from(const float *x, size_t n, uint32_t least)
+{
+    const int32_t m = (int32_t)DDP__MAGNITUDE, f = (int32_t)least - 1;
+    const ddp__topk_lanes magnitude = {m, m, m, m}, below = {f, f, f, f};
+    ddp__topk_lanes a, b, c, d;
+    uint64_t half[2];
+    size_t at;
+
+    for (at = 0; n - at >= DDP__TOPK_BLOCK; at += DDP__TOPK_BLOCK) {
+        memcpy(&a, x + at, sizeof a);
+        memcpy(&b, x + at + 4, sizeof b);
+        memcpy(&c, x + at + 8, sizeof c);
+        memcpy(&d, x + at + 12, sizeof d);
+        a = ((a & magnitude) > below) | ((b & magnitude) > below);
+        a |= ((c & magnitude) > below) | ((d & magnitude) > below);
+        memcpy(half, &a, sizeof half);
+        if (half[0] | half[1]) break;
+    }
+    while (at < n && (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) < least) at++;
+    return at;
+}
+
+size_t ddp__first_nan(const float *x, size_t n) { return ddp__first_from(x, n, DDP__INFINITE + 1); }
+
 /* ---- the k-th of a list ---- */
 
 /* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first
@@ -274,15 +300,6 @@ ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t sc
 }
 
 /* ---- the reference ---- */
-
-size_t ddp__first_nan(const float *x, size_t n)
-{
-    size_t i;
-
-    for (i = 0; i < n; i++)
-        if ((ddp__codec_bits(x[i]) & DDP__MAGNITUDE) > DDP__INFINITE) break;
-    return i;
-}
 
 ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index, float *value,
                            ddp_error *err)

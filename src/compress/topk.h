@@ -14,6 +14,7 @@ extern "C" {
  *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable at once
  *   index    [k] receives their positions, ascending
  *   value    [k] receives x[index[i]], bit for bit; NULL if not wanted
+ * None of the four overlaps another.
  *
  * The set is that of a full sort by magnitude, descending, then by index, ascending: of equal
  * magnitudes the lowest indexes are kept, 0.0 and -0.0 are equal, infinities are largest. A NaN
@@ -39,7 +40,7 @@ DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
  *
  *   seed     the same seed (of the step and layer, say) gives the same positions on every platform
  *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
- *   index, value  as in ddp_topk
+ *   index, value  as in ddp_topk, overlaps neither
  *
  * Values are not scaled by n/k: with error feedback they must not be, without it the receiver may.
  * Floyd's algorithm on a bitmap: O(k + n / 64). A NaN at a drawn position is an error that names

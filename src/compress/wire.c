@@ -21,6 +21,7 @@ ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 {
     int i;
 
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_packing_named: out is NULL");
     for (i = 1; name && i <= (int)DDP_PACK_INT4; i++)
         if (!strcmp(name, ddp__packing_names[i])) {
             *out = (ddp_packing)i;
@@ -49,7 +50,7 @@ size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k)
     size_t payload;
 
     if (packing == DDP_PACK_DEFAULT) packing = DDP_PACK_DELTA;
-    if (n < 1 || n > SIZE_MAX / 32) return 0;
+    if (n < 1 || n > DDP__PACK_MOST) return 0;
     switch (packing) {
     case DDP_PACK_I64: payload = 12 * k; break;
     case DDP_PACK_I32: payload = 8 * k; break;
@@ -134,13 +135,14 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
 
     if (packing == DDP_PACK_DEFAULT) packing = DDP_PACK_DELTA;
     if (packing != DDP_PACK_I64 && packing != DDP_PACK_I32 && packing != DDP_PACK_DELTA)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: packing %s keeps no indexes; use i64, i32 "
-                         "or delta", ddp_packing_name(packing));
+        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: packing %d (%s) keeps no indexes; use "
+                         "i64, i32 or delta", (int)packing, ddp_packing_name(packing));
     if (!index || !value || !bytes)
         return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: index, value or bytes is NULL");
     if (!ddp_pack_bound(packing, n, k))
         return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: %s cannot hold k = %zu of n = %zu "
-                         "elements", ddp_packing_name(packing), k, n);
+                         "elements; k must be in 1..n, and n at most %zu, for i32 2^32",
+                         ddp_packing_name(packing), k, n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_measure(packing, n, k, index, value, &need, err));
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
 
@@ -167,7 +169,8 @@ ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, 
     size_t need = ddp_pack_bound(DDP_PACK_DENSE, n, n), nan;
 
     if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: x or bytes is NULL");
-    if (!need) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; at least 1 is needed", n);
+    if (!need) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; 1 to %zu elements make a message",
+                         n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     nan = ddp__first_nan(x, n);
     if (nan < n) return ddp__found_nan(nan, err);
@@ -178,6 +181,8 @@ ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, 
 }
 
 /* ---- receiving ---- */
+
+enum { DDP__UNPACK_PART = 1024 }; /* dense values looked at together; they stay in L1 */
 
 ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err)
 {
@@ -197,7 +202,7 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
     n = ddp__codec_get64(p + 8);
     k = ddp__codec_get64(p + 16);
     packing = (ddp_packing)p[5];
-    if (n > SIZE_MAX / 32 || k < 1 || k > n || (packing > DDP_PACK_DELTA && k != n))
+    if (n > DDP__PACK_MOST || k < 1 || k > n || (packing > DDP_PACK_DELTA && k != n))
         return ddp__fail(err, DDP_FORMAT, "the message says k = %" PRIu64 " of n = %" PRIu64
                          " elements", k, n);
     bound = ddp_pack_bound(packing, (size_t)n, (size_t)k);
@@ -263,23 +268,46 @@ static uint64_t ddp__unpack_index(ddp__unpack_walk *w)
     return at;
 }
 
+ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err)
+{
+    float sum = how == DDP__UNPACK_SUBTRACT ? x[at] - v : x[at] + v;
+
+    if ((ddp__codec_bits(v) & DDP__MAGNITUDE) < DDP__INFINITE &&
+        ((ddp__codec_bits(sum) & DDP__MAGNITUDE) < DDP__INFINITE ||
+         (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE))
+        return DDP_OK;
+    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
+                     "gradient has diverged: leave this step out", at, (double)x[at],
+                     how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
+}
+
 static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p, size_t bytes,
-                                    ddp_error *err)
+                                    ddp__unpack how, const float *x, ddp_error *err)
 {
     ddp__unpack_walk w = ddp__unpack_begin(m, p, bytes);
     uint64_t next = 0, i, at;
 
     for (i = 0; i < m->k; i++) {
+        float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
+        uint32_t magnitude = ddp__codec_bits(v) & DDP__MAGNITUDE;
+
         at = ddp__unpack_index(&w);
+        if (at == UINT64_MAX && m->packing == DDP_PACK_DELTA)
+            return ddp__fail(err, DDP_FORMAT, "gap %" PRIu64 " of the message, behind index %" PRIu64
+                             ", has no end or more bytes than it needs", i, i ? next - 1 : 0);
         if (at < next || at >= m->n)
-            return ddp__fail(err, DDP_FORMAT, "index %" PRIu64 " of the message is damaged, not "
-                             "below n = %" PRIu64 " or not above the one before it", i, m->n);
-        if ((ddp__codec_get32(w.value + 4 * i) & DDP__MAGNITUDE) > DDP__INFINITE)
-            return ddp__fail(err, DDP_FORMAT, "value %" PRIu64 " of the message is NaN", i);
+            return ddp__fail(err, DDP_FORMAT, "index %" PRIu64 " of the message is %" PRIu64 ", not "
+                             "below n = %" PRIu64 " or not above the one before it", i, at, m->n);
+        if (magnitude > DDP__INFINITE)
+            return ddp__fail(err, DDP_FORMAT, "value %" PRIu64 " of the message, of element %" PRIu64
+                             ", is NaN", i, at);
+        if (magnitude >= DDP__HUGE && how != DDP__UNPACK_STORE)
+            DDP__TRY(ddp__sum_check(how, x, at, v, err));
         next = at + 1;
     }
     if (m->packing == DDP_PACK_DELTA && w.index != w.end)
-        return ddp__fail(err, DDP_FORMAT, "the message goes on after its last index");
+        return ddp__fail(err, DDP_FORMAT, "the message has %zu bytes after its last index",
+                         (size_t)(w.end - w.index));
     return DDP_OK;
 }
 
@@ -303,18 +331,27 @@ static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_
 static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n,
                                     ddp_error *err)
 {
-    size_t i;
+    const size_t part = DDP__UNPACK_PART;
+    float v[DDP__UNPACK_PART];
+    size_t at, len, i;
 
-    for (i = 0; i < n; i++)
-        if ((ddp__codec_get32(p + 4 * i) & DDP__MAGNITUDE) > DDP__INFINITE)
-            return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", i);
-    for (i = 0; i < n; i++) {
-        float v = ddp__codec_float(ddp__codec_get32(p + 4 * i));
-
-        if (how == DDP__UNPACK_STORE) x[i] = v;
-        else if (how == DDP__UNPACK_ADD) x[i] += v;
-        else x[i] -= v;
+    for (at = 0; at < n; at += len) {
+        len = n - at < part ? n - at : part;
+        ddp__codec_floats(p + 4 * at, v, len);
+        i = ddp__first_nan(v, len);
+        if (i < len)
+            return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", at + i);
+        if (how == DDP__UNPACK_STORE) continue;
+        for (i = 0; (i += ddp__first_from(v + i, len - i, DDP__HUGE)) < len; i++)
+            DDP__TRY(ddp__sum_check(how, x, at + i, v[i], err));
     }
+    if (how == DDP__UNPACK_STORE)
+        ddp__codec_floats(p, x, n);
+    else
+        for (i = 0; i < n; i++) {
+            v[0] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
+            x[i] += how == DDP__UNPACK_ADD ? v[0] : -v[0];
+        }
     return DDP_OK;
 }
 
@@ -331,11 +368,11 @@ ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, 
                          "%zu", m.n, n);
     if (m.packing == DDP_PACK_DENSE) return ddp__unpack_dense(p + DDP_PACK_HEAD, how, x, n, err);
     if (m.packing == DDP_PACK_INT8 || m.packing == DDP_PACK_INT4) {
-        DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, n, err));
+        DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, how, x, n, err));
         ddp__quantised_apply(m.packing, p + DDP_PACK_HEAD, how, x, n);
         return DDP_OK;
     }
-    DDP__TRY(ddp__unpack_check(&m, p, bytes, err));
+    DDP__TRY(ddp__unpack_check(&m, p, bytes, how, x, err));
     ddp__unpack_apply(&m, p, bytes, how, x);
     return DDP_OK;
 }

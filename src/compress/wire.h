@@ -15,7 +15,7 @@
  *   dense  n float32 values
  *   int8, int4  see compress/quantise.h */
 typedef enum ddp_packing {
-    DDP_PACK_DEFAULT, /* delta */
+    DDP_PACK_DEFAULT, /* delta, everywhere */
     DDP_PACK_I64,
     DDP_PACK_I32,
     DDP_PACK_DELTA,
@@ -42,9 +42,9 @@ extern "C" {
 DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 
 /* ddp_pack_sparse - k elements as a message of packing i64, i32 or delta.
- *   index  [k] strictly ascending, below n, as ddp_topk gives them
+ *   index  [k] strictly ascending, below n, as ddp_topk gives them; n at most SIZE_MAX / 32
  *   value  [k] infinities are allowed, NaN is an error
- *   out    capacity bytes; no more than *bytes of them are written
+ *   out    capacity bytes, which overlap no input; no more than *bytes of them are written
  * ddp_pack_dense - all of x[0..n-1]; NaN is an error that names its index.
  * Both: no allocation, safe from any thread, *bytes and out untouched on error.
  * Errors: DDP_ARG, DDP_NUMERIC. */
@@ -65,15 +65,19 @@ DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed
  *   message  bytes bytes from anywhere: all of it is validated before x is touched. Refused are
  *            another n than the receiver's, indexes that are out of range or not strictly
  *            ascending, too few or too many bytes, NaN, scales that are not finite
+ *   x        [n] does not overlap the message. ddp_unpack_add refuses infinities, and sums that
+ *            would make a finite element of x infinite: inf - inf of two ranks would be NaN.
+ *            An element that was infinite or NaN stays so. ddp_unpack_store stores infinities
  * Both round each product and sum once (no fused multiply-add), so that all replicas agree.
- * No allocation, safe from any thread. Errors: DDP_ARG, DDP_FORMAT. */
+ * No allocation, safe from any thread. Errors: DDP_ARG, DDP_FORMAT; DDP_NUMERIC names index and
+ * values. On error x is untouched. */
 DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n,
                                     ddp_error *err);
 DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n,
                                   ddp_error *err);
 
 /* Names as the programs spell them; DEFAULT gives the default's name, a bad value "unknown".
- * The inverse fails with DDP_ARG and a sentence that lists the names. */
+ * The inverse fails with DDP_ARG and a sentence that lists the names, or if out is NULL. */
 DDP_API const char *ddp_packing_name(ddp_packing packing);
 DDP_API ddp_status  ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err);
 
