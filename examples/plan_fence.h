@@ -363,6 +363,7 @@ static int plan_fence(int argc, char **argv)
     v.compress.ratio = a.compress;
     v.compress.factor = a.factor;
     v.compress.uniform = a.uniform;
+    v.compress.packing = DDP_PACK_I64; /* the paper's, which its factor belongs to */
     o.work.microbatches = (int)a.microbatches;
     o.work.samples = (double)fence_batch(&a) * (double)a.microbatches;
     o.work.forward_only = a.forward_only;
