@@ -296,7 +296,7 @@ static double training_validate(const training *t, training_model *m)
 
 static int training_sample(const training *t, const training_model *m)
 {
-    const long window = t->model.context < SAMPLING_WINDOW ? t->model.context : SAMPLING_WINDOW;
+    const long most = SAMPLING_WINDOW, window = t->model.context < most ? t->model.context : most;
     ddp_graph *g = t->sample.length ? ddp_graph_new(NULL) : NULL;
     ddp_node *logits;
     int bad;

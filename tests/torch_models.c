@@ -83,7 +83,7 @@ static int train(int kind, const ddp_tokens *text, ddp_error *err)
     bad = ddp_graph_build(g);
     if (bad) *err = *ddp_graph_error(g);
     if (!bad) bad = ddp_set_optimizer(d, &adamw);
-    if (!bad) bad = ddp_tokens_split(text, 0, CONTEXT, &range, NULL, err);
+    if (!bad) bad = (int)ddp_tokens_split(text, 0, CONTEXT, &range, NULL, err);
     if (!bad) print_params(g);
     tokens = (int32_t *)ddp_data(g, "tokens");
     labels = (int32_t *)ddp_data(g, "labels");
