@@ -49,8 +49,8 @@ static int32_t sampling_draw(const float *x, long n, const sampling *s, ddp_rng 
 }
 
 /* Fills out [s->length] by the model of trained. g is the same model for one sequence of at most
- * as many tokens, with its logits, not built yet. Each token is one pass over the whole window:
- * what has no gradient needs no cache of keys and values to be right. Returns 0 or a ddp_status. */
+ * as many tokens, with its logits, not built yet. Each token is one pass over the whole window: no
+ * keys and values are kept. Returns 0 or a ddp_status. */
 static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, const sampling *s,
                         int32_t *out)
 {
