@@ -18,7 +18,7 @@
 /* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
  * and accumulators that stay in an array are in memory. */
 #define DDP__ROWS_6(X, T)  X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
-#define DDP__ROWS_12(X, T) DDP__ROWS_6(X, T) X(T, 6) X(T, 7) X(T, 8) X(T, 9) X(T, 10) X(T, 11)
+#define DDP__ROWS_8(X, T)  DDP__ROWS_6(X, T) X(T, 6) X(T, 7)
 #define DDP__ROW_ZERO(T, i) T p##i = {0}, q##i = {0};
 #define DDP__ROW_STEP(T, i) p##i = p##i + a[i] * b0; q##i = q##i + a[i] * b1;
 #define DDP__ROW_SAVE(T, i)                                        \
@@ -27,6 +27,27 @@
         if (add) { row[0] = row[0] + p##i; row[1] = row[1] + q##i; } \
         else { row[0] = p##i; row[1] = q##i; }                     \
     }
+
+/* The lower and the upper halves of two vectors, element by element in turn. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define DDP__CAN_ZIP           1
+#define DDP__ZIP_LOW_16(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
+#define DDP__ZIP_HIGH_16(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
+#define DDP__ZIP_LOW_32(u, v)  __builtin_shufflevector(u, v, 0, 8, 1, 9, 2, 10, 3, 11)
+#define DDP__ZIP_HIGH_32(u, v) __builtin_shufflevector(u, v, 4, 12, 5, 13, 6, 14, 7, 15)
+#define DDP__ZIP_LOW_64(u, v) \
+    __builtin_shufflevector(u, v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define DDP__ZIP_HIGH_64(u, v) \
+    __builtin_shufflevector(u, v, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#else /* the loop that is left then does all of it */
+#define DDP__CAN_ZIP           0
+#define DDP__ZIP_LOW_16(u, v)  (u)
+#define DDP__ZIP_HIGH_16(u, v) (v)
+#define DDP__ZIP_LOW_32(u, v)  (u)
+#define DDP__ZIP_HIGH_32(u, v) (v)
+#define DDP__ZIP_LOW_64(u, v)  (u)
+#define DDP__ZIP_HIGH_64(u, v) (v)
+#endif
 
 /* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r,
  * times 2^n. Relative error below 2e-7. The argument is held within [-87.3, 88.3], where 2^n is a
@@ -270,16 +291,95 @@
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
+    static ATTR void ddp__moments_##S(const float *x, const float *y, long n, float x_mean,        \
+                                     float y_mean, float *sum)                                     \
+    {                                                                                              \
+        ddp__vec_##S one = {0}, two = {0}, u, v;                                                   \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&u, x + i, n - i, x_mean);                                               \
+            ddp__load_##S(&v, y + i, n - i, y_mean);                                               \
+            v = v - y_mean;                                                                        \
+            one = one + v;                                                                         \
+            two = two + v * (u - x_mean);                                                          \
+        }                                                                                          \
+        sum[0] = ddp__total_##S(&one);                                                             \
+        sum[1] = ddp__total_##S(&two);                                                             \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__affine_##S(float *z, const float *x, const float *y, long n, float a,    \
+                                    float b, float c, int add)                                     \
+    {                                                                                              \
+        ddp__vec_##S u, v;                                                                         \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&u, x + i, n - i, 0);                                                    \
+            u = u * a + c;                                                                         \
+            if (y) {                                                                               \
+                ddp__load_##S(&v, y + i, n - i, 0);                                                \
+                u = u + v * b;                                                                     \
+            }                                                                                      \
+            ddp__store_##S(z + i, &u, n - i, add);                                                 \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__gather_##S(float *dst, long width, const float *src, const long *at,     \
+                                    long k, long n)                                                \
+    {                                                                                              \
+        long p, j = 0;                                                                             \
+        for (; j + 2 * ddp__lanes_##S <= n; j += 2 * ddp__lanes_##S)                               \
+            for (p = 0; p < k; p++) {                                                              \
+                const ddp__mem_##S *from = (const ddp__mem_##S *)(src + at[p] + j);                \
+                ddp__mem_##S *to = (ddp__mem_##S *)(dst + p * width + j);                          \
+                to[0] = from[0];                                                                   \
+                to[1] = from[1];                                                                   \
+            }                                                                                      \
+        for (; j + ddp__lanes_##S <= n; j += ddp__lanes_##S)                                       \
+            for (p = 0; p < k; p++)                                                                \
+                *(ddp__mem_##S *)(dst + p * width + j) = *(const ddp__mem_##S *)(src + at[p] + j); \
+        for (; j + 4 <= n; j += 4)                                                                 \
+            for (p = 0; p < k; p++) memcpy(dst + p * width + j, src + at[p] + j, 16);              \
+        for (; j < n; j++)                                                                         \
+            for (p = 0; p < k; p++) dst[p * width + j] = src[at[p] + j];                           \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__turn_##S(float *dst, long width, const float *src, const long *at,       \
+                                   long rows, long k)                                              \
+    {                                                                                              \
+        const ddp__vec_##S zero = {0};                                                             \
+        ddp__vec_##S one[ddp__lanes_##S], two[ddp__lanes_##S];                                     \
+        long r, p, i, half;                                                                        \
+        for (r = (rows - 1) / ddp__lanes_##S * ddp__lanes_##S; r >= 0; r -= ddp__lanes_##S) {      \
+            for (p = 0; DDP__CAN_ZIP && p + ddp__lanes_##S <= k; p += ddp__lanes_##S) {            \
+                ddp__vec_##S *u = one, *v = two, *other;                                           \
+                for (i = 0; i < ddp__lanes_##S; i++) {                                             \
+                    if (r + i < rows) u[i] = *(const ddp__mem_##S *)(src + at[r + i] + p);         \
+                    else u[i] = zero;                                                              \
+                }                                                                                  \
+                for (half = 1; half < ddp__lanes_##S; half *= 2, other = u, u = v, v = other)      \
+                    for (i = 0; i < ddp__lanes_##S / 2; i++) {                                     \
+                        v[2 * i] = DDP__ZIP_LOW_##BYTES(u[i], u[i + ddp__lanes_##S / 2]);          \
+                        v[2 * i + 1] = DDP__ZIP_HIGH_##BYTES(u[i], u[i + ddp__lanes_##S / 2]);     \
+                    }                                                                              \
+                for (i = 0; i < ddp__lanes_##S; i++)                                               \
+                    *(ddp__mem_##S *)(dst + (p + i) * width + r) = u[i];                           \
+            }                                                                                      \
+            for (; p < k; p++)                                                                     \
+                for (i = r; i < rows && i < r + ddp__lanes_##S; i++)                               \
+                    dst[p * width + i] = src[at[i] + p];                                           \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
     static const ddp__kernels ddp__kernels_##S = {                                                 \
         #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
         ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
-        ddp__norm_grad_##S};
+        ddp__norm_grad_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S, ddp__turn_##S};
 
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
 
 #if defined(__x86_64__)
 DDP__KERNEL_SET(avx2, 32, 6, DDP__ROWS_6, DDP__KERNEL(target("avx2,fma")))
-DDP__KERNEL_SET(avx512, 64, 12, DDP__ROWS_12, DDP__KERNEL(target("avx512f")))
+DDP__KERNEL_SET(avx512, 64, 8, DDP__ROWS_8, DDP__KERNEL(target("avx512f")))
 #endif
 
 const ddp__kernels *ddp__kernels_at(int i)
