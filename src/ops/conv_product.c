@@ -110,19 +110,32 @@ static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
            b % plan->across * (plan->pitch / plan->across) + b / plan->across;
 }
 
-/* n floats from column x on, every step-th, of a row of w; zeros where there are none. */
-static void ddp__conv_line(float *dst, const float *src, long x, long w, long step, long n)
-{
-    long lo = x < 0 ? ddp__conv_parts(-x, step) : 0, hi = x < w ? ddp__conv_parts(w - x, step) : 0;
-    long i;
+/* Elements lo..hi-1 of a line are every step-th of a row of x from column first on; zeros around. */
+typedef struct ddp__conv_line {
+    long first, lo, hi;
+} ddp__conv_line;
 
-    if (lo > n || !src) lo = n;
-    if (hi > n) hi = n;
-    if (hi < lo) hi = lo;
-    if (lo) memset(dst, 0, (size_t)lo * sizeof *dst);
-    if (step == 1 && hi > lo) memcpy(dst + lo, src + x + lo, (size_t)(hi - lo) * sizeof *dst);
-    else for (i = lo; i < hi; i++) dst[i] = src[x + i * step];
-    if (hi < n) memset(dst + hi, 0, (size_t)(n - hi) * sizeof *dst);
+static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
+{
+    ddp__conv_line l;
+
+    l.first = first;
+    l.lo = ddp__conv_min(n, first < 0 ? ddp__conv_parts(-first, step) : 0);
+    l.hi = ddp__conv_min(n, first < w ? ddp__conv_parts(w - first, step) : 0);
+    if (l.hi < l.lo) l.hi = l.lo;
+    return l;
+}
+
+/* Lines are short: no calls. */
+static void ddp__conv_copy(float *dst, const float *src, const ddp__conv_line *l, long step, long n)
+{
+    long i = 0;
+
+    for (; i < l->lo; i++) dst[i] = 0;
+    if (step == 1)
+        for (; i + 4 <= l->hi; i += 4) memcpy(dst + i, src + (l->first + i), 4 * sizeof *dst);
+    for (; i < l->hi; i++) dst[i] = src[l->first + i * step];
+    for (; i < n; i++) dst[i] = 0;
 }
 
 /* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. */
@@ -130,23 +143,34 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
                            long first, long last)
 {
     const ddp__conv_view *v = &plan->g->view;
-    const long row1 = (last - 1) / v->cols, width = plan->pitch / plan->across;
+    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
+    const long width = plan->pitch / plan->across;
     const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * v->step;
-    long p, row, line, kind;
+    ddp__conv_line lines[DDP__CONV_KERNEL];
+    long p, row, r, n, i, y, kind;
 
-    for (p = p0; p < p1; p++) {
-        float *dst = slab + (p - p0) * plan->plane;
-        for (row = first / v->cols; row <= row1;) {
-            const long r = row % v->rows, n = ddp__conv_min(v->rows - r, row1 + 1 - row);
-            const float *src = x + row / v->rows * v->image + p * v->h * v->w;
-            for (line = 0; line < (n - 1) * plan->down + v->kh; line++) {
-                const long y = v->top + (r + line / plan->down) * v->step + line % plan->down;
+    for (kind = 0; kind < plan->across; kind++)
+        lines[kind] = ddp__conv_clip(left + kind, v->w, v->step, width);
+    for (row = row0; row < row1; row += n) { /* image by image */
+        const float *image = x + row / v->rows * v->image;
+        r = row % v->rows;
+        n = ddp__conv_min(v->rows - r, row1 - row);
+        for (p = p0; p < p1; p++) {
+            const float *src = image + p * v->h * v->w;
+            float *dst = slab + (p - p0) * plan->plane;
+            for (i = 0; i < (n - 1) * plan->down + v->kh; i++) {
+                y = v->top + r * v->step + i;
+                if (plan->down < v->step) y += i / plan->down * (v->step - plan->down);
+                if (y < 0 || y >= v->h) {
+                    memset(dst, 0, (size_t)plan->pitch * sizeof *dst);
+                    dst += plan->pitch;
+                    continue;
+                }
                 for (kind = 0; kind < plan->across; kind++, dst += width)
-                    ddp__conv_line(dst, y >= 0 && y < v->h ? src + y * v->w : NULL, left + kind,
-                                   v->w, v->step, width);
+                    ddp__conv_copy(dst, src + y * v->w, &lines[kind], v->step, width);
             }
-            row += n;
         }
+        slab += ((n - 1) * plan->down + v->kh) * plan->pitch;
     }
 }
 
@@ -188,25 +212,29 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
     const ddp__kernels *kn = plan->kernels;
+    const int whole = g->y_col == 1 && g->y_row == v->cols; /* planes of y are contiguous */
+    const long run = whole ? v->rows * v->cols : v->cols, half = kn->nr / 2;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long i, j, at, len;
 
-    if (g->y_col == 1 && g->y_row == v->cols && rows == kn->mr && n == kn->nr &&
-        q % (v->rows * v->cols) + n <= v->rows * v->cols) {
-        at = q / (v->rows * v->cols) * g->y_image + q % (v->rows * v->cols);
-        kn->gemm(k, a, b, y + at, g->y_plane, add);
+    if (whole && rows == kn->mr && n == kn->nr && q % run + half <= run &&
+        (q + half) % run + half <= run) {
+        kn->gemm(k, a, b, y + q / run * g->y_image + q % run,
+                 y + (q + half) / run * g->y_image + (q + half) % run, g->y_plane, add);
         return;
     }
-    kn->gemm(k, a, b, part, kn->nr, 0);
+    kn->gemm(k, a, b, part, part + half, kn->nr, 0);
     for (j = 0; j < n; j += len, q += len) {
         const long row = q / v->cols, col = q % v->cols;
-        at = row / v->rows * g->y_image + row % v->rows * g->y_row + col * g->y_col;
-        len = ddp__conv_min(v->cols - col, n - j);
+        at = whole ? q / run * g->y_image + q % run
+                   : row / v->rows * g->y_image + row % v->rows * g->y_row + col * g->y_col;
+        len = ddp__conv_min(run - q % run, n - j);
         for (i = 0; i < rows; i++) {
             float *to = y + at + i * g->y_plane;
             const float *from = part + i * kn->nr + j;
             long e;
-            if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
+            if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
+            else if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
             else for (e = 0; e < len; e++) to[e * g->y_col] = from[e];
         }
     }
@@ -364,10 +392,10 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
                 float *to = w + i * g->w_row + j;
                 const float *a = a_pack + (i - i0) * (last - first);
                 if (n == kn->nr && i + kn->mr <= i1) {
-                    kn->gemm(last - first, a, b_pack, to, g->w_row, 1);
+                    kn->gemm(last - first, a, b_pack, to, to + kn->nr / 2, g->w_row, 1);
                     continue;
                 }
-                kn->gemm(last - first, a, b_pack, part, kn->nr, 0);
+                kn->gemm(last - first, a, b_pack, part, part + kn->nr / 2, kn->nr, 0);
                 for (e = 0; e < ddp__conv_min(kn->mr, i1 - i); e++)
                     for (f = 0; f < n; f++) to[e * g->w_row + f] += part[e * kn->nr + f];
             }

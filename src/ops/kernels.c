@@ -21,11 +21,11 @@
 #define DDP__ROWS_8(X, T)  DDP__ROWS_6(X, T) X(T, 6) X(T, 7)
 #define DDP__ROW_ZERO(T, i) T p##i = {0}, q##i = {0};
 #define DDP__ROW_STEP(T, i) p##i = p##i + a[i] * b0; q##i = q##i + a[i] * b1;
-#define DDP__ROW_SAVE(T, i)                                        \
-    {                                                              \
-        T *row = (T *)(c + i * ldc);                               \
-        if (add) { row[0] = row[0] + p##i; row[1] = row[1] + q##i; } \
-        else { row[0] = p##i; row[1] = q##i; }                     \
+#define DDP__ROW_SAVE(T, i)                                      \
+    {                                                            \
+        T *to = (T *)(c + i * ldc), *too = (T *)(d + i * ldc);   \
+        if (add) { *to = *to + p##i; *too = *too + q##i; }       \
+        else { *to = p##i; *too = q##i; }                        \
     }
 
 /* The lower and the upper halves of two vectors, element by element in turn. */
@@ -59,8 +59,8 @@
     typedef uint32_t ddp__bits_##S __attribute__((vector_size(BYTES)));                            \
     enum { ddp__lanes_##S = (BYTES) / 4 };                                                         \
                                                                                                    \
-    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, long ldc,     \
-                                   int add)                                                        \
+    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d,     \
+                                   long ldc, int add)                                              \
     {                                                                                              \
         ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                          \
         for (; k > 0; k--, a += (MR), b += 2 * ddp__lanes_##S) {                                   \
@@ -343,37 +343,76 @@
             for (p = 0; p < k; p++) dst[p * width + j] = src[at[p] + j];                           \
     }                                                                                              \
                                                                                                    \
+    /* y = x or 0; NaN stays. */                                                                   \
+    static ATTR void ddp__relu_##S(float *y, const float *x, long n)                               \
+    {                                                                                              \
+        const ddp__vec_##S zero = {0};                                                             \
+        ddp__vec_##S v;                                                                            \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            v = (ddp__vec_##S)(~(ddp__int_##S)(v < zero) & (ddp__int_##S)v);                       \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__relu_grad_##S(float *dx, const float *x, const float *dy, long n,        \
+                                        int add)                                                   \
+    {                                                                                              \
+        const ddp__vec_##S zero = {0};                                                             \
+        ddp__vec_##S v, d;                                                                         \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            d = (ddp__vec_##S)((ddp__int_##S)(v > zero) & (ddp__int_##S)d);                        \
+            ddp__store_##S(dx + i, &d, n - i, add);                                                \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* A block of high rows by wide columns, one row after the other, is an array whose index has  \
+     * the row in its upper bits; to zip its halves rotates the index by one bit. */               \
     static ATTR void ddp__turn_##S(float *dst, long width, const float *src, const long *at,       \
                                    long rows, long k)                                              \
     {                                                                                              \
-        const ddp__vec_##S zero = {0};                                                             \
+        const long high = 2 * width == ddp__lanes_##S ? width : ddp__lanes_##S;                    \
         ddp__vec_##S one[ddp__lanes_##S], two[ddp__lanes_##S];                                     \
-        long r, p, i, half;                                                                        \
-        for (r = (rows - 1) / ddp__lanes_##S * ddp__lanes_##S; r >= 0; r -= ddp__lanes_##S) {      \
-            for (p = 0; DDP__CAN_ZIP && p + ddp__lanes_##S <= k; p += ddp__lanes_##S) {            \
-                ddp__vec_##S *u = one, *v = two, *other;                                           \
-                for (i = 0; i < ddp__lanes_##S; i++) {                                             \
-                    if (r + i < rows) u[i] = *(const ddp__mem_##S *)(src + at[r + i] + p);         \
-                    else u[i] = zero;                                                              \
-                }                                                                                  \
-                for (half = 1; half < ddp__lanes_##S; half *= 2, other = u, u = v, v = other)      \
-                    for (i = 0; i < ddp__lanes_##S / 2; i++) {                                     \
-                        v[2 * i] = DDP__ZIP_LOW_##BYTES(u[i], u[i + ddp__lanes_##S / 2]);          \
-                        v[2 * i + 1] = DDP__ZIP_HIGH_##BYTES(u[i], u[i + ddp__lanes_##S / 2]);     \
+        long r, p, i, half, wide;                                                                  \
+        for (r = (rows - 1) / high * high; r >= 0; r -= high) {                                    \
+            p = 0;                                                                                 \
+            for (wide = DDP__CAN_ZIP ? ddp__lanes_##S : 0; wide >= 4; wide /= 2)                   \
+                for (; p + wide <= k; p += wide) {                                                 \
+                    const long vectors = high * wide / ddp__lanes_##S;                             \
+                    ddp__vec_##S *u = one, *v = two, *other;                                       \
+                    float *flat = (float *)one;                                                    \
+                    for (i = 0; i < high; i++, flat += wide) {                                     \
+                        const float *from = src + at[r + i < rows ? r + i : r] + p;                \
+                        if (wide == ddp__lanes_##S)                                                \
+                            *(ddp__mem_##S *)flat = *(const ddp__mem_##S *)from;                   \
+                        else if (wide == 8) memcpy(flat, from, 32);                                \
+                        else memcpy(flat, from, 16);                                               \
+                        if (r + i >= rows) memset(flat, 0, (size_t)wide * sizeof *flat);           \
                     }                                                                              \
-                for (i = 0; i < ddp__lanes_##S; i++)                                               \
-                    *(ddp__mem_##S *)(dst + (p + i) * width + r) = u[i];                           \
-            }                                                                                      \
+                    for (half = 1; half < high; half *= 2, other = u, u = v, v = other)            \
+                        for (i = 0; i < vectors / 2; i++) {                                        \
+                            v[2 * i] = DDP__ZIP_LOW_##BYTES(u[i], u[i + vectors / 2]);             \
+                            v[2 * i + 1] = DDP__ZIP_HIGH_##BYTES(u[i], u[i + vectors / 2]);        \
+                        }                                                                          \
+                    for (i = 0; i < vectors; i++)                                                  \
+                        *(ddp__mem_##S *)(dst + (high < ddp__lanes_##S                             \
+                                                     ? p * width + i * ddp__lanes_##S              \
+                                                     : (p + i) * width + r)) = u[i];               \
+                }                                                                                  \
             for (; p < k; p++)                                                                     \
-                for (i = r; i < rows && i < r + ddp__lanes_##S; i++)                               \
-                    dst[p * width + i] = src[at[i] + p];                                           \
+                for (i = r; i < rows && i < r + high; i++) dst[p * width + i] = src[at[i] + p];    \
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
     static const ddp__kernels ddp__kernels_##S = {                                                 \
         #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
         ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
-        ddp__norm_grad_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S, ddp__turn_##S};
+        ddp__norm_grad_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S,   \
+        ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
 

@@ -13,8 +13,9 @@ typedef struct ddp__kernels {
     const char *name;
     int mr, nr; /* register tile of gemm; nr is two vectors */
 
-    /* c (mr x nr, leading dimension ldc) = or += sum over p of a[p*mr + i] * b[p*nr + j]. */
-    void (*gemm)(long k, const float *a, const float *b, float *c, long ldc, int add);
+    /* c (mr x nr, leading dimension ldc) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
+     * right half of its columns lies at d: c + nr/2, or elsewhere. */
+    void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long ldc, int add);
     /* max over x. */
     float (*max)(const float *x, long n);
     /* sum over x*y. */
@@ -45,6 +46,9 @@ typedef struct ddp__kernels {
      * dst may be written as if rows were a multiple of nr / 2, so up to nr / 2 floats too far; what
      * this puts into the next row of dst, its own elements replace. */
     void (*turn)(float *dst, long width, const float *src, const long *at, long rows, long k);
+    /* y = max(x, 0) and dx = or += dy where x > 0. */
+    void (*relu)(float *y, const float *x, long n);
+    void (*relu_grad)(float *dx, const float *x, const float *dy, long n, int add);
 } ddp__kernels;
 
 #ifdef __cplusplus
