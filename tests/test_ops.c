@@ -522,6 +522,55 @@ static void row_case(const ddp__kernels *kn, long n)
     assert_true(y[n] == 77);
 }
 
+/* Turns and gathers rows of every width and length; sums and straight lines. */
+static void copy_case(const ddp__kernels *kn, long rows, long k)
+{
+    const long width = rows <= kn->mr ? kn->mr : kn->nr;
+    float x[2100], y[2100], sum[2], *out = (float *)op_new((size_t)(width * k + kn->nr), sizeof *y);
+    long at[64], i, p;
+    double one = 0, two = 0;
+
+    for (i = 0; i < 2100; i++) x[i] = (float)((i * 37 % 101) - 50);
+    for (i = 0; i < 64; i++) at[i] = i * 29 % 64 * 31;
+    for (i = 0; i < width * k + kn->nr; i++) out[i] = 77;
+    kn->turn(out, width, x, at, rows, k);
+    for (p = 0; p < k; p++)
+        for (i = 0; i < rows; i++) assert_true(out[p * width + i] == x[at[i] + p]);
+    for (i = width * k + kn->nr / 2; i < width * k + kn->nr; i++) assert_true(out[i] == 77);
+
+    for (i = 0; i < width * k + kn->nr; i++) out[i] = 77;
+    kn->gather(out, width, x, at, k, rows);
+    for (p = 0; p < k; p++)
+        for (i = 0; i < width; i++)
+            assert_true(out[p * width + i] == (i < rows ? x[at[p] + i] : 77));
+
+    kn->moments(x, x + 50, k, 3, 5, sum);
+    for (i = 0; i < k; i++) {
+        one += (double)x[i + 50] - 5;
+        two += ((double)x[i + 50] - 5) * ((double)x[i] - 3);
+    }
+    assert_true((double)sum[0] == one && (double)sum[1] == two); /* whole numbers */
+    for (i = 0; i < k + 1; i++) y[i] = 1;
+    kn->affine(y, x, x + 50, k, 2, 3, 4, 1);
+    for (i = 0; i < k; i++) assert_true(y[i] == 1 + 2 * x[i] + 3 * x[i + 50] + 4);
+    kn->affine(y, x, NULL, k, 2, 3, 4, 0);
+    for (i = 0; i < k; i++) assert_true(y[i] == 2 * x[i] + 4);
+    assert_true(y[k] == 1);
+    free(out);
+}
+
+static void copying_kernels_of_every_set_copy(void **state)
+{
+    const ddp__kernels *kn;
+    long rows, k;
+    int set;
+
+    (void)state;
+    for (set = 0; (kn = ddp__kernels_at(set)) != NULL; set++)
+        for (rows = 1; rows <= kn->nr; rows++)
+            for (k = 1; k < 50; k++) copy_case(kn, rows, k);
+}
+
 static void row_kernels_of_every_set_agree_with_libm(void **state)
 {
     const ddp__kernels *kn;
@@ -573,6 +622,7 @@ int main(void)
         cmocka_unit_test(a_nan_is_not_lost),
         cmocka_unit_test(shapes_that_do_not_fit_are_refused_in_a_sentence),
         cmocka_unit_test(products_of_all_sizes_equal_the_triple_loop),
+        cmocka_unit_test(copying_kernels_of_every_set_copy),
         cmocka_unit_test(row_kernels_of_every_set_agree_with_libm),
         cmocka_unit_test(the_exponential_holds_over_its_whole_range),
     };
