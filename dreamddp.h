@@ -489,10 +489,10 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
  * ignored Its backward consumes the logits: do not read them after ddp_backward.
  *
- * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all four sides:
- * H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
+ * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
  *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
- *                       (channels) unless bias is 0; groups divides C and channels
+ *                       (channels) unless bias is 0; groups divides C and channels; kernel <= 64
  *   ddp_batch_norm2d    same                   scale and shift (C), eps 1e-5; over B H W of each
  *                       channel. Buffers: running mean and variance (C), 0 and 1 at first, moved by
  *                       each training forward 0.1 of the way to the batch's mean and unbiased
@@ -559,7 +559,8 @@ DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
  * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a
  * layer's parameters, backward_end. Gradients are added to; whoever consumes them zeroes them
  * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks, with
- * dropout off and with the running statistics, which it leaves alone. Each returns 0 or the first error. */
+ * dropout off and with the running statistics, which it leaves alone. Each returns 0 or the first
+ * error. */
 DDP_API int  ddp_forward(ddp_graph *g);
 DDP_API int  ddp_backward(ddp_graph *g, ddp_node *loss);
 DDP_API int  ddp_evaluate(ddp_graph *g);
@@ -7526,8 +7527,8 @@ typedef struct ddp__conv_view {
  *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
  *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
  * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns
- * are contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col];
- * over weights a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and
+ * are contiguous. Element (image, i, r, c) of y is
+ * y[image*y_image + i*y_plane + r*y_row + c*y_col]; over weights a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and
  * y + g*m*y_plane. Every sum runs in one fixed order whatever the blocks, so results depend on
  * neither threads nor position. About 420 KiB of stack. */
 typedef struct ddp__conv_product {
@@ -7581,7 +7582,7 @@ typedef struct ddp__conv_plan {
     int  direct;           /* 1: every tap of every position lies in the image; no slab */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
-    long down, across;     /* rows of the slab from one position to the next; its kinds of columns */
+    long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
     long pitch, plane;     /* floats of a row and of a plane of the slab */
     long rows, row_blocks; /* of W in a block */
     long span, spans;      /* chunks, or columns of W, in a block; how many of them */
@@ -7666,7 +7667,7 @@ static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
            b % plan->across * (plan->pitch / plan->across) + b / plan->across;
 }
 
-/* Elements lo..hi-1 of a line are every step-th of a row of x from column first on; zeros around. */
+/* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
 typedef struct ddp__conv_line {
     long first, lo, hi;
 } ddp__conv_line;
@@ -7695,8 +7696,8 @@ static void ddp__conv_copy(float *dst, const float *src, const ddp__conv_line *l
 }
 
 /* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. */
-static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0, long p1,
-                           long first, long last)
+static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0,
+                           long p1, long first, long last)
 {
     const ddp__conv_view *v = &plan->g->view;
     const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
@@ -7859,8 +7860,9 @@ static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long leas
 {
     const ddp__conv_product *g = plan->g;
     const long mr = plan->kernels->mr, wanted = threads > 1 ? 3L * threads : 1;
+    const long parts = ddp__conv_parts(g->m, DDP__CONV_MC);
 
-    plan->rows = ddp__conv_parts(ddp__conv_parts(g->m, ddp__conv_parts(g->m, DDP__CONV_MC)), mr) * mr;
+    plan->rows = ddp__conv_parts(ddp__conv_parts(g->m, parts), mr) * mr;
     plan->row_blocks = ddp__conv_parts(g->m, plan->rows);
     plan->spans = ddp__conv_parts(all, span);
     while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all)
@@ -7994,7 +7996,8 @@ void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
 
 /* ==== begin ops/conv.c ==== [ops] */
 /* Convolution of images with square kernels, in groups:
- * y(b, o, r, c) = bias(o) + sum over p, h, w of weight(o, p, h, w) x(b, p, r s + h - pad, c s + w - pad)
+ * y(b, o, r, c) = bias(o) +
+ *     sum over p, h, w of weight(o, p, h, w) x(b, p, r stride + h - padding, c stride + w - padding)
  * with p over the channels of o's group (in the sense of every framework: a correlation). */
 
 /* Arguments: channels, kernel, stride, padding, groups, bias (1 or 0). Weight and bias start

@@ -102,7 +102,7 @@ def check_resnet(r):
     model = resnet18()
     x, labels = r.take(4, 3, 32, 32), r.take(4).long()
     r.load(model.parameters())
-    sgd = torch.optim.SGD(model.parameters(), 0.005, momentum=0.9)
+    sgd = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
     losses = []
     for _ in range(5):
         loss = F.cross_entropy(model(x), labels)

@@ -50,7 +50,7 @@ static int build(ddp_graph *g)
 
 static int train(ddp_graph *g, ddp_node *loss, ddp_node *logits)
 {
-    const ddp_optimizer sgd = ddp_sgd(0.005f, 0.9f);
+    const ddp_optimizer sgd = ddp_sgd(0.001f, 0.9f);
     float losses[STEPS];
     float *state[64];
     ddp_update u;
@@ -64,7 +64,7 @@ static int train(ddp_graph *g, ddp_node *loss, ddp_node *logits)
         ddp_layer_params(g, l, &count);
         state[l] = (float *)calloc(count, sizeof *state[l]);
     }
-    u.lr = 0.005f;
+    u.lr = 0.001f;
     for (step = 0; step < STEPS; step++) {
         if (ddp_forward(g) || ddp_backward(g, loss)) return 1;
         losses[step] = ddp_value(g, loss);

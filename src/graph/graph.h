@@ -58,10 +58,10 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
  * ignored Its backward consumes the logits: do not read them after ddp_backward.
  *
- * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all four sides:
- * H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
+ * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
  *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
- *                       (channels) unless bias is 0; groups divides C and channels
+ *                       (channels) unless bias is 0; groups divides C and channels; kernel <= 64
  *   ddp_batch_norm2d    same                   scale and shift (C), eps 1e-5; over B H W of each
  *                       channel. Buffers: running mean and variance (C), 0 and 1 at first, moved by
  *                       each training forward 0.1 of the way to the batch's mean and unbiased
@@ -128,7 +128,8 @@ DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
  * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a
  * layer's parameters, backward_end. Gradients are added to; whoever consumes them zeroes them
  * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks, with
- * dropout off and with the running statistics, which it leaves alone. Each returns 0 or the first error. */
+ * dropout off and with the running statistics, which it leaves alone. Each returns 0 or the first
+ * error. */
 DDP_API int  ddp_forward(ddp_graph *g);
 DDP_API int  ddp_backward(ddp_graph *g, ddp_node *loss);
 DDP_API int  ddp_evaluate(ddp_graph *g);

@@ -1,5 +1,6 @@
 /* Convolution of images with square kernels, in groups:
- * y(b, o, r, c) = bias(o) + sum over p, h, w of weight(o, p, h, w) x(b, p, r s + h - pad, c s + w - pad)
+ * y(b, o, r, c) = bias(o) +
+ *     sum over p, h, w of weight(o, p, h, w) x(b, p, r stride + h - padding, c stride + w - padding)
  * with p over the channels of o's group (in the sense of every framework: a correlation). */
 #include "base/platform.h"
 #include "base/fail.h"

@@ -25,7 +25,7 @@ typedef struct ddp__conv_plan {
     int  direct;           /* 1: every tap of every position lies in the image; no slab */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
-    long down, across;     /* rows of the slab from one position to the next; its kinds of columns */
+    long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
     long pitch, plane;     /* floats of a row and of a plane of the slab */
     long rows, row_blocks; /* of W in a block */
     long span, spans;      /* chunks, or columns of W, in a block; how many of them */
@@ -110,7 +110,7 @@ static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
            b % plan->across * (plan->pitch / plan->across) + b / plan->across;
 }
 
-/* Elements lo..hi-1 of a line are every step-th of a row of x from column first on; zeros around. */
+/* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
 typedef struct ddp__conv_line {
     long first, lo, hi;
 } ddp__conv_line;
@@ -139,8 +139,8 @@ static void ddp__conv_copy(float *dst, const float *src, const ddp__conv_line *l
 }
 
 /* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. */
-static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0, long p1,
-                           long first, long last)
+static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0,
+                           long p1, long first, long last)
 {
     const ddp__conv_view *v = &plan->g->view;
     const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
@@ -303,8 +303,9 @@ static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long leas
 {
     const ddp__conv_product *g = plan->g;
     const long mr = plan->kernels->mr, wanted = threads > 1 ? 3L * threads : 1;
+    const long parts = ddp__conv_parts(g->m, DDP__CONV_MC);
 
-    plan->rows = ddp__conv_parts(ddp__conv_parts(g->m, ddp__conv_parts(g->m, DDP__CONV_MC)), mr) * mr;
+    plan->rows = ddp__conv_parts(ddp__conv_parts(g->m, parts), mr) * mr;
     plan->row_blocks = ddp__conv_parts(g->m, plan->rows);
     plan->spans = ddp__conv_parts(all, span);
     while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all)

@@ -19,8 +19,8 @@ typedef struct ddp__conv_view {
  *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
  *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
  * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns
- * are contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col];
- * over weights a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and
+ * are contiguous. Element (image, i, r, c) of y is
+ * y[image*y_image + i*y_plane + r*y_row + c*y_col]; over weights a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and
  * y + g*m*y_plane. Every sum runs in one fixed order whatever the blocks, so results depend on
  * neither threads nor position. About 420 KiB of stack. */
 typedef struct ddp__conv_product {
