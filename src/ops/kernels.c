@@ -375,7 +375,7 @@
     static ATTR void ddp__turn_##S(float *dst, long width, const float *src, const long *at,       \
                                    long rows, long k)                                              \
     {                                                                                              \
-        const long high = 2 * width == ddp__lanes_##S ? width : ddp__lanes_##S;                    \
+        const long high = 2 * width == ddp__lanes_##S ? width : (long)ddp__lanes_##S;              \
         ddp__vec_##S one[ddp__lanes_##S], two[ddp__lanes_##S];                                     \
         long r, p, i, half, wide;                                                                  \
         for (r = (rows - 1) / high * high; r >= 0; r -= high) {                                    \
