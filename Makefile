@@ -49,7 +49,7 @@ quickstart: build/quickstart
 # docs/benchmarks.md; 12 minutes on a quiet machine, two with BENCH=--quick
 bench: all
 	@for b in $(BENCHES); do echo "== $$b"; $$b $(BENCH) || exit 1; done
-	@for b in bench/planners.py bench/allreduce.py bench/topk.py bench/torch_gpt.py bench/overlap.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
+	@for b in bench/planners.py bench/allreduce.py bench/topk.py bench/torch_gpt.py bench/torch_vision.py bench/overlap.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
 
 # ---- the header ----
 header:
@@ -66,7 +66,7 @@ check-compile: | deps-test
 # Compiling all of it into every test would take most of the time. So it is compiled once, with its
 # private functions visible, and tests see its headers only; but those in WHOLE, which use what is
 # static in one file or replace its allocator, are one translation unit with it, as a user's program is.
-WHOLE := test_data test_env test_graph test_image_ops test_memory test_place test_planned_models test_session test_shape \
+WHOLE := test_data test_env test_graph test_memory test_place test_planned_models test_session test_shape \
          test_spawn test_topk test_wire
 TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
 TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)

@@ -382,6 +382,7 @@ typedef struct ddp_op_call {
     const ddp_op_spec *spec;
     const void *in[DDP_OP_INPUTS];
     const void *param[DDP_OP_PARAMS];
+    void       *buffer[DDP_OP_BUFFERS];       /* changed by a forward with training 1 alone */
     void       *out;
     void       *saved;                        /* spec->saved elements */
     /* backward only */
@@ -391,14 +392,13 @@ typedef struct ddp_op_call {
     void       *grad_param[DDP_OP_PARAMS];    /* always added to; NULL: frozen */
     /* execution */
     void       *pool;                         /* ddp__pool *, for ddp_op_parallel; may be NULL */
-    int         training;                     /* 0: dropout passes through */
+    int         training;                     /* 0: dropout passes through, buffers are read */
     uint64_t    random;                       /* seed of this node in this micro-batch and step */
 } ddp_op_call;
 
 /* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for
  * the life of the graph. backward may be NULL (no gradient flows through). The reference
- * kernels are the plain loops that tests instantiate in double; NULL = not offered. Built-in
- * entries without forward, and operators with buffers, can be planned but not built. */
+ * kernels are the plain loops that tests instantiate in double; NULL = not offered. */
 typedef struct ddp_op {
     const char *name;
     ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);
@@ -496,14 +496,14 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
  * ignored Its backward consumes the logits: do not read them after ddp_backward.
  *
- * Operators on images, x (B, C, H, W). They have shapes and costs but no kernels: the graph can be
- * read and planned, ddp_graph_build refuses it (DDP_UNSUPPORTED) and names the first of them.
- * A window moves by stride over H and W with padding on all four sides:
- * H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
+ * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
  *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
- *                       (channels) unless bias is 0; groups divides C and channels
- *   ddp_batch_norm2d    same                   scale and shift (C); buffers: running mean and
- *                       variance (C), which belong to the layer but are no parameters
+ *                       (channels) unless bias is 0; groups divides C and channels; kernel <= 64
+ *   ddp_batch_norm2d    same                   scale and shift (C), eps 1e-5; over B H W of each
+ *                       channel. Buffers: running mean and variance (C), 0 and 1 at first, moved by
+ *                       each training forward 0.1 of the way to the batch's mean and unbiased
+ *                       variance; ddp_evaluate normalises with them
  *   ddp_max_pool2d, ddp_avg_pool2d   (B, C, H', W')   padding at most kernel / 2; padding is never
  *                       a maximum, and counts as zeros in a mean
  *   ddp_global_avg_pool2d  (B, C)              mean of each channel
@@ -550,9 +550,9 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
 
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each
  * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
- * on the seed and the parameter's position) and registers the layers with the context.
- * Returns 0 or a ddp_status; ddp_graph_error has the sentence. DDP_UNSUPPORTED: an operator
- * has no kernels; such a graph is read without building it. */
+ * on the seed and the parameter's position) and registers the layers with the context. A layer's
+ * buffers are one block too, registered as DDP_BUFFERS: averaged with the layer.
+ * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
@@ -569,8 +569,9 @@ DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 /* ddp_forward - all operators in order, calling forward_begin before a layer's first use.
  * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a
  * layer's parameters, backward_end. Gradients are added to; whoever consumes them zeroes them
- * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks and
- * with dropout off. Each returns 0 or the first error. */
+ * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks, with
+ * dropout off and with the running statistics, which it leaves alone. Each returns 0 or the first
+ * error. */
 DDP_API int  ddp_forward(ddp_graph *g);
 DDP_API int  ddp_backward(ddp_graph *g, ddp_node *loss);
 DDP_API int  ddp_evaluate(ddp_graph *g);
@@ -586,7 +587,8 @@ DDP_API void      *ddp_state_gradient(ddp_state *s, const ddp_node *n); /* gradi
  * ddp_state_data / ddp_state_gradient; input gradients are taken out the same way: those of
  * outputs before first that the range uses, and of float inputs. A gradient that is fed is added
  * to. Outputs that nobody uses start with gradient 1 if they are scalars, 0 otherwise, until it
- * is fed. Every array of such a state has its own memory. */
+ * is fed. Every array of such a state has its own memory. Buffers are the graph's, not the
+ * state's: each ddp_forward_range moves them, in the order of the calls. */
 DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
 DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
 /* ddp_state_micro_batch - the number that dropout masks of this state depend on, besides seed and
@@ -603,9 +605,13 @@ DDP_API size_t ddp_param_count(const ddp_graph *g);
 /* Parameters and gradients of layer l after ddp_graph_build: one block of *count floats each. */
 DDP_API float *ddp_layer_params(ddp_graph *g, int layer, size_t *count);
 DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
+/* Its buffers, likewise; NULL and 0 where it has none. */
+DDP_API float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count);
 /* Parameter k of a node (weight 0, bias 1), NULL if it has none. */
 DDP_API float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 DDP_API float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k);
+/* Buffer k of a node (running mean 0, running variance 1), NULL if it has none. */
+DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 DDP_API size_t ddp_activation_bytes(const ddp_graph *g); /* of one state */
 
 #ifdef __cplusplus
@@ -712,8 +718,7 @@ DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node 
  * classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
-/* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss. Their operators have
- * shapes and costs but no kernels: the graph can be planned, ddp_graph_build refuses it.
+/* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss.
  * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1).
  * *logits, if asked for, is the node (batch, classes). NULL and errors as above.
  *
@@ -2153,7 +2158,7 @@ extern "C" {
  * outside layers).
  * *out is untouched on error, else freed by ddp_oplist_free and independent of g.
  * Errors: DDP_ARG (no graph, no operators), the graph's own first error (also that of a
- * ddp_graph_build that failed: what cannot run is read without building it), DDP_MEMORY. */
+ * ddp_graph_build that failed), DDP_MEMORY. */
 DDP_API ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err);
 
 #ifdef __cplusplus
@@ -3842,6 +3847,7 @@ struct ddp_node {
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
     float        *param[DDP_OP_PARAMS];
     float        *grad[DDP_OP_PARAMS];
+    float        *buffer[DDP_OP_BUFFERS];
 };
 
 /* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
@@ -3854,8 +3860,9 @@ typedef struct ddp__graph_layer {
     int      repeat;    /* how many earlier layers were given that name */
     int      first, last; /* operators; -1: none yet (inputs in between may lie in the range) */
     size_t   count;     /* floats */
+    size_t   buffer_count;
     double   flops;
-    float   *params, *grads;
+    float   *params, *grads, *buffers;
 } ddp__graph_layer;
 
 /* Where each array of a state lies in its arena, in bytes. Offsets are multiples of 64. */
@@ -4256,6 +4263,7 @@ static void ddp__graph_destroy(ddp__owned *self)
 
         ddp__release(a, l->params, l->count * sizeof(float));
         ddp__release(a, l->grads, l->count * sizeof(float));
+        ddp__release(a, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
     for (i = 0; i < g->nodes; i++) {
@@ -4604,9 +4612,6 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
     return 1;
 }
 
-/* Gradients flow through an operator that has no kernels at all: it is planned as if it had. */
-static int ddp__op_has_backward(const ddp_op *op) { return op->backward || !op->forward; }
-
 /* Fills the layer's totals and what follows from the inputs. */
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
@@ -4614,15 +4619,17 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     int i;
 
     n->layer = g->open_layer;
-    n->has_gradient = ddp__op_has_backward(n->op) && n->spec.params > 0;
+    n->has_gradient = n->op->backward && n->spec.params > 0;
     for (i = 0; i < n->spec.inputs; i++)
-        if (ddp__op_has_backward(n->op) && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
+        if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
     if (!l) return;
     if (l->first < 0) l->first = n->index;
     l->last = n->index;
     l->flops += n->spec.flops;
     for (i = n->tied >= 0; i < n->spec.params; i++)
         l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
+    for (i = 0; i < n->spec.buffers; i++)
+        l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
 ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs, int arg_count,
@@ -4726,7 +4733,7 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     for (i = 0; i < n->spec.inputs; i++) out->input[i] = n->input[i];
     out->out = n->spec.out;
     out->flops = n->spec.flops;
-    if (n->op && ddp__op_has_backward(n->op))
+    if (n->op && n->op->backward)
         out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops
                                                          : 2 * n->spec.flops;
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
@@ -4764,6 +4771,14 @@ float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count)
     return ok ? g->layer[layer].grads : NULL;
 }
 
+float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count)
+{
+    int ok = g && layer >= 0 && layer < g->layers;
+
+    if (count) *count = ok ? g->layer[layer].buffer_count : 0;
+    return ok ? g->layer[layer].buffers : NULL;
+}
+
 float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 {
     if (!g || !n || n->graph != g || k < 0 || k >= n->spec.params) return NULL;
@@ -4775,6 +4790,13 @@ float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k)
 {
     if (!g || !n || n->graph != g || k < 0 || k >= n->spec.params) return NULL;
     return n->grad[k];
+}
+
+float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
+{
+    if (!g || !n || n->graph != g || k < 0 || k >= n->spec.buffers) return NULL;
+    if (shape) *shape = n->spec.buffer[k].shape;
+    return n->buffer[k];
 }
 /* ==== end graph/graph.c ==== */
 
@@ -5037,18 +5059,12 @@ static ddp_status ddp__build_check(ddp_graph *g)
 
         if (!n->op) continue;
         operators++;
-        if (!n->op->forward || n->spec.buffers)
-            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d%s%.100s) has no "
-                             "%s: this graph can be planned but not run", n->op->name, i,
-                             n->layer >= 0 ? ", layer " : "",
-                             n->layer >= 0 ? g->layer[n->layer].name : "",
-                             n->op->forward ? "place for its buffers" : "kernels");
-        if (n->layer < 0 && n->spec.params > (n->tied >= 0))
+        if (n->layer < 0 && (n->spec.params > (n->tied >= 0) || n->spec.buffers))
             return ddp__fail(
                 &g->error, DDP_USAGE,
-                "operator %.60s (node %d) has parameters but "
+                "operator %.60s (node %d) has %s but "
                 "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
-                n->op->name, i);
+                n->op->name, i, n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
     return DDP_OK;
@@ -5062,14 +5078,17 @@ static ddp_status ddp__build_layers(ddp_graph *g)
     for (i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
 
-        if (l->count == 0) continue;
-        l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
-        l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
-        if (!l->params || !l->grads)
+        if (l->count) {
+            l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
+            l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
+        }
+        if (l->buffer_count)
+            l->buffers = (float *)ddp__alloc(a, l->buffer_count * sizeof(float));
+        if ((l->count && (!l->params || !l->grads)) || (l->buffer_count && !l->buffers))
             return ddp__fail(&g->error, DDP_MEMORY,
                              "out of memory: layer \"%.200s\" needs %zu bytes "
                              "for parameters and gradients",
-                             l->name, 2 * l->count * sizeof(float));
+                             l->name, (2 * l->count + l->buffer_count) * sizeof(float));
     }
     return DDP_OK;
 }
@@ -5077,13 +5096,13 @@ static ddp_status ddp__build_layers(ddp_graph *g)
 /* Points every node at its arrays. Arrays follow each other without gaps. */
 static void ddp__build_pointers(ddp_graph *g)
 {
-    size_t used = 0;
+    size_t used = 0, buffered = 0;
     int i, k, layer = -1;
 
     for (i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
 
-        if (n->layer != layer) used = 0;
+        if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
         if (n->tied >= 0) {
             n->param[0] = g->node[n->tied]->param[0];
@@ -5094,15 +5113,17 @@ static void ddp__build_pointers(ddp_graph *g)
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
+        for (k = 0; k < n->spec.buffers; k++) {
+            n->buffer[k] = g->layer[layer].buffers + buffered;
+            buffered += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+        }
     }
 }
 
-/* The stream of a parameter: its node would do, but its place in its layer survives an inserted
- * dropout or another loss elsewhere in the model. */
-static uint64_t ddp__param_stream(const ddp_graph *g, const ddp_node *n, int k)
+/* The stream of an array: its node would do, but its place in its layer, buffers behind the
+ * parameters, survives an inserted dropout or another loss elsewhere in the model. */
+static uint64_t ddp__param_stream(const ddp_node *n, size_t position)
 {
-    size_t position = (size_t)(n->param[k] - g->layer[n->layer].params);
-
     return ((uint64_t)(unsigned)n->layer << 40) + (uint64_t)position;
 }
 
@@ -5137,10 +5158,18 @@ static void ddp__build_fill(void *user, long first, long last)
 
     for (i = first; i < last; i++) {
         ddp_node *n = g->node[i];
+        const ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
 
-        for (k = n->tied >= 0; k < n->spec.params; k++)
-            ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(g, n, k)),
+        for (k = n->tied >= 0; k < n->spec.params; k++) {
+            const size_t position = (size_t)(n->param[k] - l->params);
+            ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
                             n->param[k]);
+        }
+        for (k = 0; k < n->spec.buffers; k++) {
+            const size_t position = l->count + (size_t)(n->buffer[k] - l->buffers);
+            ddp__param_fill(&n->spec.buffer[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
+                            n->buffer[k]);
+        }
     }
 }
 
@@ -5161,13 +5190,20 @@ static ddp_status ddp__build_register(ddp_graph *g)
 
     if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
     for (i = 0; i < g->layers; i++) {
+        ddp_block buffers;
         ddp_layer layer;
 
+        memset(&buffers, 0, sizeof buffers);
+        buffers.params = g->layer[i].buffers;
+        buffers.count = g->layer[i].buffer_count;
+        buffers.kind = DDP_BUFFERS;
         memset(&layer, 0, sizeof layer);
         layer.name = g->layer[i].name;
         layer.params = g->layer[i].params;
         layer.grads = g->layer[i].grads;
         layer.count = g->layer[i].count;
+        layer.blocks = &buffers;
+        layer.block_count = buffers.count > 0;
         layer.flops = g->layer[i].flops;
         g->registered = i + 1; /* even a refusal may have left a pointer behind */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
@@ -5213,6 +5249,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->spec = &n->spec;
     for (i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, s->layout->out[n->input[i]]);
     for (i = 0; i < n->spec.params; i++) c->param[i] = n->param[i];
+    for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, s->layout->out[n->index]);
     c->saved = ddp__state_at(s, s->layout->saved[n->index]);
     c->pool = g->host ? g->host->pool : NULL;
@@ -5434,6 +5471,9 @@ DDP_LIB int ddp__activation_ops(const ddp_op **list);
 DDP_LIB int ddp__swiglu_ops(const ddp_op **list);
 DDP_LIB int ddp__dropout_ops(const ddp_op **list);
 DDP_LIB int ddp__loss_ops(const ddp_op **list);
+DDP_LIB int ddp__conv_ops(const ddp_op **list);
+DDP_LIB int ddp__batch_norm_ops(const ddp_op **list);
+DDP_LIB int ddp__pool_ops(const ddp_op **list);
 
 /* Checks that inputs first..last exist and hold floats and have at least one dimension. */
 DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last,
@@ -5456,6 +5496,14 @@ DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
 DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
                            double scale);
 
+/* Checks that input 0 is (batch, channels, height, width); elements of such a shape. */
+DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
+DDP_LIB double ddp__image_count(const ddp_shape *s);
+/* A square window that slides over the image: sets out, with channels channels, from the
+ * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
+DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels,
+                                     ddp_error *err);
+
 #ifdef __cplusplus
 }
 #endif
@@ -5468,17 +5516,18 @@ DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, d
 #ifndef DDP_OPS_KERNELS_H
 #define DDP_OPS_KERNELS_H
 
-#define DDP__GEMM_MR 12 /* most rows and columns of a register tile over all sets */
+#define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
 /* One set. Rows are n contiguous floats, any n >= 1, any alignment; an output may be the same
  * array as an input of equal index range. add = 1 adds to the output, 0 overwrites it. */
 typedef struct ddp__kernels {
     const char *name;
-    int mr, nr; /* register tile of gemm */
+    int mr, nr; /* register tile of gemm; nr is two vectors */
 
-    /* c (mr x nr, leading dimension ldc) = or += sum over p of a[p*mr + i] * b[p*nr + j]. */
-    void (*gemm)(long k, const float *a, const float *b, float *c, long ldc, int add);
+    /* c (mr x nr, leading dimension ldc) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
+     * right half of its columns lies at d: c + nr/2, or elsewhere. */
+    void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long ldc, int add);
     /* max over x. */
     float (*max)(const float *x, long n);
     /* sum over x*y. */
@@ -5509,6 +5558,20 @@ typedef struct ddp__kernels {
     /* Rotates the points (x[i], x[half + i]) by the angles of cosine[i] and sine[i]. */
     void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half,
                    int add);
+    /* sum[0] = sum of y - y_mean, sum[1] = of (y - y_mean) (x - x_mean). */
+    void (*moments)(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum);
+    /* z = or += a x + b y + c; y NULL: z = or += a x + c. */
+    void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c,
+                   int add);
+    /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: rows picked up from here and there. */
+    void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
+    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows <= width: rows turned into columns.
+     * dst may be written as if rows were a multiple of nr / 2, so up to nr / 2 floats too far; what
+     * this puts into the next row of dst, its own elements replace. */
+    void (*turn)(float *dst, long width, const float *src, const long *at, long rows, long k);
+    /* y = max(x, 0) and dx = or += dy where x > 0. */
+    void (*relu)(float *y, const float *x, long n);
+    void (*relu_grad)(float *dx, const float *x, const float *dy, long n, int add);
 } ddp__kernels;
 
 #ifdef __cplusplus
@@ -5584,15 +5647,36 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
 /* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
  * and accumulators that stay in an array are in memory. */
 #define DDP__ROWS_6(X, T)  X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
-#define DDP__ROWS_12(X, T) DDP__ROWS_6(X, T) X(T, 6) X(T, 7) X(T, 8) X(T, 9) X(T, 10) X(T, 11)
+#define DDP__ROWS_8(X, T)  DDP__ROWS_6(X, T) X(T, 6) X(T, 7)
 #define DDP__ROW_ZERO(T, i) T p##i = {0}, q##i = {0};
 #define DDP__ROW_STEP(T, i) p##i = p##i + a[i] * b0; q##i = q##i + a[i] * b1;
-#define DDP__ROW_SAVE(T, i)                                        \
-    {                                                              \
-        T *row = (T *)(c + i * ldc);                               \
-        if (add) { row[0] = row[0] + p##i; row[1] = row[1] + q##i; } \
-        else { row[0] = p##i; row[1] = q##i; }                     \
+#define DDP__ROW_SAVE(T, i)                                      \
+    {                                                            \
+        T *to = (T *)(c + i * ldc), *too = (T *)(d + i * ldc);   \
+        if (add) { *to = *to + p##i; *too = *too + q##i; }       \
+        else { *to = p##i; *too = q##i; }                        \
     }
+
+/* The lower and the upper halves of two vectors, element by element in turn. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define DDP__CAN_ZIP           1
+#define DDP__ZIP_LOW_16(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
+#define DDP__ZIP_HIGH_16(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
+#define DDP__ZIP_LOW_32(u, v)  __builtin_shufflevector(u, v, 0, 8, 1, 9, 2, 10, 3, 11)
+#define DDP__ZIP_HIGH_32(u, v) __builtin_shufflevector(u, v, 4, 12, 5, 13, 6, 14, 7, 15)
+#define DDP__ZIP_LOW_64(u, v) \
+    __builtin_shufflevector(u, v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define DDP__ZIP_HIGH_64(u, v) \
+    __builtin_shufflevector(u, v, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#else /* the loop that is left then does all of it */
+#define DDP__CAN_ZIP           0
+#define DDP__ZIP_LOW_16(u, v)  (u)
+#define DDP__ZIP_HIGH_16(u, v) (v)
+#define DDP__ZIP_LOW_32(u, v)  (u)
+#define DDP__ZIP_HIGH_32(u, v) (v)
+#define DDP__ZIP_LOW_64(u, v)  (u)
+#define DDP__ZIP_HIGH_64(u, v) (v)
+#endif
 
 /* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r,
  * times 2^n. Relative error below 2e-7. The argument is held within [-87.3, 88.3], where 2^n is a
@@ -5604,8 +5688,8 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
     typedef uint32_t ddp__bits_##S __attribute__((vector_size(BYTES)));                            \
     enum { ddp__lanes_##S = (BYTES) / 4 };                                                         \
                                                                                                    \
-    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, long ldc,     \
-                                   int add)                                                        \
+    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d,     \
+                                   long ldc, int add)                                              \
     {                                                                                              \
         ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                          \
         for (; k > 0; k--, a += (MR), b += 2 * ddp__lanes_##S) {                                   \
@@ -5836,6 +5920,123 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
+    static ATTR void ddp__moments_##S(const float *x, const float *y, long n, float x_mean,        \
+                                     float y_mean, float *sum)                                     \
+    {                                                                                              \
+        ddp__vec_##S one = {0}, two = {0}, u, v;                                                   \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&u, x + i, n - i, x_mean);                                               \
+            ddp__load_##S(&v, y + i, n - i, y_mean);                                               \
+            v = v - y_mean;                                                                        \
+            one = one + v;                                                                         \
+            two = two + v * (u - x_mean);                                                          \
+        }                                                                                          \
+        sum[0] = ddp__total_##S(&one);                                                             \
+        sum[1] = ddp__total_##S(&two);                                                             \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__affine_##S(float *z, const float *x, const float *y, long n, float a,    \
+                                    float b, float c, int add)                                     \
+    {                                                                                              \
+        ddp__vec_##S u, v;                                                                         \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&u, x + i, n - i, 0);                                                    \
+            u = u * a + c;                                                                         \
+            if (y) {                                                                               \
+                ddp__load_##S(&v, y + i, n - i, 0);                                                \
+                u = u + v * b;                                                                     \
+            }                                                                                      \
+            ddp__store_##S(z + i, &u, n - i, add);                                                 \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__gather_##S(float *dst, long width, const float *src, const long *at,     \
+                                    long k, long n)                                                \
+    {                                                                                              \
+        long p, j = 0;                                                                             \
+        for (; j + 2 * ddp__lanes_##S <= n; j += 2 * ddp__lanes_##S)                               \
+            for (p = 0; p < k; p++) {                                                              \
+                const ddp__mem_##S *from = (const ddp__mem_##S *)(src + at[p] + j);                \
+                ddp__mem_##S *to = (ddp__mem_##S *)(dst + p * width + j);                          \
+                to[0] = from[0];                                                                   \
+                to[1] = from[1];                                                                   \
+            }                                                                                      \
+        for (; j + ddp__lanes_##S <= n; j += ddp__lanes_##S)                                       \
+            for (p = 0; p < k; p++)                                                                \
+                *(ddp__mem_##S *)(dst + p * width + j) = *(const ddp__mem_##S *)(src + at[p] + j); \
+        for (; j + 4 <= n; j += 4)                                                                 \
+            for (p = 0; p < k; p++) memcpy(dst + p * width + j, src + at[p] + j, 16);              \
+        for (; j < n; j++)                                                                         \
+            for (p = 0; p < k; p++) dst[p * width + j] = src[at[p] + j];                           \
+    }                                                                                              \
+                                                                                                   \
+    /* y = x or 0; NaN stays. */                                                                   \
+    static ATTR void ddp__relu_##S(float *y, const float *x, long n)                               \
+    {                                                                                              \
+        const ddp__vec_##S zero = {0};                                                             \
+        ddp__vec_##S v;                                                                            \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            v = (ddp__vec_##S)(~(ddp__int_##S)(v < zero) & (ddp__int_##S)v);                       \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__relu_grad_##S(float *dx, const float *x, const float *dy, long n,        \
+                                        int add)                                                   \
+    {                                                                                              \
+        const ddp__vec_##S zero = {0};                                                             \
+        ddp__vec_##S v, d;                                                                         \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            d = (ddp__vec_##S)((ddp__int_##S)(v > zero) & (ddp__int_##S)d);                        \
+            ddp__store_##S(dx + i, &d, n - i, add);                                                \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* A block of high rows by wide columns, one row after the other, is an array whose index has  \
+     * the row in its upper bits; to zip its halves rotates the index by one bit. */               \
+    static ATTR void ddp__turn_##S(float *dst, long width, const float *src, const long *at,       \
+                                   long rows, long k)                                              \
+    {                                                                                              \
+        const long high = 2 * width == ddp__lanes_##S ? width : (long)ddp__lanes_##S;              \
+        ddp__vec_##S one[ddp__lanes_##S], two[ddp__lanes_##S];                                     \
+        long r, p, i, half, wide;                                                                  \
+        for (r = (rows - 1) / high * high; r >= 0; r -= high) {                                    \
+            p = 0;                                                                                 \
+            for (wide = DDP__CAN_ZIP ? ddp__lanes_##S : 0; wide >= 4; wide /= 2)                   \
+                for (; p + wide <= k; p += wide) {                                                 \
+                    const long vectors = high * wide / ddp__lanes_##S;                             \
+                    ddp__vec_##S *u = one, *v = two, *other;                                       \
+                    float *flat = (float *)one;                                                    \
+                    for (i = 0; i < high; i++, flat += wide) {                                     \
+                        const float *from = src + at[r + i < rows ? r + i : r] + p;                \
+                        if (wide == ddp__lanes_##S)                                                \
+                            *(ddp__mem_##S *)flat = *(const ddp__mem_##S *)from;                   \
+                        else if (wide == 8) memcpy(flat, from, 32);                                \
+                        else memcpy(flat, from, 16);                                               \
+                        if (r + i >= rows) memset(flat, 0, (size_t)wide * sizeof *flat);           \
+                    }                                                                              \
+                    for (half = 1; half < high; half *= 2, other = u, u = v, v = other)            \
+                        for (i = 0; i < vectors / 2; i++) {                                        \
+                            v[2 * i] = DDP__ZIP_LOW_##BYTES(u[i], u[i + vectors / 2]);             \
+                            v[2 * i + 1] = DDP__ZIP_HIGH_##BYTES(u[i], u[i + vectors / 2]);        \
+                        }                                                                          \
+                    for (i = 0; i < vectors; i++)                                                  \
+                        *(ddp__mem_##S *)(dst + (high < ddp__lanes_##S                             \
+                                                     ? p * width + i * ddp__lanes_##S              \
+                                                     : (p + i) * width + r)) = u[i];               \
+                }                                                                                  \
+            for (; p < k; p++)                                                                     \
+                for (i = r; i < rows && i < r + high; i++) dst[p * width + i] = src[at[i] + p];    \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
     /* y = x / rms * scale with rms = sqrt(mean(x^2) + eps). */                                    \
     static ATTR void ddp__rms_##S(float *y, const float *x, const float *scale, long n,            \
                                   float eps, float *stat)                                          \
@@ -5935,13 +6136,14 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
         #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
         ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
         ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S, ddp__swiglu_##S,                      \
-        ddp__swiglu_grad_##S, ddp__rotate_##S};
+        ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S, \
+        ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
 
 #if defined(__x86_64__)
 DDP__KERNEL_SET(avx2, 32, 6, DDP__ROWS_6, DDP__KERNEL(target("avx2,fma")))
-DDP__KERNEL_SET(avx512, 64, 12, DDP__ROWS_12, DDP__KERNEL(target("avx512f")))
+DDP__KERNEL_SET(avx512, 64, 8, DDP__ROWS_8, DDP__KERNEL(target("avx512f")))
 #endif
 
 const ddp__kernels *ddp__kernels_at(int i)
@@ -6019,10 +6221,10 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const float *a, con
     long i, j;
 
     if (rows == kn->mr && cols == kn->nr) {
-        kn->gemm(k, a, b, c, c_row, add);
+        kn->gemm(k, a, b, c, c + kn->nr / 2, c_row, add);
         return;
     }
-    kn->gemm(k, a, b, part, kn->nr, 0);
+    kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
     for (i = 0; i < rows; i++)
         for (j = 0; j < cols; j++) {
             float *to = c + i * c_row + j;
@@ -7467,25 +7669,19 @@ static void ddp__relu_ref_backward(const ddp_op_call *call)
 static void ddp__relu_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const float *x = (const float *)call->in[0];
-    float *y = (float *)call->out;
-    long i;
 
-    for (i = first; i < last; i++) y[i] = x[i] < 0 ? 0 : x[i]; /* lets NAN through */
+    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first,
+                              last - first);
 }
 
 static void ddp__relu_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const float *x = (const float *)call->in[0];
-    const float *dy = (const float *)call->grad_out;
-    float *dx = (float *)call->grad_in[0];
-    long i;
 
-    if (call->add_in[0])
-        for (i = first; i < last; i++) dx[i] += x[i] > 0 ? dy[i] : 0;
-    else
-        for (i = first; i < last; i++) dx[i] = x[i] > 0 ? dy[i] : 0;
+    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first,
+                                   (const float *)call->in[0] + first,
+                                   (const float *)call->grad_out + first, last - first,
+                                   call->add_in[0]);
 }
 
 static void ddp__relu_forward(const ddp_op_call *call)
@@ -8044,6 +8240,1457 @@ int ddp__loss_ops(const ddp_op **list)
 }
 /* ==== end ops/loss.c ==== */
 
+/* ==== begin ops/conv_product.h ==== [ops] */
+/* The two matrix products behind a convolution, in float. One operand is an image batch seen
+ * through a sliding window; the matrix of all windows (im2col) never exists: what a block of the
+ * product needs of it is packed straight from the images. */
+#ifndef DDP_OPS_CONV_PRODUCT_H
+#define DDP_OPS_CONV_PRODUCT_H
+
+/* Images through a window of kh x kw taps that stops at rows x cols positions of each image. Tap
+ * (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of
+ * h x w, or 0 where there is none. Plane p of image i begins at x + i*image + p*h*w. */
+typedef struct ddp__conv_view {
+    const float *x;
+    long         images, image, planes;
+    long         h, w, rows, cols, step, top, left, kh, kw;
+} ddp__conv_view;
+
+/* With W a matrix of m rows whose columns are (plane, a, b), for every group g:
+ *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
+ *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
+ * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns
+ * are contiguous. Element (image, i, r, c) of y is
+ * y[image*y_image + i*y_plane + r*y_row + c*y_col]; over weights a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and
+ * y + g*m*y_plane. Every sum runs in one fixed order whatever the blocks, so results depend on
+ * neither threads nor position. About 420 KiB of stack. */
+typedef struct ddp__conv_product {
+    ddp__conv_view view;
+    long           groups, m;
+    float         *w;
+    long           w_group, w_row, w_plane, w_kh, w_kw;
+    float         *y;
+    long           y_image, y_plane, y_row, y_col;
+    int            add; /* over images */
+} ddp__conv_product;
+
+/* Most taps of a side: then the part of an image behind any one position fits the stack. */
+enum { DDP__CONV_KERNEL = 64 };
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g);
+DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_OPS_CONV_PRODUCT_H */
+/* ==== end ops/conv_product.h ==== */
+
+/* ==== begin ops/conv_product.c ==== [ops] */
+
+/* As in matmul.c: a block of one operand is packed once into L2, strips of the other one at a
+ * time into L1. Strips are cut from a slab: the part of the images behind a chunk of positions,
+ * copied with its zeros around, so that packing knows no edges. Columns of a slab are sorted by
+ * their remainder by the step, so that neighbouring positions are neighbours in it, too; rows and
+ * columns between windows are left out. */
+enum {
+    DDP__CONV_MC = 264, /* a multiple of every mr */
+    DDP__CONV_KC = 216, /* 24 planes of 3 x 3 taps */
+    DDP__CONV_NC = 576, /* columns of W in a block over weights */
+    DDP__CONV_PC = 512, /* positions of a chunk over images */
+    DDP__CONV_SLAB = 40960,
+    DDP__CONV_RESULT = 131072 /* floats of the result in a block over images */
+};
+
+/* How a view is read chunk by chunk. A chunk is rows_each whole rows of positions, of one image or
+ * of several, or where these are long, one of parts pieces of a row. */
+typedef struct ddp__conv_plan {
+    const ddp__conv_product *g;
+    const ddp__kernels      *kernels;
+    int  direct;           /* 1: every tap of every position lies in the image; no slab */
+    long rows_each, parts, part; /* part: positions of a row in a chunk */
+    long chunks;
+    long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
+    long pitch, plane;     /* floats of a row and of a plane of the slab */
+    long rows, row_blocks; /* of W in a block */
+    long span, spans;      /* chunks, or columns of W, in a block; how many of them */
+} ddp__conv_plan;
+
+static long ddp__conv_parts(long n, long part) { return (n + part - 1) / part; }
+
+static long ddp__conv_min(long a, long b) { return a < b ? a : b; }
+
+/* Floats of a plane of a slab with rows_each rows of part positions, at most. */
+static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long images = ddp__conv_min(v->images, (rows_each + v->rows - 2) / v->rows + 1);
+
+    plan->pitch = plan->across * (part + (v->kw - 1) / plan->across);
+    plan->plane = (rows_each * plan->down + images * (v->kh - plan->down)) * plan->pitch;
+    return plan->plane;
+}
+
+/* Chunks of at most positions positions whose slab holds planes planes. */
+static void ddp__conv_chunks(ddp__conv_plan *plan, long positions, long planes)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long total = v->images * v->rows;
+
+    plan->direct = v->step == 1 && v->top >= 0 && v->left >= 0 &&
+                   v->top + v->rows - 1 + v->kh <= v->h && v->left + v->cols - 1 + v->kw <= v->w;
+    plan->down = ddp__conv_min(v->step, v->kh);
+    plan->across = ddp__conv_min(v->step, v->kw);
+    plan->part = ddp__conv_min(v->cols, positions);
+    plan->rows_each = ddp__conv_min(total, positions / plan->part);
+    if (plan->part < v->cols) plan->rows_each = 1;
+    while (!plan->direct && planes * ddp__conv_plane(plan, plan->rows_each, plan->part) >
+                                DDP__CONV_SLAB && plan->rows_each * plan->part > 1) {
+        if (plan->rows_each > 1) plan->rows_each = (plan->rows_each + 1) / 2;
+        else plan->part = (plan->part + 1) / 2;
+    }
+    if (plan->direct) {
+        plan->pitch = v->w;
+        plan->plane = v->h * v->w;
+    }
+    plan->parts = ddp__conv_parts(v->cols, plan->part);
+    plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__conv_parts(total, plan->rows_each);
+}
+
+/* Positions first..last-1 of chunk t, counted through all images. */
+static void ddp__conv_chunk(const ddp__conv_plan *plan, long t, long *first, long *last)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long row = plan->parts > 1 ? t / plan->parts : t * plan->rows_each;
+    const long at = plan->parts > 1 ? t % plan->parts * plan->part : 0;
+
+    *first = row * v->cols + at;
+    *last = plan->parts > 1
+                ? row * v->cols + ddp__conv_min(v->cols, at + plan->part)
+                : ddp__conv_min(v->images * v->rows, row + plan->rows_each) * v->cols;
+}
+
+/* Where position q lies in the slab of the chunk that begins at first (or in the images), and how
+ * many positions from there on are neighbours. */
+static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *run)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long row = q / v->cols, col = q % v->cols, image = row / v->rows, r = row % v->rows;
+    const long row0 = first / v->cols, image0 = row0 / v->rows, r0 = row0 % v->rows;
+    long line;
+
+    *run = v->cols - col;
+    if (plan->direct) return image * v->image + (v->top + r) * v->w + v->left + col;
+    if (image == image0) line = (r - r0) * plan->down;
+    else line = (v->rows - 1 - r0) * plan->down + v->kh + r * plan->down +
+                (image - image0 - 1) * ((v->rows - 1) * plan->down + v->kh);
+    return line * plan->pitch + col - (plan->parts > 1 ? first % v->cols : 0);
+}
+
+/* Where tap (a, b) of plane p lies from there. */
+static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
+{
+    if (plan->direct) return p * plan->plane + a * plan->pitch + b;
+    return p * plan->plane + a * plan->pitch +
+           b % plan->across * (plan->pitch / plan->across) + b / plan->across;
+}
+
+/* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
+typedef struct ddp__conv_line {
+    long first, lo, hi;
+} ddp__conv_line;
+
+static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
+{
+    ddp__conv_line l;
+
+    l.first = first;
+    l.lo = ddp__conv_min(n, first < 0 ? ddp__conv_parts(-first, step) : 0);
+    l.hi = ddp__conv_min(n, first < w ? ddp__conv_parts(w - first, step) : 0);
+    if (l.hi < l.lo) l.hi = l.lo;
+    return l;
+}
+
+/* Lines are short: no calls. */
+static void ddp__conv_copy(float *dst, const float *src, const ddp__conv_line *l, long step, long n)
+{
+    long i = 0;
+
+    for (; i < l->lo; i++) dst[i] = 0;
+    if (step == 1)
+        for (; i + 4 <= l->hi; i += 4) memcpy(dst + i, src + (l->first + i), 4 * sizeof *dst);
+    for (; i < l->hi; i++) dst[i] = src[l->first + i * step];
+    for (; i < n; i++) dst[i] = 0;
+}
+
+/* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. */
+static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0,
+                           long p1, long first, long last)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
+    const long width = plan->pitch / plan->across;
+    const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * v->step;
+    ddp__conv_line lines[DDP__CONV_KERNEL];
+    long p, row, r, n, i, y, kind;
+
+    for (kind = 0; kind < plan->across; kind++)
+        lines[kind] = ddp__conv_clip(left + kind, v->w, v->step, width);
+    for (row = row0; row < row1; row += n) { /* image by image */
+        const float *image = x + row / v->rows * v->image;
+        r = row % v->rows;
+        n = ddp__conv_min(v->rows - r, row1 - row);
+        for (p = p0; p < p1; p++) {
+            const float *src = image + p * v->h * v->w;
+            float *dst = slab + (p - p0) * plan->plane;
+            for (i = 0; i < (n - 1) * plan->down + v->kh; i++) {
+                y = v->top + r * v->step + i;
+                if (plan->down < v->step) y += i / plan->down * (v->step - plan->down);
+                if (y < 0 || y >= v->h) {
+                    memset(dst, 0, (size_t)plan->pitch * sizeof *dst);
+                    dst += plan->pitch;
+                    continue;
+                }
+                for (kind = 0; kind < plan->across; kind++, dst += width)
+                    ddp__conv_copy(dst, src + y * v->w, &lines[kind], v->step, width);
+            }
+        }
+        slab += ((n - 1) * plan->down + v->kh) * plan->pitch;
+    }
+}
+
+/* ---- over images ---- */
+
+/* Rows i0..i1-1 of W, k columns from column p on; from[] receives where each lies in a row. */
+static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0,
+                             long i1, long p, long k)
+{
+    const ddp__conv_product *g = plan->g;
+    const long taps = g->view.kh * g->view.kw, mr = plan->kernels->mr;
+    const int whole = g->w_kw == 1 && g->w_kh == g->view.kw && g->w_plane == taps;
+    long from[DDP__CONV_KC], at[DDP__GEMM_MR];
+    long i, j, q;
+
+    for (q = 0; q < k; q++)
+        from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh +
+                  (p + q) % g->view.kw * g->w_kw;
+    for (j = 0; j < mr; j++) at[j] = j * g->w_row;
+    for (i = i0; i < i1; i += mr, pack += mr * k) {
+        const long rows = ddp__conv_min(mr, i1 - i);
+        const float *src = w + i * g->w_row;
+        if (rows < mr) memset(pack, 0, (size_t)(mr * k) * sizeof *pack);
+        if (whole) {
+            plan->kernels->turn(pack, mr, src + p, at, rows, k);
+        } else if (g->w_row == 1) {
+            plan->kernels->gather(pack, mr, src, from, k, rows);
+        } else {
+            for (q = 0; q < k; q++)
+                for (j = 0; j < rows; j++) pack[q * mr + j] = src[from[q] + at[j]];
+        }
+    }
+}
+
+/* One register tile of y for positions q..q+n-1. */
+static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, const float *b,
+                           float *y, long rows, long q, long n, int add)
+{
+    const ddp__conv_product *g = plan->g;
+    const ddp__conv_view *v = &g->view;
+    const ddp__kernels *kn = plan->kernels;
+    const int whole = g->y_col == 1 && g->y_row == v->cols; /* planes of y are contiguous */
+    const long run = whole ? v->rows * v->cols : v->cols, half = kn->nr / 2;
+    float part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long i, j, at, len;
+
+    if (whole && rows == kn->mr && n == kn->nr && q % run + half <= run &&
+        (q + half) % run + half <= run) {
+        kn->gemm(k, a, b, y + q / run * g->y_image + q % run,
+                 y + (q + half) / run * g->y_image + (q + half) % run, g->y_plane, add);
+        return;
+    }
+    kn->gemm(k, a, b, part, part + half, kn->nr, 0);
+    for (j = 0; j < n; j += len, q += len) {
+        const long row = q / v->cols, col = q % v->cols;
+        at = whole ? q / run * g->y_image + q % run
+                   : row / v->rows * g->y_image + row % v->rows * g->y_row + col * g->y_col;
+        len = ddp__conv_min(run - q % run, n - j);
+        for (i = 0; i < rows; i++) {
+            float *to = y + at + i * g->y_plane;
+            const float *from = part + i * kn->nr + j;
+            long e;
+            if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
+            else if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
+            else for (e = 0; e < len; e++) to[e * g->y_col] = from[e];
+        }
+    }
+}
+
+/* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
+static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, long i1, long t0,
+                            long t1)
+{
+    const ddp__conv_product *g = plan->g;
+    const ddp__conv_view *v = &g->view;
+    const ddp__kernels *kn = plan->kernels;
+    const long taps = v->kh * v->kw, total = v->planes * taps;
+    const long each = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps * taps : (long)DDP__CONV_KC;
+    const float *x = v->x + group * v->planes * v->h * v->w;
+    float *y = g->y + group * g->m * g->y_plane;
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC + DDP__GEMM_NR / 2];
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    long from[DDP__CONV_KC];
+    long p, t, q, i, j, n, run, first, last;
+
+    for (p = 0; p < total; p += each) {
+        const long k = ddp__conv_min(each, total - p), p0 = p / taps;
+        ddp__conv_pack_w(plan, a_pack, g->w + group * g->w_group, i0, i1, p, k);
+        for (q = 0; q < k; q++)
+            from[q] = ddp__conv_tap(plan, (p + q) / taps - p0, (p + q) % taps / v->kw,
+                                    (p + q) % v->kw);
+        for (t = t0; t < t1; t++) {
+            const float *source = plan->direct ? x + p0 * plan->plane : slab;
+            ddp__conv_chunk(plan, t, &first, &last);
+            if (!plan->direct)
+                ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
+            for (q = first; q < last; q += n) {
+                n = ddp__conv_min(kn->nr, last - q);
+                if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
+                for (j = 0; j < n; j += run) {
+                    const long at = ddp__conv_at(plan, first, q + j, &run);
+                    run = ddp__conv_min(run, n - j);
+                    kn->gather(b_pack + j, kn->nr, source + at, from, k, run);
+                }
+                for (i = i0; i < i1; i += kn->mr)
+                    ddp__conv_tile(plan, k, a_pack + (i - i0) * k, b_pack, y + i * g->y_plane,
+                                   ddp__conv_min(kn->mr, i1 - i), q, n, g->add || p);
+            }
+        }
+    }
+}
+
+static void ddp__conv_blocks(void *user, long first, long last)
+{
+    const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
+    long t;
+
+    for (t = first; t < last; t++) {
+        const long i = t % plan->row_blocks * plan->rows;
+        const long c = t / plan->row_blocks % plan->spans * plan->span;
+        ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i,
+                        ddp__conv_min(i + plan->rows, plan->g->m), c,
+                        ddp__conv_min(c + plan->span, plan->chunks));
+    }
+}
+
+/* Blocks of whole register tiles of at most MC rows, and spans of at most span (least: 1) of all
+ * columns, more and smaller ones for several threads. Returns the number of blocks. */
+static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long least, int threads)
+{
+    const ddp__conv_product *g = plan->g;
+    const long mr = plan->kernels->mr, wanted = threads > 1 ? 3L * threads : 1;
+    const long parts = ddp__conv_parts(g->m, DDP__CONV_MC);
+
+    plan->rows = ddp__conv_parts(ddp__conv_parts(g->m, parts), mr) * mr;
+    plan->row_blocks = ddp__conv_parts(g->m, plan->rows);
+    plan->spans = ddp__conv_parts(all, span);
+    while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all)
+        plan->spans++;
+    plan->span = ddp__conv_parts(ddp__conv_parts(all, plan->spans), least) * least;
+    plan->spans = ddp__conv_parts(all, plan->span);
+    return g->groups * plan->row_blocks * plan->spans;
+}
+
+void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
+{
+    const long taps = g->view.kh * g->view.kw;
+    const long planes = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps : 2;
+    ddp__conv_plan plan;
+    long span, blocks;
+
+    memset(&plan, 0, sizeof plan);
+    plan.g = g;
+    plan.kernels = ddp__kernels_best();
+    ddp__conv_chunks(&plan, DDP__CONV_PC, ddp__conv_min(planes, g->view.planes));
+    span = DDP__CONV_RESULT / (ddp__conv_min(g->m, DDP__CONV_MC) * plan.rows_each * plan.part);
+    blocks = ddp__conv_split(&plan, plan.chunks, span > 1 ? span : 1, 1,
+                             ddp__pool_threads((const ddp__pool *)call->pool));
+    ddp_op_parallel(call, blocks, 1, ddp__conv_blocks, &plan);
+}
+
+/* ---- over weights ---- */
+
+/* Rows i0..i1-1 of y at positions first..last-1, turned. */
+static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const float *y, long i0,
+                             long i1, long first, long last)
+{
+    const ddp__conv_product *g = plan->g;
+    const long mr = plan->kernels->mr, image = g->view.rows * g->view.cols;
+    long at[DDP__GEMM_MR];
+    long i, q, n;
+
+    for (i = 0; i < mr; i++) at[i] = i * g->y_plane;
+    for (i = i0; i < i1; i += mr, pack += mr * (last - first)) {
+        const long rows = ddp__conv_min(mr, i1 - i);
+        if (rows < mr) memset(pack, 0, (size_t)(mr * (last - first)) * sizeof *pack);
+        for (q = first; q < last; q += n) {
+            n = ddp__conv_min(image - q % image, last - q);
+            plan->kernels->turn(pack + (q - first) * mr, mr,
+                                y + i * g->y_plane + q / image * g->y_image + q % image, at, rows,
+                                n);
+        }
+    }
+}
+
+/* Rows i0..i1-1 by columns j0..j1-1 of W. */
+static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0, long i1, long j0,
+                                 long j1)
+{
+    const ddp__conv_product *g = plan->g;
+    const ddp__conv_view *v = &g->view;
+    const ddp__kernels *kn = plan->kernels;
+    const long taps = v->kh * v->kw, p0 = j0 / taps;
+    const float *x = v->x + group * v->planes * v->h * v->w;
+    const float *y = g->y + group * g->m * g->y_plane;
+    float *w = g->w + group * g->w_group;
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC + DDP__GEMM_NR / 2];
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long from[DDP__GEMM_NR];
+    long t, q, i, j, e, f, n, run, first, last;
+
+    for (t = 0; t < plan->chunks; t++) {
+        const float *source = plan->direct ? x + p0 * plan->plane : slab;
+        ddp__conv_chunk(plan, t, &first, &last);
+        ddp__conv_pack_y(plan, a_pack, y, i0, i1, first, last);
+        if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (j1 - 1) / taps + 1, first, last);
+        for (j = j0; j < j1; j += n) {
+            n = ddp__conv_min(kn->nr, j1 - j);
+            if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
+            for (e = 0; e < n; e++)
+                from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw,
+                                        (j + e) % v->kw);
+            for (q = first; q < last; q += run) {
+                const long at = ddp__conv_at(plan, first, q, &run);
+                run = ddp__conv_min(run, last - q);
+                kn->turn(b_pack + (q - first) * kn->nr, kn->nr, source + at, from, n, run);
+            }
+            for (i = i0; i < i1; i += kn->mr) {
+                float *to = w + i * g->w_row + j;
+                const float *a = a_pack + (i - i0) * (last - first);
+                if (n == kn->nr && i + kn->mr <= i1) {
+                    kn->gemm(last - first, a, b_pack, to, to + kn->nr / 2, g->w_row, 1);
+                    continue;
+                }
+                kn->gemm(last - first, a, b_pack, part, part + kn->nr / 2, kn->nr, 0);
+                for (e = 0; e < ddp__conv_min(kn->mr, i1 - i); e++)
+                    for (f = 0; f < n; f++) to[e * g->w_row + f] += part[e * kn->nr + f];
+            }
+        }
+    }
+}
+
+static void ddp__conv_grad_blocks(void *user, long first, long last)
+{
+    const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
+    const long columns = plan->g->view.planes * plan->g->view.kh * plan->g->view.kw;
+    long t;
+
+    for (t = first; t < last; t++) {
+        const long i = t % plan->row_blocks * plan->rows;
+        const long j = t / plan->row_blocks % plan->spans * plan->span;
+        ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i,
+                             ddp__conv_min(i + plan->rows, plan->g->m), j,
+                             ddp__conv_min(j + plan->span, columns));
+    }
+}
+
+/* Chunks are cut for the widest span, whatever the threads: they order the sums. */
+void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
+{
+    const ddp__conv_view *v = &g->view;
+    const long taps = v->kh * v->kw, columns = v->planes * taps;
+    ddp__conv_plan plan;
+    long blocks;
+
+    memset(&plan, 0, sizeof plan);
+    plan.g = g;
+    plan.kernels = ddp__kernels_best();
+    ddp__conv_chunks(&plan, DDP__CONV_KC, ddp__conv_min(DDP__CONV_NC / taps + 2, v->planes));
+    blocks = ddp__conv_split(&plan, columns, DDP__CONV_NC, plan.kernels->nr,
+                             ddp__pool_threads((const ddp__pool *)call->pool));
+    ddp_op_parallel(call, blocks, 1, ddp__conv_grad_blocks, &plan);
+}
+/* ==== end ops/conv_product.c ==== */
+
+/* ==== begin ops/conv.c ==== [ops] */
+/* Convolution of images with square kernels, in groups:
+ * y(b, o, r, c) = bias(o) +
+ *     sum over p, h, w of weight(o, p, h, w) x(b, p, r stride + h - padding, c stride + w - padding)
+ * with p over the channels of o's group (in the sense of every framework: a correlation). */
+
+/* Arguments: channels, kernel, stride, padding, groups, bias (1 or 0). Weight and bias start
+ * uniform within 1 / sqrt(values read per output), PyTorch's default. */
+static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    long channels, groups, depth, kernel;
+    double reads, bound;
+
+    DDP__TRY(ddp__image_input(s, "conv2d", err));
+    DDP__TRY(ddp__op_count(s, "conv2d", 0, "the number of channels", &channels, err));
+    DDP__TRY(ddp__op_count(s, "conv2d", 4, "the number of groups", &groups, err));
+    if (s->in[0].dim[1] % groups || channels % groups)
+        return ddp__fail(err, DDP_ARG, "conv2d: groups must divide the channels: %ld groups for "
+                         "%ld channels in and %ld out", groups, s->in[0].dim[1], channels);
+    if (s->arg[5] != 0 && s->arg[5] != 1)
+        return ddp__fail(err, DDP_ARG, "conv2d: the bias must be 1 (with) or 0 (without), got %g",
+                         s->arg[5]);
+    DDP__TRY(ddp__image_window(s, "conv2d", 1, channels, err));
+    kernel = (long)s->arg[1];
+    if (kernel > DDP__CONV_KERNEL)
+        return ddp__fail(err, DDP_ARG, "conv2d: the kernel may be at most %d, got %ld",
+                         (int)DDP__CONV_KERNEL, kernel);
+    depth = s->in[0].dim[1] / groups;
+    reads = (double)depth * (double)kernel * (double)kernel;
+    bound = 1 / sqrt(reads);
+    ddp__op_param(s, "weight", channels, depth, DDP_INIT_UNIFORM, bound);
+    s->param[0].shape.dims = 4;
+    s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
+    if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
+    s->flops = 2 * ddp__image_count(&s->out) * reads;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+typedef struct ddp__conv_size {
+    long images, groups, in, out; /* channels of a group in and out */
+    long h, w, rows, cols;
+    long kernel, stride, padding;
+} ddp__conv_size;
+
+static ddp__conv_size ddp__conv_sizes(const ddp_op_spec *s)
+{
+    ddp__conv_size z;
+
+    z.images = s->in[0].dim[0];
+    z.groups = (long)s->arg[4];
+    z.in = s->in[0].dim[1] / z.groups;
+    z.out = s->out.dim[1] / z.groups;
+    z.h = s->in[0].dim[2];
+    z.w = s->in[0].dim[3];
+    z.rows = s->out.dim[2];
+    z.cols = s->out.dim[3];
+    z.kernel = (long)s->arg[1];
+    z.stride = (long)s->arg[2];
+    z.padding = (long)s->arg[3];
+    return z;
+}
+
+/* ---- reference: every pair of an output and a tap ---- */
+
+/* What one tap reads and multiplies: elements of x, weight and y, or 0 where x has none. */
+typedef void (*ddp__conv_term)(const ddp_op_call *call, long x, long weight, long y);
+
+static void ddp__conv_terms(const ddp_op_call *call, ddp__conv_term term)
+{
+    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+    long b, o, r, c, p, h, w;
+
+    for (b = 0; b < z.images; b++)
+        for (o = 0; o < z.groups * z.out; o++)
+            for (r = 0; r < z.rows; r++)
+                for (c = 0; c < z.cols; c++)
+                    for (p = 0; p < z.in; p++)
+                        for (h = 0; h < z.kernel; h++)
+                            for (w = 0; w < z.kernel; w++) {
+                                const long i = r * z.stride + h - z.padding;
+                                const long j = c * z.stride + w - z.padding;
+                                const long plane = (b * z.groups + o / z.out) * z.in + p;
+                                if (i < 0 || i >= z.h || j < 0 || j >= z.w) continue;
+                                term(call, (plane * z.h + i) * z.w + j,
+                                     ((o * z.in + p) * z.kernel + h) * z.kernel + w,
+                                     ((b * z.groups * z.out + o) * z.rows + r) * z.cols + c);
+                            }
+}
+
+static void ddp__conv_term_forward(const ddp_op_call *call, long x, long weight, long y)
+{
+    ((ddp__real *)call->out)[y] += ((const ddp__real *)call->param[0])[weight] *
+                                   ((const ddp__real *)call->in[0])[x];
+}
+
+static void ddp__conv_term_backward(const ddp_op_call *call, long x, long weight, long y)
+{
+    const ddp__real dy = ((const ddp__real *)call->grad_out)[y];
+
+    if (call->grad_in[0])
+        ((ddp__real *)call->grad_in[0])[x] += dy * ((const ddp__real *)call->param[0])[weight];
+    if (call->grad_param[0])
+        ((ddp__real *)call->grad_param[0])[weight] += dy * ((const ddp__real *)call->in[0])[x];
+}
+
+static void ddp__conv_ref_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->out;
+    const ddp__real *bias = (const ddp__real *)call->param[1];
+    const long n = ddp_shape_count(s), plane = s->dim[2] * s->dim[3];
+    long i;
+
+    for (i = 0; i < n; i++)
+        ((ddp__real *)call->out)[i] = bias ? bias[i / plane % s->dim[1]] : 0;
+    ddp__conv_terms(call, ddp__conv_term_forward);
+}
+
+static void ddp__conv_ref_backward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->out;
+    const long n = ddp_shape_count(s), plane = s->dim[2] * s->dim[3];
+    ddp__real *dx = (ddp__real *)call->grad_in[0], *db = (ddp__real *)call->grad_param[1];
+    long i;
+
+    for (i = 0; dx && !call->add_in[0] && i < ddp_shape_count(&call->spec->in[0]); i++) dx[i] = 0;
+    for (i = 0; db && i < n; i++)
+        db[i / plane % s->dim[1]] += ((const ddp__real *)call->grad_out)[i];
+    ddp__conv_terms(call, ddp__conv_term_backward);
+}
+
+/* ---- float ---- */
+
+/* The product that forward is: x through the window, by weight, gives y. */
+static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g)
+{
+    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+
+    memset(g, 0, sizeof *g);
+    g->view.x = (const float *)call->in[0];
+    g->view.images = z.images;
+    g->view.image = z.groups * z.in * z.h * z.w;
+    g->view.planes = z.in;
+    g->view.h = z.h;
+    g->view.w = z.w;
+    g->view.rows = z.rows;
+    g->view.cols = z.cols;
+    g->view.step = z.stride;
+    g->view.top = g->view.left = -z.padding;
+    g->view.kh = g->view.kw = z.kernel;
+    if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* an image is one long row */
+        g->view.w = g->view.cols = z.h * z.w;
+        g->view.h = g->view.rows = 1;
+    }
+    g->groups = z.groups;
+    g->m = z.out;
+    g->w_kw = 1;
+    g->w_kh = z.kernel;
+    g->w_plane = z.kernel * z.kernel;
+    g->w_row = z.in * g->w_plane;
+    g->w_group = z.out * g->w_row;
+    g->y_col = 1;
+    g->y_row = g->view.cols;
+    g->y_plane = z.rows * z.cols;
+    g->y_image = z.groups * z.out * g->y_plane;
+}
+
+static void ddp__conv_bias_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp_shape *s = &call->spec->out;
+    const long n = s->dim[2] * s->dim[3];
+    long p, i;
+
+    for (p = first; p < last; p++) {
+        const float bias = ((const float *)call->param[1])[p % s->dim[1]];
+        float *y = (float *)call->out + p * n;
+        for (i = 0; i < n; i++) y[i] = bias;
+    }
+}
+
+static void ddp__conv_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->out;
+    ddp__conv_product g;
+
+    ddp__conv_product_fill(call, &g);
+    g.w = (float *)(void *)call->param[0];
+    g.y = (float *)call->out;
+    if (call->param[1]) {
+        ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / g.y_plane + 1,
+                        ddp__conv_bias_planes, (void *)call);
+        g.add = 1;
+    }
+    ddp__conv_over_images(call, &g);
+}
+
+static void ddp__conv_bias_grad(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->out;
+    const long n = s->dim[2] * s->dim[3];
+    long c, b;
+
+    for (c = first; c < last; c++) {
+        double sum = 0;
+        for (b = 0; b < s->dim[0]; b++) {
+            const float *dy = (const float *)call->grad_out + (b * s->dim[1] + c) * n;
+            float part[2];
+            kn->moments(dy, dy, n, 0, 0, part);
+            sum += (double)part[0];
+        }
+        ((float *)call->grad_param[1])[c] += (float)sum;
+    }
+}
+
+/* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
+ * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
+ * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
+static void ddp__conv_phase(const ddp__conv_size *z, long first, long *begin, long *taps, long *tap)
+{
+    const long rest = (first + z->padding) % z->stride;
+
+    *taps = rest < z->kernel ? (z->kernel - rest - 1) / z->stride + 1 : 0;
+    *tap = rest + z->stride * (*taps - 1);
+    *begin = (first + z->padding - *tap) / z->stride;
+}
+
+/* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
+ * those taps with their two channel dimensions exchanged. */
+static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_product *forward, long r0,
+                                 long c0)
+{
+    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+    ddp__conv_product g = *forward;
+    long h, w, b, r, c;
+
+    ddp__conv_phase(&z, r0, &g.view.top, &g.view.kh, &h);
+    ddp__conv_phase(&z, c0, &g.view.left, &g.view.kw, &w);
+    g.view.rows = (z.h - r0 - 1) / z.stride + 1;
+    g.view.cols = (z.w - c0 - 1) / z.stride + 1;
+    g.y = (float *)call->grad_in[0] + r0 * z.w + c0;
+    if (g.view.kh == 0 || g.view.kw == 0) { /* no output saw these */
+        for (b = 0; !call->add_in[0] && b < z.images * z.groups * z.in; b++)
+            for (r = 0; r < g.view.rows; r++)
+                for (c = 0; c < g.view.cols; c++)
+                    g.y[(b * z.h + r * z.stride) * z.w + c * z.stride] = 0;
+        return;
+    }
+    g.view.x = (const float *)call->grad_out;
+    g.view.image = forward->y_image;
+    g.view.planes = z.out;
+    g.view.h = z.rows;
+    g.view.w = z.cols;
+    g.view.step = 1;
+    g.m = z.in;
+    g.w = (float *)(void *)call->param[0];
+    g.w += h * z.kernel + w;
+    g.w_row = forward->w_plane;
+    g.w_plane = forward->w_row;
+    g.w_kh = -z.stride * z.kernel;
+    g.w_kw = -z.stride;
+    g.y_plane = z.h * z.w;
+    g.y_image = forward->view.image;
+    g.y_row = z.stride * z.w;
+    g.y_col = z.stride;
+    g.add = call->add_in[0];
+    if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* as in forward */
+        g.view.h = g.view.rows = 1;
+        g.view.w = g.view.cols = forward->view.cols;
+        g.y_row = g.view.cols;
+    }
+    ddp__conv_over_images(call, &g);
+}
+
+static void ddp__conv_backward(const ddp_op_call *call)
+{
+    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+    ddp__conv_product g;
+    long r, c;
+
+    ddp__conv_product_fill(call, &g);
+    if (call->grad_param[1])
+        ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
+    if (call->grad_param[0]) {
+        g.w = (float *)call->grad_param[0];
+        g.y = (float *)(void *)call->grad_out;
+        ddp__conv_over_weights(call, &g);
+    }
+    for (r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
+        for (c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
+}
+
+int ddp__conv_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward, ddp__conv_ref_forward,
+         ddp__conv_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+/* ==== end ops/conv.c ==== */
+
+/* ==== begin ops/batch_norm.c ==== [ops] */
+/* Batch norm of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167,
+ * Algorithm 1), biased variance, eps 1e-5: y = (x - mean) * rstd * scale + shift. Saved: mean and
+ * rstd per channel, those of the batch. */
+
+#define DDP__BATCH_NORM_EPS  1e-5
+#define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
+
+static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    static const char *const names[] = {"running_mean", "running_var"};
+    int i;
+
+    DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
+    s->out = s->in[0];
+    ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
+    ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
+    for (i = 0; i < 2; i++) {
+        s->buffer[i].name = names[i];
+        s->buffer[i].shape.dims = 1;
+        s->buffer[i].shape.dim[0] = s->in[0].dim[1];
+        s->buffer[i].init = i ? DDP_INIT_ONE : DDP_INIT_ZERO;
+    }
+    s->buffers = 2;
+    s->saved = 2 * (size_t)s->in[0].dim[1];
+    s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* Running variance is unbiased; a channel of one value, which has none, keeps to the biased. */
+static double ddp__batch_norm_unbias(double n) { return n > 1 ? n / (n - 1) : 1; }
+
+static void ddp__batch_norm_ref_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    const ddp__real *scale = (const ddp__real *)call->param[0];
+    const ddp__real *shift = (const ddp__real *)call->param[1];
+    ddp__real *running_mean = (ddp__real *)call->buffer[0];
+    ddp__real *running_var = (ddp__real *)call->buffer[1];
+    ddp__real *y = (ddp__real *)call->out, *stat = (ddp__real *)call->saved;
+    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
+    const ddp__real move = (ddp__real)DDP__BATCH_NORM_MOVE;
+    long b, c, i;
+
+    for (c = 0; c < channels; c++) {
+        ddp__real mean = 0, var = 0, rstd;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) mean += x[(b * channels + c) * n + i] / count;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const ddp__real d = x[(b * channels + c) * n + i] - mean;
+                var += d * d / count;
+            }
+        if (call->training) {
+            const ddp__real v = var * (ddp__real)ddp__batch_norm_unbias((double)count);
+            running_mean[c] += move * (mean - running_mean[c]);
+            running_var[c] += move * (v - running_var[c]);
+        } else {
+            mean = running_mean[c];
+            var = running_var[c];
+        }
+        rstd = 1 / (ddp__real)sqrt((double)var + DDP__BATCH_NORM_EPS);
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                y[at] = (x[at] - mean) * rstd * scale[c] + shift[c];
+            }
+        stat[2 * c] = mean;
+        stat[2 * c + 1] = rstd;
+    }
+}
+
+/* h = (x - mean) rstd: dx = scale rstd (dy - mean(dy) - h mean(dy h)). */
+static void ddp__batch_norm_ref_backward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    const ddp__real *scale = (const ddp__real *)call->param[0];
+    const ddp__real *stat = (const ddp__real *)call->saved;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    ddp__real *dscale = (ddp__real *)call->grad_param[0];
+    ddp__real *dshift = (ddp__real *)call->grad_param[1];
+    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
+    long b, c, i;
+
+    for (c = 0; c < channels; c++) {
+        const ddp__real mean = stat[2 * c], rstd = stat[2 * c + 1];
+        ddp__real sum = 0, sum_h = 0;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                sum += dy[at];
+                sum_h += dy[at] * (x[at] - mean) * rstd;
+            }
+        if (dscale) dscale[c] += sum_h;
+        if (dshift) dshift[c] += sum;
+        for (b = 0; dx && b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                const ddp__real h = (x[at] - mean) * rstd;
+                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) +
+                         (call->add_in[0] ? dx[at] : 0);
+            }
+    }
+}
+
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes
+ * in double, in order. */
+static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float *y, float x_mean,
+                                 float y_mean, double *sum)
+{
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    long b;
+
+    sum[0] = sum[1] = 0;
+    for (b = 0; b < s->dim[0]; b++) {
+        float part[2];
+        kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
+        sum[0] += (double)part[0];
+        sum[1] += (double)part[1];
+    }
+}
+
+static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, long c)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const double count = (double)s->dim[0] * (double)s->dim[2] * (double)s->dim[3];
+    float *running_mean = (float *)call->buffer[0] + c, *running_var = (float *)call->buffer[1] + c;
+    float *stat = (float *)call->saved + 2 * c;
+    double mean = (double)*running_mean, var = (double)*running_var, sum[2];
+
+    if (call->training) {
+        ddp__batch_norm_sums(s, x, x, 0, 0, sum);
+        mean = sum[0] / count;
+        ddp__batch_norm_sums(s, x, x, (float)mean, (float)mean, sum);
+        var = sum[1] / count;
+        *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
+        *running_var += (float)(DDP__BATCH_NORM_MOVE *
+                                (var * ddp__batch_norm_unbias(count) - (double)*running_var));
+    }
+    stat[0] = (float)mean;
+    stat[1] = (float)(1 / sqrt(var + DDP__BATCH_NORM_EPS));
+}
+
+static void ddp__batch_norm_channels(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->in[0];
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    long b, c;
+
+    for (c = first; c < last; c++) {
+        const float *x = (const float *)call->in[0] + c * n;
+        float *y = (float *)call->out + c * n;
+        const float *stat = (const float *)call->saved + 2 * c;
+        float scale, shift;
+        ddp__batch_norm_statistics(call, x, c);
+        scale = ((const float *)call->param[0])[c] * stat[1];
+        shift = ((const float *)call->param[1])[c] - stat[0] * scale;
+        for (b = 0; b < s->dim[0]; b++)
+            kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
+    }
+}
+
+static void ddp__batch_norm_grad_channels(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->in[0];
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    const double count = (double)s->dim[0] * (double)n;
+    float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
+    long b, c;
+
+    for (c = first; c < last; c++) {
+        const float *x = (const float *)call->in[0] + c * n;
+        const float *dy = (const float *)call->grad_out + c * n;
+        const float *stat = (const float *)call->saved + 2 * c;
+        const double mean = (double)stat[0], rstd = (double)stat[1];
+        const double scale = (double)((const float *)call->param[0])[c] * rstd;
+        double sum[2], slope;
+        ddp__batch_norm_sums(s, x, dy, stat[0], 0, sum);
+        if (dscale) dscale[c] += (float)(sum[1] * rstd);
+        if (dshift) dshift[c] += (float)sum[0];
+        if (!call->grad_in[0]) continue;
+        slope = -scale * rstd * rstd * sum[1] / count; /* of x */
+        for (b = 0; b < s->dim[0]; b++)
+            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image,
+                       x + b * image, n, (float)scale, (float)slope,
+                       (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
+    }
+}
+
+static void ddp__batch_norm_forward(const ddp_op_call *call)
+{
+    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_channels, (void *)call);
+}
+
+static void ddp__batch_norm_backward(const ddp_op_call *call)
+{
+    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels,
+                    (void *)call);
+}
+
+int ddp__batch_norm_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward,
+         ddp__batch_norm_backward, ddp__batch_norm_ref_forward, ddp__batch_norm_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+/* ==== end ops/batch_norm.c ==== */
+
+/* ==== begin ops/pool.c ==== [ops] */
+/* From images to smaller images, and to rows: max and mean over windows, mean of each channel,
+ * flatten. */
+
+/* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
+static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *err)
+{
+    DDP__TRY(ddp__image_input(s, op, err));
+    DDP__TRY(ddp__image_window(s, op, 0, s->in[0].dim[1], err));
+    if (2 * s->arg[2] > s->arg[0])
+        return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
+                         "of %g", op, s->arg[2], s->arg[0]);
+    s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
+    s->backward_flops = s->flops;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* Windows and planes of a call. */
+typedef struct ddp__pool_size {
+    long planes, h, w, rows, cols; /* of the input; of the output */
+    long kernel, stride, padding;
+} ddp__pool_size;
+
+static ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
+{
+    ddp__pool_size z;
+
+    z.planes = s->in[0].dim[0] * s->in[0].dim[1];
+    z.h = s->in[0].dim[2];
+    z.w = s->in[0].dim[3];
+    z.rows = s->out.dim[2];
+    z.cols = s->out.dim[3];
+    z.kernel = (long)s->arg[0];
+    z.stride = (long)s->arg[1];
+    z.padding = (long)s->arg[2];
+    return z;
+}
+
+/* Where window number i begins and ends along a side of size, padding cut off. */
+static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *first, long *last)
+{
+    const long at = i * z->stride - z->padding;
+
+    *first = at < 0 ? 0 : at;
+    *last = at + z->kernel > size ? size : at + z->kernel;
+}
+
+static long ddp__pool_grain(long plane) { return DDP__OP_GRAIN / plane + 1; }
+
+/* ---- maximum; the first of equals has it, and a NaN is one ---- */
+
+/* Saved: where in its window each maximum was, so that backward touches no other element. */
+static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
+    s->saved = (size_t)ddp_shape_count(&s->out);
+    s->backward_flops = ddp__image_count(&s->out);
+    return DDP_OK;
+}
+
+static void ddp__max_pool_ref_forward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    ddp__real *y = (ddp__real *)call->out, *at = (ddp__real *)call->saved;
+    long p, i, j, h, w, o = 0;
+
+    for (p = 0; p < z.planes; p++)
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, o++) {
+                const ddp__real *x = (const ddp__real *)call->in[0] + p * z.h * z.w;
+                int any = 0;
+                for (h = 0; h < z.kernel; h++)
+                    for (w = 0; w < z.kernel; w++) {
+                        const long r = i * z.stride - z.padding + h;
+                        const long c = j * z.stride - z.padding + w;
+                        if (r < 0 || r >= z.h || c < 0 || c >= z.w) continue;
+                        if (any && !(x[r * z.w + c] > y[o]) && !isnan((double)x[r * z.w + c]))
+                            continue;
+                        if (any && isnan((double)y[o])) continue;
+                        any = 1;
+                        y[o] = x[r * z.w + c];
+                        at[o] = (ddp__real)(h * z.kernel + w);
+                    }
+            }
+}
+
+static void ddp__max_pool_ref_backward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    const ddp__real *at = (const ddp__real *)call->saved;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    long p, i, j, o = 0;
+
+    for (i = 0; dx && !call->add_in[0] && i < z.planes * z.h * z.w; i++) dx[i] = 0;
+    for (p = 0; dx && p < z.planes; p++)
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, o++) {
+                const long r = i * z.stride - z.padding + (long)at[o] / z.kernel;
+                const long c = j * z.stride - z.padding + (long)at[o] % z.kernel;
+                dx[(p * z.h + r) * z.w + c] += dy[o];
+            }
+}
+
+static void ddp__max_pool_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    float *y = (float *)call->out + first * z.rows * z.cols;
+    float *at = (float *)call->saved + first * z.rows * z.cols;
+    long p, i, j, r, c, r0, r1, c0, c1;
+
+    for (p = first; p < last; p++) {
+        const float *x = (const float *)call->in[0] + p * z.h * z.w;
+        for (i = 0; i < z.rows; i++) {
+            ddp__pool_span(&z, i, z.h, &r0, &r1);
+            for (j = 0; j < z.cols; j++) {
+                long best;
+                ddp__pool_span(&z, j, z.w, &c0, &c1);
+                best = r0 * z.w + c0;
+                for (r = r0; r < r1; r++)
+                    for (c = c0; c < c1; c++)
+                        if (!(x[r * z.w + c] <= x[best]) && !isnan(x[best])) best = r * z.w + c;
+                *y++ = x[best];
+                *at++ = (float)((best / z.w - i * z.stride + z.padding) * z.kernel +
+                                best % z.w - j * z.stride + z.padding);
+            }
+        }
+    }
+}
+
+static void ddp__max_pool_grad_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
+    const float *at = (const float *)call->saved + first * z.rows * z.cols;
+    long p, i, j;
+
+    for (p = first; p < last; p++) {
+        float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
+        if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, dy++, at++) {
+                const long r = i * z.stride - z.padding + (long)*at / z.kernel;
+                const long c = j * z.stride - z.padding + (long)*at % z.kernel;
+                dx[r * z.w + c] += *dy;
+            }
+    }
+}
+
+static void ddp__max_pool_forward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__max_pool_planes, (void *)call);
+}
+
+static void ddp__max_pool_backward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    if (call->grad_in[0])
+        ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__max_pool_grad_planes,
+                        (void *)call);
+}
+
+/* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
+
+static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    return ddp__pool2d_shape(s, "avg_pool2d", err);
+}
+
+static void ddp__avg_pool_ref_forward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    ddp__real *y = (ddp__real *)call->out;
+    long p, i, j, h, w, o = 0;
+
+    for (p = 0; p < z.planes; p++)
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, o++) {
+                y[o] = 0;
+                for (h = 0; h < z.kernel; h++)
+                    for (w = 0; w < z.kernel; w++) {
+                        const long r = i * z.stride - z.padding + h;
+                        const long c = j * z.stride - z.padding + w;
+                        if (r >= 0 && r < z.h && c >= 0 && c < z.w)
+                            y[o] += x[(p * z.h + r) * z.w + c];
+                    }
+                y[o] /= (ddp__real)(z.kernel * z.kernel);
+            }
+}
+
+static void ddp__avg_pool_ref_backward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    long p, i, j, h, w, o = 0;
+
+    for (i = 0; dx && !call->add_in[0] && i < z.planes * z.h * z.w; i++) dx[i] = 0;
+    for (p = 0; dx && p < z.planes; p++)
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, o++)
+                for (h = 0; h < z.kernel; h++)
+                    for (w = 0; w < z.kernel; w++) {
+                        const long r = i * z.stride - z.padding + h;
+                        const long c = j * z.stride - z.padding + w;
+                        if (r >= 0 && r < z.h && c >= 0 && c < z.w)
+                            dx[(p * z.h + r) * z.w + c] +=
+                                dy[o] / (ddp__real)(z.kernel * z.kernel);
+                    }
+}
+
+static void ddp__avg_pool_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    float *y = (float *)call->out + first * z.rows * z.cols;
+    long p, i, j, r, c, r0, r1, c0, c1;
+
+    for (p = first; p < last; p++) {
+        const float *x = (const float *)call->in[0] + p * z.h * z.w;
+        for (i = 0; i < z.rows; i++) {
+            ddp__pool_span(&z, i, z.h, &r0, &r1);
+            for (j = 0; j < z.cols; j++) {
+                float sum = 0;
+                ddp__pool_span(&z, j, z.w, &c0, &c1);
+                for (r = r0; r < r1; r++)
+                    for (c = c0; c < c1; c++) sum += x[r * z.w + c];
+                *y++ = sum * part;
+            }
+        }
+    }
+}
+
+static void ddp__avg_pool_grad_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
+    long p, i, j, r, c, r0, r1, c0, c1;
+
+    for (p = first; p < last; p++) {
+        float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
+        if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
+        for (i = 0; i < z.rows; i++) {
+            ddp__pool_span(&z, i, z.h, &r0, &r1);
+            for (j = 0; j < z.cols; j++) {
+                const float d = *dy++ * part;
+                ddp__pool_span(&z, j, z.w, &c0, &c1);
+                for (r = r0; r < r1; r++)
+                    for (c = c0; c < c1; c++) dx[r * z.w + c] += d;
+            }
+        }
+    }
+}
+
+static void ddp__avg_pool_forward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__avg_pool_planes, (void *)call);
+}
+
+static void ddp__avg_pool_backward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    if (call->grad_in[0])
+        ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__avg_pool_grad_planes,
+                        (void *)call);
+}
+
+/* ---- mean of each channel ---- */
+
+static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__image_input(s, "global_avg_pool2d", err));
+    s->out.dims = 2;
+    s->out.dim[0] = s->in[0].dim[0];
+    s->out.dim[1] = s->in[0].dim[1];
+    s->flops = ddp__image_count(&s->in[0]);
+    s->backward_flops = s->flops;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+static long ddp__global_pool_plane(const ddp_op_call *call)
+{
+    return call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
+}
+
+static void ddp__global_pool_ref_forward(const ddp_op_call *call)
+{
+    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    ddp__real *y = (ddp__real *)call->out;
+    long p, i;
+
+    for (p = 0; p < planes; p++) {
+        y[p] = 0;
+        for (i = 0; i < n; i++) y[p] += x[p * n + i] / (ddp__real)n;
+    }
+}
+
+static void ddp__global_pool_ref_backward(const ddp_op_call *call)
+{
+    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    long p, i;
+
+    for (p = 0; dx && p < planes; p++)
+        for (i = 0; i < n; i++)
+            dx[p * n + i] = dy[p] / (ddp__real)n + (call->add_in[0] ? dx[p * n + i] : 0);
+}
+
+static void ddp__global_pool_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const long n = ddp__global_pool_plane(call);
+    long p, i;
+
+    for (p = first; p < last; p++) {
+        const float *x = (const float *)call->in[0] + p * n;
+        double sum = 0;
+        for (i = 0; i < n; i++) sum += (double)x[i];
+        ((float *)call->out)[p] = (float)(sum / (double)n);
+    }
+}
+
+static void ddp__global_pool_grad_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const long n = ddp__global_pool_plane(call);
+    long p, i;
+
+    for (p = first; p < last; p++) {
+        const float d = ((const float *)call->grad_out)[p] / (float)n;
+        float *dx = (float *)call->grad_in[0] + p * n;
+        if (call->add_in[0])
+            for (i = 0; i < n; i++) dx[i] += d;
+        else
+            for (i = 0; i < n; i++) dx[i] = d;
+    }
+}
+
+static void ddp__global_pool_forward(const ddp_op_call *call)
+{
+    ddp_op_parallel(call, ddp_shape_count(&call->spec->out),
+                    ddp__pool_grain(ddp__global_pool_plane(call)), ddp__global_pool_planes,
+                    (void *)call);
+}
+
+static void ddp__global_pool_backward(const ddp_op_call *call)
+{
+    if (call->grad_in[0])
+        ddp_op_parallel(call, ddp_shape_count(&call->spec->out),
+                        ddp__pool_grain(ddp__global_pool_plane(call)),
+                        ddp__global_pool_grad_planes, (void *)call);
+}
+
+/* ---- flatten: the same elements in another shape ---- */
+
+static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, "flatten", 0, 0, err));
+    s->out.dims = 2;
+    s->out.dim[0] = s->in[0].dim[0];
+    s->out.dim[1] = ddp_shape_count(&s->in[0]) / s->in[0].dim[0];
+    s->in_place_ok = 1;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+static void ddp__flatten_ref_forward(const ddp_op_call *call)
+{
+    memmove(call->out, call->in[0],
+            (size_t)ddp_shape_count(&call->spec->out) * sizeof(ddp__real));
+}
+
+static void ddp__flatten_ref_backward(const ddp_op_call *call)
+{
+    const long n = ddp_shape_count(&call->spec->out);
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    long i;
+
+    for (i = 0; dx && i < n; i++) dx[i] = dy[i] + (call->add_in[0] ? dx[i] : 0);
+}
+
+static void ddp__flatten_forward(const ddp_op_call *call)
+{
+    if (call->out != call->in[0])
+        memcpy(call->out, call->in[0], (size_t)ddp_shape_count(&call->spec->out) * sizeof(float));
+}
+
+static void ddp__flatten_backward(const ddp_op_call *call)
+{
+    const long n = ddp_shape_count(&call->spec->out);
+    const float *dy = (const float *)call->grad_out;
+    float *dx = (float *)call->grad_in[0];
+    long i;
+
+    if (dx && call->add_in[0])
+        for (i = 0; i < n; i++) dx[i] += dy[i];
+    else if (dx)
+        memcpy(dx, dy, (size_t)n * sizeof *dx);
+}
+
+int ddp__pool_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward,
+         ddp__max_pool_ref_forward, ddp__max_pool_ref_backward},
+        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward,
+         ddp__avg_pool_ref_forward, ddp__avg_pool_ref_backward},
+        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward,
+         ddp__global_pool_backward, ddp__global_pool_ref_forward, ddp__global_pool_ref_backward},
+        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward,
+         ddp__flatten_ref_forward, ddp__flatten_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+/* ==== end ops/pool.c ==== */
+
 /* ==== begin ops/table.c ==== [ops] */
 
 ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last,
@@ -8076,9 +9723,11 @@ ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char
     return DDP_OK;
 }
 
-static void ddp__param_set(ddp_param *p, const char *name, long d0, long d1, ddp_init init,
-                           double scale)
+void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
+                   double scale)
 {
+    ddp_param *p = &s->param[s->params++];
+
     p->name = name;
     p->shape.dims = d1 ? 2 : 1;
     p->shape.dim[0] = d0;
@@ -8087,23 +9736,14 @@ static void ddp__param_set(ddp_param *p, const char *name, long d0, long d1, ddp
     p->scale = (float)scale;
 }
 
-void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
-                   double scale)
-{
-    ddp__param_set(&s->param[s->params++], name, d0, d1, init, scale);
-}
+/* ---- what operators on images (batch, channels, height, width) share ---- */
 
-/* ---- operators on images (batch, channels, height, width) ----
- *
- * Shape rules and costs without kernels: a graph that uses them can be planned, not built. A
- * multiply-add counts as two operations, the bias of a convolution as none, as in linear. */
-
-static double ddp__image_count(const ddp_shape *s)
+double ddp__image_count(const ddp_shape *s)
 {
     return (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[2] * (double)s->dim[3];
 }
 
-static ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err)
+ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err)
 {
     DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
     if (s->in[0].dims != 4)
@@ -8112,10 +9752,8 @@ static ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_err
     return DDP_OK;
 }
 
-/* A square window that slides over the image: sets out, with channels channels, from the
- * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
-static ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels,
-                                    ddp_error *err)
+ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels,
+                             ddp_error *err)
 {
     const double p = s->arg[first + 2];
     long kernel, stride;
@@ -8140,120 +9778,6 @@ static ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, l
     return DDP_OK;
 }
 
-/* Arguments: channels, kernel, stride, padding, groups, bias (1 or 0). Weight and bias start
- * uniform within 1 / sqrt(values read per output), PyTorch's default. */
-static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
-{
-    long channels, groups, depth, kernel;
-    double reads, bound;
-
-    DDP__TRY(ddp__image_input(s, "conv2d", err));
-    DDP__TRY(ddp__op_count(s, "conv2d", 0, "the number of channels", &channels, err));
-    DDP__TRY(ddp__op_count(s, "conv2d", 4, "the number of groups", &groups, err));
-    if (s->in[0].dim[1] % groups || channels % groups)
-        return ddp__fail(err, DDP_ARG, "conv2d: groups must divide the channels: %ld groups for "
-                         "%ld channels in and %ld out", groups, s->in[0].dim[1], channels);
-    if (s->arg[5] != 0 && s->arg[5] != 1)
-        return ddp__fail(err, DDP_ARG, "conv2d: the bias must be 1 (with) or 0 (without), got %g",
-                         s->arg[5]);
-    DDP__TRY(ddp__image_window(s, "conv2d", 1, channels, err));
-    kernel = (long)s->arg[1];
-    depth = s->in[0].dim[1] / groups;
-    reads = (double)depth * (double)kernel * (double)kernel;
-    bound = 1 / sqrt(reads);
-    ddp__op_param(s, "weight", channels, depth, DDP_INIT_UNIFORM, bound);
-    s->param[0].shape.dims = 4;
-    s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
-    if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
-    s->flops = 2 * ddp__image_count(&s->out) * reads;
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
-/* Ioffe and Szegedy 2015, arXiv:1502.03167, Algorithm 1. Saved: mean and rstd per channel. */
-static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
-{
-    long channels;
-
-    DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
-    channels = s->in[0].dim[1];
-    s->out = s->in[0];
-    ddp__op_param(s, "scale", channels, 0, DDP_INIT_ONE, 0);
-    ddp__op_param(s, "shift", channels, 0, DDP_INIT_ZERO, 0);
-    ddp__param_set(&s->buffer[s->buffers++], "running_mean", channels, 0, DDP_INIT_ZERO, 0);
-    ddp__param_set(&s->buffer[s->buffers++], "running_var", channels, 0, DDP_INIT_ONE, 0);
-    s->saved = 2 * (size_t)channels;
-    s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
-/* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
-static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *err)
-{
-    DDP__TRY(ddp__image_input(s, op, err));
-    DDP__TRY(ddp__image_window(s, op, 0, s->in[0].dim[1], err));
-    if (2 * s->arg[2] > s->arg[0])
-        return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
-                         "of %g", op, s->arg[2], s->arg[0]);
-    s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
-    s->backward_flops = s->flops;
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
-/* Saved: where in its window each maximum was, so that backward touches no other element. */
-static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
-{
-    DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
-    s->saved = (size_t)ddp_shape_count(&s->out);
-    s->backward_flops = ddp__image_count(&s->out);
-    return DDP_OK;
-}
-
-static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__pool2d_shape(s, "avg_pool2d", err);
-}
-
-static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
-{
-    DDP__TRY(ddp__image_input(s, "global_avg_pool2d", err));
-    s->out.dims = 2;
-    s->out.dim[0] = s->in[0].dim[0];
-    s->out.dim[1] = s->in[0].dim[1];
-    s->flops = ddp__image_count(&s->in[0]);
-    s->backward_flops = s->flops;
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
-static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
-{
-    DDP__TRY(ddp__op_floats(s, "flatten", 0, 0, err));
-    s->out.dims = 2;
-    s->out.dim[0] = s->in[0].dim[0];
-    s->out.dim[1] = ddp_shape_count(&s->in[0]) / s->in[0].dim[0];
-    s->in_place_ok = 1;
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
-static int ddp__image_ops(const ddp_op **list)
-{
-    static const ddp_op ops[] = {
-        {"conv2d", ddp__conv2d_shape, NULL, NULL, NULL, NULL},
-        {"batch_norm2d", ddp__batch_norm2d_shape, NULL, NULL, NULL, NULL},
-        {"max_pool2d", ddp__max_pool2d_shape, NULL, NULL, NULL, NULL},
-        {"avg_pool2d", ddp__avg_pool2d_shape, NULL, NULL, NULL, NULL},
-        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, NULL, NULL, NULL, NULL},
-        {"flatten", ddp__flatten_shape, NULL, NULL, NULL, NULL},
-    };
-
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
-
 /* ---- the table ---- */
 
 const ddp_op *ddp__builtin_op(const char *name)
@@ -8261,8 +9785,9 @@ const ddp_op *ddp__builtin_op(const char *name)
     typedef int (*family)(const ddp_op **list);
     static const family families[] = {
         ddp__linear_ops,     ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
-        ddp__activation_ops, ddp__dropout_ops,   ddp__loss_ops, ddp__image_ops,
-        ddp__rms_norm_ops,   ddp__rope_ops,      ddp__swiglu_ops,
+        ddp__activation_ops, ddp__dropout_ops,   ddp__loss_ops, ddp__conv_ops,
+        ddp__batch_norm_ops, ddp__pool_ops,      ddp__rms_norm_ops,
+        ddp__rope_ops,       ddp__swiglu_ops,
     };
     size_t f;
     int i;

@@ -8,7 +8,7 @@ typedef struct op_case {
     int         inputs;
     ddp_shape   in[2];
     ddp_dtype   type[2];
-    double      arg[2];
+    double      arg[6];
     ddp_shape   tied;  /* dims 0: none */
     int         training;
     int         low, high; /* range of integer inputs */
@@ -16,7 +16,8 @@ typedef struct op_case {
 
 /* One element type of a run: float when real is 0, the reference's double when it is 1. */
 typedef struct op_side {
-    void  *in[DDP_OP_INPUTS], *param[DDP_OP_PARAMS], *out, *saved, *grad_out;
+    void  *in[DDP_OP_INPUTS], *param[DDP_OP_PARAMS], *buffer[DDP_OP_BUFFERS];
+    void  *out, *saved, *grad_out;
     void  *grad_in[DDP_OP_INPUTS], *grad_param[DDP_OP_PARAMS];
     size_t bytes; /* of an element */
 } op_side;
@@ -72,7 +73,7 @@ static void op_open(op_check *c, const op_case *k)
         c->spec.in[i] = k->in[i];
         c->spec.in_type[i] = k->type[i];
     }
-    for (i = 0; i < 2; i++) c->spec.arg[i] = k->arg[i];
+    for (i = 0; i < 6; i++) c->spec.arg[i] = k->arg[i];
     if (k->tied.dims) {
         c->spec.params = 1;
         c->spec.param[0].shape = k->tied;
@@ -94,6 +95,8 @@ static void op_open(op_check *c, const op_case *k)
             a->param[i] = op_new(n, a->bytes);
             a->grad_param[i] = op_new(n, a->bytes);
         }
+        for (i = 0; i < c->spec.buffers; i++)
+            a->buffer[i] = op_new((size_t)ddp_shape_count(&c->spec.buffer[i].shape), a->bytes);
     }
     op_fill(c, c->side[0].grad_out, c->side[1].grad_out, ddp_shape_count(&c->spec.out));
     for (i = 0; i < k->inputs; i++) {
@@ -111,6 +114,15 @@ static void op_open(op_check *c, const op_case *k)
     for (i = 0; i < c->spec.params; i++)
         op_fill(c, c->side[0].param[i], c->side[1].param[i],
                 ddp_shape_count(&c->spec.param[i].shape));
+    for (i = 0; i < c->spec.buffers; i++) { /* above 0, as a variance is */
+        const long n = ddp_shape_count(&c->spec.buffer[i].shape);
+        long j;
+        op_fill(c, c->side[0].buffer[i], c->side[1].buffer[i], n);
+        for (j = 0; j < n; j++) {
+            ((float *)c->side[0].buffer[i])[j] += 2;
+            ((double *)c->side[1].buffer[i])[j] = (double)((float *)c->side[0].buffer[i])[j];
+        }
+    }
 }
 
 static void op_close(op_check *c)
@@ -130,6 +142,7 @@ static void op_close(op_check *c)
             free(a->param[i]);
             free(a->grad_param[i]);
         }
+        for (i = 0; i < DDP_OP_BUFFERS; i++) free(a->buffer[i]);
     }
 }
 
@@ -152,6 +165,7 @@ static void op_call_of(const op_check *c, int real, int add, void *pool, ddp_op_
         call->param[i] = a->param[i];
         call->grad_param[i] = a->grad_param[i];
     }
+    for (i = 0; i < DDP_OP_BUFFERS; i++) call->buffer[i] = a->buffer[i];
     call->pool = pool;
     call->training = c->training;
     call->random = 12345;
@@ -291,6 +305,11 @@ static void op_check_float(op_check *c, const char *name, int add)
         e = op_difference(c, f, d, n);
         if (!(e < 1e-5))
             fail_msg("%s (add %d): array %d is off by %g of the reference", name, add, i, e);
+    }
+    for (i = 0; i < c->spec.buffers; i++) {
+        const double e = op_difference(c, c->side[0].buffer[i], c->side[1].buffer[i],
+                                       ddp_shape_count(&c->spec.buffer[i].shape));
+        if (!(e < 1e-6)) fail_msg("%s: buffer %d is off by %g of the reference", name, i, e);
     }
 }
 

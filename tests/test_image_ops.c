@@ -1,15 +1,15 @@
-/* Operators on images: shapes against plain counting, costs, refusals, and that a graph with them
- * is planned but not built. */
-#include <stddef.h>
-
-/* Bookkeeping goes through a counter, so that "nothing is allocated" can be asserted. */
-static void *count_realloc(void *p, size_t bytes);
-#define DDP_REALLOC(p, bytes) count_realloc(p, bytes)
-#define DDP_FREE(p)           free(p)
+/* Operators on images: shapes against plain counting, costs, refusals, buffers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
+#include <math.h>
 #include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -17,14 +17,6 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
-
-static size_t g_bytes;
-
-static void *count_realloc(void *p, size_t bytes)
-{
-    g_bytes += bytes;
-    return realloc(p, bytes);
-}
 
 static ddp_node *image(ddp_graph *g, long b, long c, long h, long w)
 {
@@ -123,8 +115,6 @@ static void flatten_and_global_pooling_give_rows(void **unused)
     ddp_graph_free(g);
 }
 
-/* Activations of a planned graph count its gradients: without has_gradient through operators that
- * have no kernels only the outputs of forward would remain. */
 static void activation_bytes_of_a_planned_graph_include_its_gradients(void **unused)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -170,6 +160,7 @@ static void impossible_windows_are_refused_in_a_sentence(void **unused)
          "smaller kernel or more padding"},
         {{2, 3, 5, 3}, 8, 7, 2, 1, 1, "a kernel of 7 does not fit into 5 x 3 padded by 1"},
         {{2, 3, 9, 9}, 0, 3, 1, 1, 1, "the number of channels must be a whole number of at least"},
+        {{1, 3, 99, 99}, 8, 65, 1, 1, 1, "conv2d: the kernel may be at most 64, got 65"},
         {{2, 3, 9, 9}, 8, 0, 1, 1, 1, "the kernel must be a whole number of at least 1, got 0"},
         {{2, 3, 9, 9}, 8, 3, -1, 1, 1, "the stride must be a whole number of at least 1, got -1"},
         {{2, 3, 9, 9}, 8, 3, 1, -2, 1, "the padding must be a whole number of at least 0, got -2"},
@@ -244,51 +235,80 @@ static ddp_status counted_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void counted_forward(const ddp_op_call *c) { (void)c; }
+/* Counts the training passes it has seen; the output is the count. */
+static void counted_forward(const ddp_op_call *c)
+{
+    float *calls = (float *)c->buffer[0];
+    long i;
 
-static void what_has_no_kernels_is_planned_but_not_built(void **unused)
+    if (c->training) calls[0]++;
+    for (i = 0; i < ddp_shape_count(&c->spec->out); i++) ((float *)c->out)[i] = calls[0];
+}
+
+static void training_forwards_alone_change_a_buffer(void **unused)
 {
     static const ddp_op counted = {"counted", counted_shape, counted_forward, NULL, NULL, NULL};
-    static const char *const ops[] = {"conv2d", "batch_norm2d", "max_pool2d", "avg_pool2d",
-                                      "global_avg_pool2d", "flatten"};
     double arg[2] = {1, 6};
-    ddp_graph *g;
-    ddp_node *x;
-    char part[120];
-    size_t before;
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_state *one, *two;
+    ddp_shape shape;
+    ddp_node *x, *y;
+    float *calls;
+    size_t count;
     int i;
 
     (void)unused;
-    for (i = 0; i < 6; i++) {
-        g = ddp_graph_new(NULL);
-        x = image(g, 100, 64, 200, 200);
-        ddp_layer_begin(g, "body");
-        x = i == 0 ? ddp_conv2d(g, x, 64, 3, 1, 1, 1, 1) : i == 1 ? ddp_batch_norm2d(g, x)
-          : i == 2 ? ddp_max_pool2d(g, x, 3, 2, 1)       : i == 3 ? ddp_avg_pool2d(g, x, 3, 2, 1)
-          : i == 4 ? ddp_global_avg_pool2d(g, x)         : ddp_flatten(g, x);
-        ddp_layer_end(g);
-        assert_non_null(x);
-        before = g_bytes;
-        assert_int_equal(ddp_graph_build(g), DDP_UNSUPPORTED);
-        assert_int_equal(g_bytes, before); /* refused before anything is allocated */
-        snprintf(part, sizeof part, "operator %s (node 1, layer body) has no kernels: this graph "
-                 "can be planned but not run", ops[i]);
-        assert_string_equal(ddp_graph_error(g)->msg, part);
-        assert_int_equal(ddp_forward(g), DDP_UNSUPPORTED); /* sticky */
-        assert_true(describe(g, 1).output_bytes > 0); /* still readable */
-        ddp_graph_free(g);
-    }
-
-    g = ddp_graph_new(NULL);
     assert_int_equal(ddp_register_op(g, &counted), DDP_OK);
+    ddp_layer_begin(g, "plain");
+    x = ddp_relu(g, image(g, 1, 2, 3, 4));
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "counting");
+    y = ddp_apply(g, "counted", 1, &x, 2, arg, NULL);
+    y = ddp_apply(g, "counted", 1, &y, 2, arg, NULL);
+    ddp_layer_end(g);
+    assert_true(describe(g, 2).buffer_bytes == 24 && describe(g, 2).backward_flops == 0);
+    assert_null(ddp_node_buffer(g, y, 0, NULL)); /* not yet */
+    assert_int_equal(ddp_graph_build(g), DDP_OK);
+
+    calls = ddp_node_buffer(g, y, 0, &shape);
+    assert_true(shape.dims == 1 && shape.dim[0] == 6);
+    assert_null(ddp_node_buffer(g, y, 1, NULL));
+    assert_null(ddp_node_buffer(g, x, 0, NULL));
+    assert_null(ddp_layer_buffers(g, 0, &count));
+    assert_int_equal(count, 0);
+    assert_ptr_equal(ddp_layer_buffers(g, 1, &count), calls - 6); /* one block, in order */
+    assert_int_equal(count, 12);
+    assert_true(calls[0] == 0);
+    for (i = 0; i < 3; i++) assert_int_equal(ddp_forward(g), DDP_OK);
+    assert_int_equal(ddp_evaluate(g), DDP_OK);
+    assert_true(calls[0] == 3 && *ddp_output(g, y) == 3);
+    one = ddp_state_new(g); /* states share the buffers: each pass sees those before it */
+    two = ddp_state_new(g);
+    assert_int_equal(ddp_forward_range(one, 0, 3), DDP_OK);
+    assert_int_equal(ddp_forward_range(two, 0, 3), DDP_OK);
+    assert_true(*(float *)ddp_state_data(one, y) == 4 && *(float *)ddp_state_data(two, y) == 5);
+    ddp_state_free(one);
+    ddp_state_free(two);
+    ddp_graph_free(g);
+}
+
+static void impossible_buffers_are_refused_in_a_sentence(void **unused)
+{
+    static const ddp_op counted = {"counted", counted_shape, counted_forward, NULL, NULL, NULL};
+    double arg[2] = {1, 6};
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *x;
+    int i;
+
+    (void)unused;
+    ddp_register_op(g, &counted);
     x = image(g, 1, 2, 3, 4);
     assert_non_null(ddp_apply(g, "counted", 1, &x, 2, arg, NULL));
-    assert_true(describe(g, 1).buffer_bytes == 24 && describe(g, 1).backward_flops == 0);
-    assert_int_equal(ddp_graph_build(g), DDP_UNSUPPORTED);
-    assert_string_equal(ddp_graph_error(g)->msg, "operator counted (node 1) has no place for its "
-                        "buffers: this graph can be planned but not run");
+    assert_int_equal(ddp_graph_build(g), DDP_USAGE);
+    assert_string_equal(ddp_graph_error(g)->msg,
+                        "operator counted (node 1) has buffers but lies outside layers: build it "
+                        "between ddp_layer_begin and ddp_layer_end");
     ddp_graph_free(g);
-
     for (i = 0; i < 2; i++) { /* too many buffers, an empty one */
         g = ddp_graph_new(NULL);
         ddp_register_op(g, &counted);
@@ -308,7 +328,8 @@ int main(void)
         cmocka_unit_test(activation_bytes_of_a_planned_graph_include_its_gradients),
         cmocka_unit_test(impossible_windows_are_refused_in_a_sentence),
         cmocka_unit_test(other_bad_arguments_are_refused_in_a_sentence),
-        cmocka_unit_test(what_has_no_kernels_is_planned_but_not_built),
+        cmocka_unit_test(training_forwards_alone_change_a_buffer),
+        cmocka_unit_test(impossible_buffers_are_refused_in_a_sentence),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,6 +24,9 @@ extern "C" {
 #define D1(a) {1, {a, 0, 0, 0}}
 #define D2(a, b) {2, {a, b, 0, 0}}
 #define D3(a, b, c) {3, {a, b, c, 0}}
+#define D4(a, b, c, d) {4, {a, b, c, d}}
+#define IMAGE(name, shape, ...) \
+    {name, 1, {shape, SCALAR}, {F, F}, {__VA_ARGS__}, SCALAR, 1, 0, 0}
 #define F DDP_F32
 #define I DDP_I32
 
@@ -61,6 +64,25 @@ static const op_case small_cases[] = {
     {"cross_entropy", 2, {D2(7, 11), D2(7, 1)}, {F, I}, {0, 0}, SCALAR, 1, -1, 10},
     {"cross_entropy", 2, {D3(2, 5, 17), D2(2, 5)}, {F, I}, {0, 0}, SCALAR, 1, 0, 16},
     {"cross_entropy", 2, {D2(3, 2), D1(3)}, {F, I}, {0, 0}, SCALAR, 1, -1, -1},
+    /* channels, kernel, stride, padding, groups, bias */
+    IMAGE("conv2d", D4(2, 3, 5, 7), 4, 3, 1, 1, 1, 1),
+    IMAGE("conv2d", D4(2, 3, 5, 7), 4, 3, 2, 1, 1, 0),
+    IMAGE("conv2d", D4(1, 4, 6, 5), 6, 2, 1, 0, 2, 1),
+    IMAGE("conv2d", D4(2, 3, 4, 4), 3, 3, 1, 2, 3, 0), /* depthwise, padded beyond half */
+    IMAGE("conv2d", D4(2, 3, 5, 4), 5, 1, 1, 0, 1, 1),
+    IMAGE("conv2d", D4(2, 2, 7, 6), 3, 1, 3, 0, 1, 0), /* steps over what no output reads */
+    IMAGE("conv2d", D4(1, 2, 1, 9), 2, 1, 2, 0, 1, 0),
+    IMAGE("conv2d", D4(1, 2, 9, 11), 3, 2, 4, 1, 1, 1),
+    IMAGE("conv2d", D4(1, 1, 9, 9), 2, 7, 2, 3, 1, 0),
+    IMAGE("conv2d", D4(1, 1, 1, 1), 1, 1, 1, 0, 1, 1),
+    IMAGE("batch_norm2d", D4(3, 2, 3, 5), 0),
+    IMAGE("batch_norm2d", D4(5, 3, 1, 1), 0),
+    IMAGE("max_pool2d", D4(2, 3, 6, 6), 2, 2, 0), /* kernel, stride, padding */
+    IMAGE("max_pool2d", D4(2, 2, 7, 5), 3, 2, 1),
+    IMAGE("avg_pool2d", D4(2, 2, 7, 5), 3, 2, 1),
+    IMAGE("avg_pool2d", D4(1, 2, 5, 5), 2, 1, 0),
+    IMAGE("global_avg_pool2d", D4(2, 3, 5, 3), 0),
+    IMAGE("flatten", D4(2, 3, 2, 3), 0),
 };
 
 /* Larger: several parallel blocks, several tiles of every loop, odd remainders. */
@@ -88,6 +110,24 @@ static const op_case large_cases[] = {
     {"add", 2, {D2(203, 131), D2(203, 131)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"dropout", 1, {D2(203, 131), SCALAR}, {F, F}, {0.1, 0}, SCALAR, 1, 0, 0},
     {"cross_entropy", 2, {D2(103, 1031), D1(103)}, {F, I}, {0, 0}, SCALAR, 1, -1, 1030},
+    IMAGE("conv2d", D4(2, 65, 19, 33), 70, 3, 1, 1, 1, 1),
+    IMAGE("conv2d", D4(3, 30, 23, 17), 50, 3, 2, 1, 2, 0),
+    IMAGE("conv2d", D4(37, 50, 4, 4), 290, 3, 1, 1, 1, 0), /* images in a strip; row blocks */
+    IMAGE("conv2d", D4(33, 9, 2, 3), 11, 3, 1, 1, 1, 0),
+    IMAGE("conv2d", D4(2, 3, 65, 61), 21, 7, 2, 3, 1, 0),
+    IMAGE("conv2d", D4(3, 300, 7, 9), 37, 1, 1, 0, 1, 1),
+    IMAGE("conv2d", D4(3, 250, 14, 9), 37, 1, 2, 0, 1, 0),
+    IMAGE("conv2d", D4(2, 24, 13, 11), 48, 5, 1, 2, 24, 1),
+    IMAGE("conv2d", D4(1, 2, 3, 1100), 5, 3, 1, 1, 1, 0),  /* a row in parts */
+    IMAGE("conv2d", D4(1, 2, 5, 1300), 5, 3, 2, 1, 1, 0),
+    IMAGE("conv2d", D4(2, 3, 40, 48), 8, 16, 16, 0, 1, 1), /* more taps than a block holds */
+    IMAGE("conv2d", D4(1, 2, 70, 81), 3, 64, 60, 3, 1, 1),
+    IMAGE("batch_norm2d", D4(7, 19, 13, 17), 0),
+    {"batch_norm2d", 1, {D4(7, 19, 13, 17), SCALAR}, {F, F}, {0}, SCALAR, 0, 0, 0},
+    IMAGE("max_pool2d", D4(5, 31, 19, 23), 3, 2, 1),
+    IMAGE("avg_pool2d", D4(5, 31, 19, 23), 3, 2, 1),
+    IMAGE("global_avg_pool2d", D4(61, 131, 5, 7), 0),
+    IMAGE("flatten", D4(21, 13, 5, 7), 0),
 };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -340,7 +380,7 @@ static void expect_refusal(const op_case *k, const char *word)
         s.in[i] = k->in[i];
         s.in_type[i] = k->type[i];
     }
-    for (i = 0; i < 2; i++) s.arg[i] = k->arg[i];
+    for (i = 0; i < 6; i++) s.arg[i] = k->arg[i];
     if (k->tied.dims) {
         s.params = 1;
         s.param[0].shape = k->tied;
@@ -508,6 +548,55 @@ static void row_case(const ddp__kernels *kn, long n)
     assert_true(y[n] == 77);
 }
 
+/* Turns and gathers rows of every width and length; sums and straight lines. */
+static void copy_case(const ddp__kernels *kn, long rows, long k)
+{
+    const long width = rows <= kn->mr ? kn->mr : kn->nr;
+    float x[2100], y[2100], sum[2], *out = (float *)op_new((size_t)(width * k + kn->nr), sizeof *y);
+    long at[64], i, p;
+    double one = 0, two = 0;
+
+    for (i = 0; i < 2100; i++) x[i] = (float)((i * 37 % 101) - 50);
+    for (i = 0; i < 64; i++) at[i] = i * 29 % 64 * 31;
+    for (i = 0; i < width * k + kn->nr; i++) out[i] = 77;
+    kn->turn(out, width, x, at, rows, k);
+    for (p = 0; p < k; p++)
+        for (i = 0; i < rows; i++) assert_true(out[p * width + i] == x[at[i] + p]);
+    for (i = width * k + kn->nr / 2; i < width * k + kn->nr; i++) assert_true(out[i] == 77);
+
+    for (i = 0; i < width * k + kn->nr; i++) out[i] = 77;
+    kn->gather(out, width, x, at, k, rows);
+    for (p = 0; p < k; p++)
+        for (i = 0; i < width; i++)
+            assert_true(out[p * width + i] == (i < rows ? x[at[p] + i] : 77));
+
+    kn->moments(x, x + 50, k, 3, 5, sum);
+    for (i = 0; i < k; i++) {
+        one += (double)x[i + 50] - 5;
+        two += ((double)x[i + 50] - 5) * ((double)x[i] - 3);
+    }
+    assert_true((double)sum[0] == one && (double)sum[1] == two); /* whole numbers */
+    for (i = 0; i < k + 1; i++) y[i] = 1;
+    kn->affine(y, x, x + 50, k, 2, 3, 4, 1);
+    for (i = 0; i < k; i++) assert_true(y[i] == 1 + 2 * x[i] + 3 * x[i + 50] + 4);
+    kn->affine(y, x, NULL, k, 2, 3, 4, 0);
+    for (i = 0; i < k; i++) assert_true(y[i] == 2 * x[i] + 4);
+    assert_true(y[k] == 1);
+    free(out);
+}
+
+static void copying_kernels_of_every_set_copy(void **state)
+{
+    const ddp__kernels *kn;
+    long rows, k;
+    int set;
+
+    (void)state;
+    for (set = 0; (kn = ddp__kernels_at(set)) != NULL; set++)
+        for (rows = 1; rows <= kn->nr; rows++)
+            for (k = 1; k < 50; k++) copy_case(kn, rows, k);
+}
+
 /* The rows of Llama's operators; each writes y[0..n) and nothing else. */
 static void llama_row_case(const ddp__kernels *kn, long n)
 {
@@ -603,6 +692,7 @@ int main(void)
         cmocka_unit_test(a_nan_is_not_lost),
         cmocka_unit_test(shapes_that_do_not_fit_are_refused_in_a_sentence),
         cmocka_unit_test(products_of_all_sizes_equal_the_triple_loop),
+        cmocka_unit_test(copying_kernels_of_every_set_copy),
         cmocka_unit_test(row_kernels_of_every_set_agree_with_libm),
         cmocka_unit_test(the_exponential_holds_over_its_whole_range),
     };

@@ -16,18 +16,12 @@ static ddp_status ddp__build_check(ddp_graph *g)
 
         if (!n->op) continue;
         operators++;
-        if (!n->op->forward || n->spec.buffers)
-            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d%s%.100s) has no "
-                             "%s: this graph can be planned but not run", n->op->name, i,
-                             n->layer >= 0 ? ", layer " : "",
-                             n->layer >= 0 ? g->layer[n->layer].name : "",
-                             n->op->forward ? "place for its buffers" : "kernels");
-        if (n->layer < 0 && n->spec.params > (n->tied >= 0))
+        if (n->layer < 0 && (n->spec.params > (n->tied >= 0) || n->spec.buffers))
             return ddp__fail(
                 &g->error, DDP_USAGE,
-                "operator %.60s (node %d) has parameters but "
+                "operator %.60s (node %d) has %s but "
                 "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
-                n->op->name, i);
+                n->op->name, i, n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
     return DDP_OK;
@@ -41,14 +35,17 @@ static ddp_status ddp__build_layers(ddp_graph *g)
     for (i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
 
-        if (l->count == 0) continue;
-        l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
-        l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
-        if (!l->params || !l->grads)
+        if (l->count) {
+            l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
+            l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
+        }
+        if (l->buffer_count)
+            l->buffers = (float *)ddp__alloc(a, l->buffer_count * sizeof(float));
+        if ((l->count && (!l->params || !l->grads)) || (l->buffer_count && !l->buffers))
             return ddp__fail(&g->error, DDP_MEMORY,
                              "out of memory: layer \"%.200s\" needs %zu bytes "
                              "for parameters and gradients",
-                             l->name, 2 * l->count * sizeof(float));
+                             l->name, (2 * l->count + l->buffer_count) * sizeof(float));
     }
     return DDP_OK;
 }
@@ -56,13 +53,13 @@ static ddp_status ddp__build_layers(ddp_graph *g)
 /* Points every node at its arrays. Arrays follow each other without gaps. */
 static void ddp__build_pointers(ddp_graph *g)
 {
-    size_t used = 0;
+    size_t used = 0, buffered = 0;
     int i, k, layer = -1;
 
     for (i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
 
-        if (n->layer != layer) used = 0;
+        if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
         if (n->tied >= 0) {
             n->param[0] = g->node[n->tied]->param[0];
@@ -73,15 +70,17 @@ static void ddp__build_pointers(ddp_graph *g)
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
+        for (k = 0; k < n->spec.buffers; k++) {
+            n->buffer[k] = g->layer[layer].buffers + buffered;
+            buffered += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+        }
     }
 }
 
-/* The stream of a parameter: its node would do, but its place in its layer survives an inserted
- * dropout or another loss elsewhere in the model. */
-static uint64_t ddp__param_stream(const ddp_graph *g, const ddp_node *n, int k)
+/* The stream of an array: its node would do, but its place in its layer, buffers behind the
+ * parameters, survives an inserted dropout or another loss elsewhere in the model. */
+static uint64_t ddp__param_stream(const ddp_node *n, size_t position)
 {
-    size_t position = (size_t)(n->param[k] - g->layer[n->layer].params);
-
     return ((uint64_t)(unsigned)n->layer << 40) + (uint64_t)position;
 }
 
@@ -116,10 +115,18 @@ static void ddp__build_fill(void *user, long first, long last)
 
     for (i = first; i < last; i++) {
         ddp_node *n = g->node[i];
+        const ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
 
-        for (k = n->tied >= 0; k < n->spec.params; k++)
-            ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(g, n, k)),
+        for (k = n->tied >= 0; k < n->spec.params; k++) {
+            const size_t position = (size_t)(n->param[k] - l->params);
+            ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
                             n->param[k]);
+        }
+        for (k = 0; k < n->spec.buffers; k++) {
+            const size_t position = l->count + (size_t)(n->buffer[k] - l->buffers);
+            ddp__param_fill(&n->spec.buffer[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
+                            n->buffer[k]);
+        }
     }
 }
 
@@ -140,13 +147,20 @@ static ddp_status ddp__build_register(ddp_graph *g)
 
     if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
     for (i = 0; i < g->layers; i++) {
+        ddp_block buffers;
         ddp_layer layer;
 
+        memset(&buffers, 0, sizeof buffers);
+        buffers.params = g->layer[i].buffers;
+        buffers.count = g->layer[i].buffer_count;
+        buffers.kind = DDP_BUFFERS;
         memset(&layer, 0, sizeof layer);
         layer.name = g->layer[i].name;
         layer.params = g->layer[i].params;
         layer.grads = g->layer[i].grads;
         layer.count = g->layer[i].count;
+        layer.blocks = &buffers;
+        layer.block_count = buffers.count > 0;
         layer.flops = g->layer[i].flops;
         g->registered = i + 1; /* even a refusal may have left a pointer behind */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);

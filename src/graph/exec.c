@@ -15,6 +15,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->spec = &n->spec;
     for (i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, s->layout->out[n->input[i]]);
     for (i = 0; i < n->spec.params; i++) c->param[i] = n->param[i];
+    for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, s->layout->out[n->index]);
     c->saved = ddp__state_at(s, s->layout->saved[n->index]);
     c->pool = g->host ? g->host->pool : NULL;

@@ -23,6 +23,7 @@ static void ddp__graph_destroy(ddp__owned *self)
 
         ddp__release(a, l->params, l->count * sizeof(float));
         ddp__release(a, l->grads, l->count * sizeof(float));
+        ddp__release(a, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
     for (i = 0; i < g->nodes; i++) {
@@ -371,9 +372,6 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
     return 1;
 }
 
-/* Gradients flow through an operator that has no kernels at all: it is planned as if it had. */
-static int ddp__op_has_backward(const ddp_op *op) { return op->backward || !op->forward; }
-
 /* Fills the layer's totals and what follows from the inputs. */
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
@@ -381,15 +379,17 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     int i;
 
     n->layer = g->open_layer;
-    n->has_gradient = ddp__op_has_backward(n->op) && n->spec.params > 0;
+    n->has_gradient = n->op->backward && n->spec.params > 0;
     for (i = 0; i < n->spec.inputs; i++)
-        if (ddp__op_has_backward(n->op) && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
+        if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
     if (!l) return;
     if (l->first < 0) l->first = n->index;
     l->last = n->index;
     l->flops += n->spec.flops;
     for (i = n->tied >= 0; i < n->spec.params; i++)
         l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
+    for (i = 0; i < n->spec.buffers; i++)
+        l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
 ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs, int arg_count,
@@ -493,7 +493,7 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     for (i = 0; i < n->spec.inputs; i++) out->input[i] = n->input[i];
     out->out = n->spec.out;
     out->flops = n->spec.flops;
-    if (n->op && ddp__op_has_backward(n->op))
+    if (n->op && n->op->backward)
         out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops
                                                          : 2 * n->spec.flops;
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
@@ -531,6 +531,14 @@ float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count)
     return ok ? g->layer[layer].grads : NULL;
 }
 
+float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count)
+{
+    int ok = g && layer >= 0 && layer < g->layers;
+
+    if (count) *count = ok ? g->layer[layer].buffer_count : 0;
+    return ok ? g->layer[layer].buffers : NULL;
+}
+
 float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 {
     if (!g || !n || n->graph != g || k < 0 || k >= n->spec.params) return NULL;
@@ -542,4 +550,11 @@ float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k)
 {
     if (!g || !n || n->graph != g || k < 0 || k >= n->spec.params) return NULL;
     return n->grad[k];
+}
+
+float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
+{
+    if (!g || !n || n->graph != g || k < 0 || k >= n->spec.buffers) return NULL;
+    if (shape) *shape = n->spec.buffer[k].shape;
+    return n->buffer[k];
 }

@@ -65,14 +65,14 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
  * ignored Its backward consumes the logits: do not read them after ddp_backward.
  *
- * Operators on images, x (B, C, H, W). They have shapes and costs but no kernels: the graph can be
- * read and planned, ddp_graph_build refuses it (DDP_UNSUPPORTED) and names the first of them.
- * A window moves by stride over H and W with padding on all four sides:
- * H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
+ * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
  *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
- *                       (channels) unless bias is 0; groups divides C and channels
- *   ddp_batch_norm2d    same                   scale and shift (C); buffers: running mean and
- *                       variance (C), which belong to the layer but are no parameters
+ *                       (channels) unless bias is 0; groups divides C and channels; kernel <= 64
+ *   ddp_batch_norm2d    same                   scale and shift (C), eps 1e-5; over B H W of each
+ *                       channel. Buffers: running mean and variance (C), 0 and 1 at first, moved by
+ *                       each training forward 0.1 of the way to the batch's mean and unbiased
+ *                       variance; ddp_evaluate normalises with them
  *   ddp_max_pool2d, ddp_avg_pool2d   (B, C, H', W')   padding at most kernel / 2; padding is never
  *                       a maximum, and counts as zeros in a mean
  *   ddp_global_avg_pool2d  (B, C)              mean of each channel
@@ -119,9 +119,9 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
 
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each
  * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
- * on the seed and the parameter's position) and registers the layers with the context.
- * Returns 0 or a ddp_status; ddp_graph_error has the sentence. DDP_UNSUPPORTED: an operator
- * has no kernels; such a graph is read without building it. */
+ * on the seed and the parameter's position) and registers the layers with the context. A layer's
+ * buffers are one block too, registered as DDP_BUFFERS: averaged with the layer.
+ * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
@@ -138,8 +138,9 @@ DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 /* ddp_forward - all operators in order, calling forward_begin before a layer's first use.
  * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a
  * layer's parameters, backward_end. Gradients are added to; whoever consumes them zeroes them
- * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks and
- * with dropout off. Each returns 0 or the first error. */
+ * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks, with
+ * dropout off and with the running statistics, which it leaves alone. Each returns 0 or the first
+ * error. */
 DDP_API int  ddp_forward(ddp_graph *g);
 DDP_API int  ddp_backward(ddp_graph *g, ddp_node *loss);
 DDP_API int  ddp_evaluate(ddp_graph *g);
@@ -155,7 +156,8 @@ DDP_API void      *ddp_state_gradient(ddp_state *s, const ddp_node *n); /* gradi
  * ddp_state_data / ddp_state_gradient; input gradients are taken out the same way: those of
  * outputs before first that the range uses, and of float inputs. A gradient that is fed is added
  * to. Outputs that nobody uses start with gradient 1 if they are scalars, 0 otherwise, until it
- * is fed. Every array of such a state has its own memory. */
+ * is fed. Every array of such a state has its own memory. Buffers are the graph's, not the
+ * state's: each ddp_forward_range moves them, in the order of the calls. */
 DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
 DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
 /* ddp_state_micro_batch - the number that dropout masks of this state depend on, besides seed and
@@ -172,9 +174,13 @@ DDP_API size_t ddp_param_count(const ddp_graph *g);
 /* Parameters and gradients of layer l after ddp_graph_build: one block of *count floats each. */
 DDP_API float *ddp_layer_params(ddp_graph *g, int layer, size_t *count);
 DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
+/* Its buffers, likewise; NULL and 0 where it has none. */
+DDP_API float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count);
 /* Parameter k of a node (weight 0, bias 1), NULL if it has none. */
 DDP_API float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 DDP_API float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k);
+/* Buffer k of a node (running mean 0, running variance 1), NULL if it has none. */
+DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 DDP_API size_t ddp_activation_bytes(const ddp_graph *g); /* of one state */
 
 #ifdef __cplusplus

@@ -23,6 +23,7 @@ struct ddp_node {
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
     float        *param[DDP_OP_PARAMS];
     float        *grad[DDP_OP_PARAMS];
+    float        *buffer[DDP_OP_BUFFERS];
 };
 
 /* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
@@ -35,8 +36,9 @@ typedef struct ddp__graph_layer {
     int      repeat;    /* how many earlier layers were given that name */
     int      first, last; /* operators; -1: none yet (inputs in between may lie in the range) */
     size_t   count;     /* floats */
+    size_t   buffer_count;
     double   flops;
-    float   *params, *grads;
+    float   *params, *grads, *buffers;
 } ddp__graph_layer;
 
 /* Where each array of a state lies in its arena, in bytes. Offsets are multiples of 64. */

@@ -54,6 +54,7 @@ typedef struct ddp_op_call {
     const ddp_op_spec *spec;
     const void *in[DDP_OP_INPUTS];
     const void *param[DDP_OP_PARAMS];
+    void       *buffer[DDP_OP_BUFFERS];       /* changed by a forward with training 1 alone */
     void       *out;
     void       *saved;                        /* spec->saved elements */
     /* backward only */
@@ -63,14 +64,13 @@ typedef struct ddp_op_call {
     void       *grad_param[DDP_OP_PARAMS];    /* always added to; NULL: frozen */
     /* execution */
     void       *pool;                         /* ddp__pool *, for ddp_op_parallel; may be NULL */
-    int         training;                     /* 0: dropout passes through */
+    int         training;                     /* 0: dropout passes through, buffers are read */
     uint64_t    random;                       /* seed of this node in this micro-batch and step */
 } ddp_op_call;
 
 /* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for
  * the life of the graph. backward may be NULL (no gradient flows through). The reference
- * kernels are the plain loops that tests instantiate in double; NULL = not offered. Built-in
- * entries without forward, and operators with buffers, can be planned but not built. */
+ * kernels are the plain loops that tests instantiate in double; NULL = not offered. */
 typedef struct ddp_op {
     const char *name;
     ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);

@@ -96,8 +96,7 @@ DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node 
  * classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
-/* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss. Their operators have
- * shapes and costs but no kernels: the graph can be planned, ddp_graph_build refuses it.
+/* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss.
  * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1).
  * *logits, if asked for, is the node (batch, classes). NULL and errors as above.
  *

@@ -113,25 +113,19 @@ static void ddp__relu_ref_backward(const ddp_op_call *call)
 static void ddp__relu_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const float *x = (const float *)call->in[0];
-    float *y = (float *)call->out;
-    long i;
 
-    for (i = first; i < last; i++) y[i] = x[i] < 0 ? 0 : x[i]; /* lets NAN through */
+    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first,
+                              last - first);
 }
 
 static void ddp__relu_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const float *x = (const float *)call->in[0];
-    const float *dy = (const float *)call->grad_out;
-    float *dx = (float *)call->grad_in[0];
-    long i;
 
-    if (call->add_in[0])
-        for (i = first; i < last; i++) dx[i] += x[i] > 0 ? dy[i] : 0;
-    else
-        for (i = first; i < last; i++) dx[i] = x[i] > 0 ? dy[i] : 0;
+    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first,
+                                   (const float *)call->in[0] + first,
+                                   (const float *)call->grad_out + first, last - first,
+                                   call->add_in[0]);
 }
 
 static void ddp__relu_forward(const ddp_op_call *call)

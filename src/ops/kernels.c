@@ -18,15 +18,36 @@
 /* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
  * and accumulators that stay in an array are in memory. */
 #define DDP__ROWS_6(X, T)  X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
-#define DDP__ROWS_12(X, T) DDP__ROWS_6(X, T) X(T, 6) X(T, 7) X(T, 8) X(T, 9) X(T, 10) X(T, 11)
+#define DDP__ROWS_8(X, T)  DDP__ROWS_6(X, T) X(T, 6) X(T, 7)
 #define DDP__ROW_ZERO(T, i) T p##i = {0}, q##i = {0};
 #define DDP__ROW_STEP(T, i) p##i = p##i + a[i] * b0; q##i = q##i + a[i] * b1;
-#define DDP__ROW_SAVE(T, i)                                        \
-    {                                                              \
-        T *row = (T *)(c + i * ldc);                               \
-        if (add) { row[0] = row[0] + p##i; row[1] = row[1] + q##i; } \
-        else { row[0] = p##i; row[1] = q##i; }                     \
+#define DDP__ROW_SAVE(T, i)                                      \
+    {                                                            \
+        T *to = (T *)(c + i * ldc), *too = (T *)(d + i * ldc);   \
+        if (add) { *to = *to + p##i; *too = *too + q##i; }       \
+        else { *to = p##i; *too = q##i; }                        \
     }
+
+/* The lower and the upper halves of two vectors, element by element in turn. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define DDP__CAN_ZIP           1
+#define DDP__ZIP_LOW_16(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
+#define DDP__ZIP_HIGH_16(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
+#define DDP__ZIP_LOW_32(u, v)  __builtin_shufflevector(u, v, 0, 8, 1, 9, 2, 10, 3, 11)
+#define DDP__ZIP_HIGH_32(u, v) __builtin_shufflevector(u, v, 4, 12, 5, 13, 6, 14, 7, 15)
+#define DDP__ZIP_LOW_64(u, v) \
+    __builtin_shufflevector(u, v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define DDP__ZIP_HIGH_64(u, v) \
+    __builtin_shufflevector(u, v, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#else /* the loop that is left then does all of it */
+#define DDP__CAN_ZIP           0
+#define DDP__ZIP_LOW_16(u, v)  (u)
+#define DDP__ZIP_HIGH_16(u, v) (v)
+#define DDP__ZIP_LOW_32(u, v)  (u)
+#define DDP__ZIP_HIGH_32(u, v) (v)
+#define DDP__ZIP_LOW_64(u, v)  (u)
+#define DDP__ZIP_HIGH_64(u, v) (v)
+#endif
 
 /* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r,
  * times 2^n. Relative error below 2e-7. The argument is held within [-87.3, 88.3], where 2^n is a
@@ -38,8 +59,8 @@
     typedef uint32_t ddp__bits_##S __attribute__((vector_size(BYTES)));                            \
     enum { ddp__lanes_##S = (BYTES) / 4 };                                                         \
                                                                                                    \
-    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, long ldc,     \
-                                   int add)                                                        \
+    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d,     \
+                                   long ldc, int add)                                              \
     {                                                                                              \
         ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                          \
         for (; k > 0; k--, a += (MR), b += 2 * ddp__lanes_##S) {                                   \
@@ -270,6 +291,123 @@
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
+    static ATTR void ddp__moments_##S(const float *x, const float *y, long n, float x_mean,        \
+                                     float y_mean, float *sum)                                     \
+    {                                                                                              \
+        ddp__vec_##S one = {0}, two = {0}, u, v;                                                   \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&u, x + i, n - i, x_mean);                                               \
+            ddp__load_##S(&v, y + i, n - i, y_mean);                                               \
+            v = v - y_mean;                                                                        \
+            one = one + v;                                                                         \
+            two = two + v * (u - x_mean);                                                          \
+        }                                                                                          \
+        sum[0] = ddp__total_##S(&one);                                                             \
+        sum[1] = ddp__total_##S(&two);                                                             \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__affine_##S(float *z, const float *x, const float *y, long n, float a,    \
+                                    float b, float c, int add)                                     \
+    {                                                                                              \
+        ddp__vec_##S u, v;                                                                         \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&u, x + i, n - i, 0);                                                    \
+            u = u * a + c;                                                                         \
+            if (y) {                                                                               \
+                ddp__load_##S(&v, y + i, n - i, 0);                                                \
+                u = u + v * b;                                                                     \
+            }                                                                                      \
+            ddp__store_##S(z + i, &u, n - i, add);                                                 \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__gather_##S(float *dst, long width, const float *src, const long *at,     \
+                                    long k, long n)                                                \
+    {                                                                                              \
+        long p, j = 0;                                                                             \
+        for (; j + 2 * ddp__lanes_##S <= n; j += 2 * ddp__lanes_##S)                               \
+            for (p = 0; p < k; p++) {                                                              \
+                const ddp__mem_##S *from = (const ddp__mem_##S *)(src + at[p] + j);                \
+                ddp__mem_##S *to = (ddp__mem_##S *)(dst + p * width + j);                          \
+                to[0] = from[0];                                                                   \
+                to[1] = from[1];                                                                   \
+            }                                                                                      \
+        for (; j + ddp__lanes_##S <= n; j += ddp__lanes_##S)                                       \
+            for (p = 0; p < k; p++)                                                                \
+                *(ddp__mem_##S *)(dst + p * width + j) = *(const ddp__mem_##S *)(src + at[p] + j); \
+        for (; j + 4 <= n; j += 4)                                                                 \
+            for (p = 0; p < k; p++) memcpy(dst + p * width + j, src + at[p] + j, 16);              \
+        for (; j < n; j++)                                                                         \
+            for (p = 0; p < k; p++) dst[p * width + j] = src[at[p] + j];                           \
+    }                                                                                              \
+                                                                                                   \
+    /* y = x or 0; NaN stays. */                                                                   \
+    static ATTR void ddp__relu_##S(float *y, const float *x, long n)                               \
+    {                                                                                              \
+        const ddp__vec_##S zero = {0};                                                             \
+        ddp__vec_##S v;                                                                            \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            v = (ddp__vec_##S)(~(ddp__int_##S)(v < zero) & (ddp__int_##S)v);                       \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__relu_grad_##S(float *dx, const float *x, const float *dy, long n,        \
+                                        int add)                                                   \
+    {                                                                                              \
+        const ddp__vec_##S zero = {0};                                                             \
+        ddp__vec_##S v, d;                                                                         \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            d = (ddp__vec_##S)((ddp__int_##S)(v > zero) & (ddp__int_##S)d);                        \
+            ddp__store_##S(dx + i, &d, n - i, add);                                                \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* A block of high rows by wide columns, one row after the other, is an array whose index has  \
+     * the row in its upper bits; to zip its halves rotates the index by one bit. */               \
+    static ATTR void ddp__turn_##S(float *dst, long width, const float *src, const long *at,       \
+                                   long rows, long k)                                              \
+    {                                                                                              \
+        const long high = 2 * width == ddp__lanes_##S ? width : (long)ddp__lanes_##S;              \
+        ddp__vec_##S one[ddp__lanes_##S], two[ddp__lanes_##S];                                     \
+        long r, p, i, half, wide;                                                                  \
+        for (r = (rows - 1) / high * high; r >= 0; r -= high) {                                    \
+            p = 0;                                                                                 \
+            for (wide = DDP__CAN_ZIP ? ddp__lanes_##S : 0; wide >= 4; wide /= 2)                   \
+                for (; p + wide <= k; p += wide) {                                                 \
+                    const long vectors = high * wide / ddp__lanes_##S;                             \
+                    ddp__vec_##S *u = one, *v = two, *other;                                       \
+                    float *flat = (float *)one;                                                    \
+                    for (i = 0; i < high; i++, flat += wide) {                                     \
+                        const float *from = src + at[r + i < rows ? r + i : r] + p;                \
+                        if (wide == ddp__lanes_##S)                                                \
+                            *(ddp__mem_##S *)flat = *(const ddp__mem_##S *)from;                   \
+                        else if (wide == 8) memcpy(flat, from, 32);                                \
+                        else memcpy(flat, from, 16);                                               \
+                        if (r + i >= rows) memset(flat, 0, (size_t)wide * sizeof *flat);           \
+                    }                                                                              \
+                    for (half = 1; half < high; half *= 2, other = u, u = v, v = other)            \
+                        for (i = 0; i < vectors / 2; i++) {                                        \
+                            v[2 * i] = DDP__ZIP_LOW_##BYTES(u[i], u[i + vectors / 2]);             \
+                            v[2 * i + 1] = DDP__ZIP_HIGH_##BYTES(u[i], u[i + vectors / 2]);        \
+                        }                                                                          \
+                    for (i = 0; i < vectors; i++)                                                  \
+                        *(ddp__mem_##S *)(dst + (high < ddp__lanes_##S                             \
+                                                     ? p * width + i * ddp__lanes_##S              \
+                                                     : (p + i) * width + r)) = u[i];               \
+                }                                                                                  \
+            for (; p < k; p++)                                                                     \
+                for (i = r; i < rows && i < r + high; i++) dst[p * width + i] = src[at[i] + p];    \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
     /* y = x / rms * scale with rms = sqrt(mean(x^2) + eps). */                                    \
     static ATTR void ddp__rms_##S(float *y, const float *x, const float *scale, long n,            \
                                   float eps, float *stat)                                          \
@@ -369,13 +507,14 @@
         #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
         ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
         ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S, ddp__swiglu_##S,                      \
-        ddp__swiglu_grad_##S, ddp__rotate_##S};
+        ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S, \
+        ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
 
 #if defined(__x86_64__)
 DDP__KERNEL_SET(avx2, 32, 6, DDP__ROWS_6, DDP__KERNEL(target("avx2,fma")))
-DDP__KERNEL_SET(avx512, 64, 12, DDP__ROWS_12, DDP__KERNEL(target("avx512f")))
+DDP__KERNEL_SET(avx512, 64, 8, DDP__ROWS_8, DDP__KERNEL(target("avx512f")))
 #endif
 
 const ddp__kernels *ddp__kernels_at(int i)

@@ -4,17 +4,18 @@
 
 #include "base/config.h"
 
-#define DDP__GEMM_MR 12 /* most rows and columns of a register tile over all sets */
+#define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
 /* One set. Rows are n contiguous floats, any n >= 1, any alignment; an output may be the same
  * array as an input of equal index range. add = 1 adds to the output, 0 overwrites it. */
 typedef struct ddp__kernels {
     const char *name;
-    int mr, nr; /* register tile of gemm */
+    int mr, nr; /* register tile of gemm; nr is two vectors */
 
-    /* c (mr x nr, leading dimension ldc) = or += sum over p of a[p*mr + i] * b[p*nr + j]. */
-    void (*gemm)(long k, const float *a, const float *b, float *c, long ldc, int add);
+    /* c (mr x nr, leading dimension ldc) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
+     * right half of its columns lies at d: c + nr/2, or elsewhere. */
+    void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long ldc, int add);
     /* max over x. */
     float (*max)(const float *x, long n);
     /* sum over x*y. */
@@ -45,6 +46,20 @@ typedef struct ddp__kernels {
     /* Rotates the points (x[i], x[half + i]) by the angles of cosine[i] and sine[i]. */
     void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half,
                    int add);
+    /* sum[0] = sum of y - y_mean, sum[1] = of (y - y_mean) (x - x_mean). */
+    void (*moments)(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum);
+    /* z = or += a x + b y + c; y NULL: z = or += a x + c. */
+    void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c,
+                   int add);
+    /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: rows picked up from here and there. */
+    void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
+    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows <= width: rows turned into columns.
+     * dst may be written as if rows were a multiple of nr / 2, so up to nr / 2 floats too far; what
+     * this puts into the next row of dst, its own elements replace. */
+    void (*turn)(float *dst, long width, const float *src, const long *at, long rows, long k);
+    /* y = max(x, 0) and dx = or += dy where x > 0. */
+    void (*relu)(float *y, const float *x, long n);
+    void (*relu_grad)(float *dx, const float *x, const float *dy, long n, int add);
 } ddp__kernels;
 
 #ifdef __cplusplus

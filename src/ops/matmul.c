@@ -56,10 +56,10 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const float *a, con
     long i, j;
 
     if (rows == kn->mr && cols == kn->nr) {
-        kn->gemm(k, a, b, c, c_row, add);
+        kn->gemm(k, a, b, c, c + kn->nr / 2, c_row, add);
         return;
     }
-    kn->gemm(k, a, b, part, kn->nr, 0);
+    kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
     for (i = 0; i < rows; i++)
         for (j = 0; j < cols; j++) {
             float *to = c + i * c_row + j;

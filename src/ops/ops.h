@@ -29,6 +29,9 @@ DDP_LIB int ddp__activation_ops(const ddp_op **list);
 DDP_LIB int ddp__swiglu_ops(const ddp_op **list);
 DDP_LIB int ddp__dropout_ops(const ddp_op **list);
 DDP_LIB int ddp__loss_ops(const ddp_op **list);
+DDP_LIB int ddp__conv_ops(const ddp_op **list);
+DDP_LIB int ddp__batch_norm_ops(const ddp_op **list);
+DDP_LIB int ddp__pool_ops(const ddp_op **list);
 
 /* Checks that inputs first..last exist and hold floats and have at least one dimension. */
 DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last,
@@ -50,6 +53,14 @@ DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
 /* Adds one parameter of up to two dimensions (second 0: one). */
 DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
                            double scale);
+
+/* Checks that input 0 is (batch, channels, height, width); elements of such a shape. */
+DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
+DDP_LIB double ddp__image_count(const ddp_shape *s);
+/* A square window that slides over the image: sets out, with channels channels, from the
+ * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
+DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels,
+                                     ddp_error *err);
 
 #ifdef __cplusplus
 }

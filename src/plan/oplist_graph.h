@@ -18,7 +18,7 @@ extern "C" {
  * outside layers).
  * *out is untouched on error, else freed by ddp_oplist_free and independent of g.
  * Errors: DDP_ARG (no graph, no operators), the graph's own first error (also that of a
- * ddp_graph_build that failed: what cannot run is read without building it), DDP_MEMORY. */
+ * ddp_graph_build that failed), DDP_MEMORY. */
 DDP_API ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err);
 
 #ifdef __cplusplus

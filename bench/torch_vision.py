@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""build/bench_vision against PyTorch: a training step of ResNet-18 on 32 x 32 images, A B A B.
+
+    bench/torch_vision.py [--quick] [--batch 32] [--rounds 2] [--steps 5]
+
+SGD with momentum on both sides, the best of all steps counts. PyTorch runs tuned: glibc keeps its
+memory, without which page faults cost it a tenth. Where other programs run too, the processor time
+of a step says more than the clock. Exit 77: there is no PyTorch.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OURS = os.path.join(HERE, "..", "build", "bench_vision")
+TUNED = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "17179869184",
+         "MALLOC_TOP_PAD_": "268435456"}
+
+try:
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+except ImportError:
+    if os.environ.get("VISION_PYTHON") or not os.path.exists("/usr/bin/python3"):
+        print("skipped: PyTorch is not installed")
+        sys.exit(77)
+    os.environ["VISION_PYTHON"] = "1"  # the system's interpreter may have it
+    os.execv("/usr/bin/python3", ["/usr/bin/python3"] + sys.argv)
+
+
+def conv(channels_in, channels, kernel, stride):
+    return nn.Sequential(nn.Conv2d(channels_in, channels, kernel, stride, kernel // 2, bias=False),
+                         nn.BatchNorm2d(channels))
+
+
+class Block(nn.Module):
+    def __init__(self, channels_in, channels, stride):
+        super().__init__()
+        self.one, self.two = conv(channels_in, channels, 3, stride), conv(channels, channels, 3, 1)
+        self.short = conv(channels_in, channels, 1, stride) if stride > 1 else nn.Identity()
+
+    def forward(self, x):
+        return F.relu(self.two(F.relu(self.one(x))) + self.short(x))
+
+
+def resnet18():
+    blocks, before = [conv(3, 64, 3, 1), nn.ReLU()], 64
+    for stage, channels in enumerate((64, 128, 256, 512)):
+        blocks += [Block(before, channels, 2 if stage else 1), Block(channels, channels, 1)]
+        before = channels
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+def theirs(batch, threads, steps):
+    """In a process of its own, as the environment tunes it: prints what bench_vision prints."""
+    torch.set_num_threads(threads)
+    model = resnet18()
+    sgd = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    x, labels = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
+    best = least = float("inf")
+    for step in range(steps + 1):
+        clock, cpu = time.monotonic(), time.process_time()
+        sgd.zero_grad()
+        F.cross_entropy(model(x), labels).backward()
+        sgd.step()
+        if step:  # the first one finds its memory
+            best = min(best, time.monotonic() - clock)
+            least = min(least, time.process_time() - cpu)
+    print(json.dumps({"step_s": best, "cpu_s": least}))
+
+
+def measure(command):
+    done = subprocess.run(command, env={**os.environ, **TUNED}, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"torch_vision.py: {command[0]} failed")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round of two steps")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--theirs", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.steps = 1, 2
+    if args.theirs:
+        return theirs(args.batch, args.theirs, args.steps)
+    print(f"ResNet-18, 32 x 32, batch {args.batch}, best of {args.rounds} x {args.steps} steps, "
+          f"load {os.getloadavg()[0]:.1f} before")
+    print(f"{'threads':>7} {'ddp s':>7} {'torch s':>8} {'torch/ddp':>9} "
+          f"{'ddp cpu s':>10} {'torch cpu s':>12} {'torch/ddp':>9}")
+    shared = ["--batch", str(args.batch), "--steps", str(args.steps)]
+    for threads in (1, 2):
+        ours, torchs = [], []
+        for _ in range(args.rounds):
+            ours.append(measure([OURS, "--threads", str(threads)] + shared))
+            torchs.append(measure([sys.executable, __file__, "--theirs", str(threads)] + shared))
+        row = [min(r[k] for r in runs) for k in ("step_s", "cpu_s") for runs in (ours, torchs)]
+        print(f"{threads:>7} {row[0]:>7.3f} {row[1]:>8.3f} {row[1] / row[0]:>9.2f} "
+              f"{row[2]:>10.3f} {row[3]:>12.3f} {row[3] / row[2]:>9.2f}", flush=True)
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,224 @@
+/* Batch norm of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167,
+ * Algorithm 1), biased variance, eps 1e-5: y = (x - mean) * rstd * scale + shift. Saved: mean and
+ * rstd per channel, those of the batch. */
+#include "base/platform.h"
+#include "base/fail.h"
+#include "ops/kernels.h"
+#include "ops/ops.h"
+
+#define DDP__BATCH_NORM_EPS  1e-5
+#define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
+
+static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    static const char *const names[] = {"running_mean", "running_var"};
+    int i;
+
+    DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
+    s->out = s->in[0];
+    ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
+    ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
+    for (i = 0; i < 2; i++) {
+        s->buffer[i].name = names[i];
+        s->buffer[i].shape.dims = 1;
+        s->buffer[i].shape.dim[0] = s->in[0].dim[1];
+        s->buffer[i].init = i ? DDP_INIT_ONE : DDP_INIT_ZERO;
+    }
+    s->buffers = 2;
+    s->saved = 2 * (size_t)s->in[0].dim[1];
+    s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* Running variance is unbiased; a channel of one value, which has none, keeps to the biased. */
+static double ddp__batch_norm_unbias(double n) { return n > 1 ? n / (n - 1) : 1; }
+
+static void ddp__batch_norm_ref_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    const ddp__real *scale = (const ddp__real *)call->param[0];
+    const ddp__real *shift = (const ddp__real *)call->param[1];
+    ddp__real *running_mean = (ddp__real *)call->buffer[0];
+    ddp__real *running_var = (ddp__real *)call->buffer[1];
+    ddp__real *y = (ddp__real *)call->out, *stat = (ddp__real *)call->saved;
+    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
+    const ddp__real move = (ddp__real)DDP__BATCH_NORM_MOVE;
+    long b, c, i;
+
+    for (c = 0; c < channels; c++) {
+        ddp__real mean = 0, var = 0, rstd;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) mean += x[(b * channels + c) * n + i] / count;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const ddp__real d = x[(b * channels + c) * n + i] - mean;
+                var += d * d / count;
+            }
+        if (call->training) {
+            const ddp__real v = var * (ddp__real)ddp__batch_norm_unbias((double)count);
+            running_mean[c] += move * (mean - running_mean[c]);
+            running_var[c] += move * (v - running_var[c]);
+        } else {
+            mean = running_mean[c];
+            var = running_var[c];
+        }
+        rstd = 1 / (ddp__real)sqrt((double)var + DDP__BATCH_NORM_EPS);
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                y[at] = (x[at] - mean) * rstd * scale[c] + shift[c];
+            }
+        stat[2 * c] = mean;
+        stat[2 * c + 1] = rstd;
+    }
+}
+
+/* h = (x - mean) rstd: dx = scale rstd (dy - mean(dy) - h mean(dy h)). */
+static void ddp__batch_norm_ref_backward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    const ddp__real *scale = (const ddp__real *)call->param[0];
+    const ddp__real *stat = (const ddp__real *)call->saved;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    ddp__real *dscale = (ddp__real *)call->grad_param[0];
+    ddp__real *dshift = (ddp__real *)call->grad_param[1];
+    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
+    long b, c, i;
+
+    for (c = 0; c < channels; c++) {
+        const ddp__real mean = stat[2 * c], rstd = stat[2 * c + 1];
+        ddp__real sum = 0, sum_h = 0;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                sum += dy[at];
+                sum_h += dy[at] * (x[at] - mean) * rstd;
+            }
+        if (dscale) dscale[c] += sum_h;
+        if (dshift) dshift[c] += sum;
+        for (b = 0; dx && b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                const ddp__real h = (x[at] - mean) * rstd;
+                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) +
+                         (call->add_in[0] ? dx[at] : 0);
+            }
+    }
+}
+
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes
+ * in double, in order. */
+static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float *y, float x_mean,
+                                 float y_mean, double *sum)
+{
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    long b;
+
+    sum[0] = sum[1] = 0;
+    for (b = 0; b < s->dim[0]; b++) {
+        float part[2];
+        kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
+        sum[0] += (double)part[0];
+        sum[1] += (double)part[1];
+    }
+}
+
+static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, long c)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const double count = (double)s->dim[0] * (double)s->dim[2] * (double)s->dim[3];
+    float *running_mean = (float *)call->buffer[0] + c, *running_var = (float *)call->buffer[1] + c;
+    float *stat = (float *)call->saved + 2 * c;
+    double mean = (double)*running_mean, var = (double)*running_var, sum[2];
+
+    if (call->training) {
+        ddp__batch_norm_sums(s, x, x, 0, 0, sum);
+        mean = sum[0] / count;
+        ddp__batch_norm_sums(s, x, x, (float)mean, (float)mean, sum);
+        var = sum[1] / count;
+        *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
+        *running_var += (float)(DDP__BATCH_NORM_MOVE *
+                                (var * ddp__batch_norm_unbias(count) - (double)*running_var));
+    }
+    stat[0] = (float)mean;
+    stat[1] = (float)(1 / sqrt(var + DDP__BATCH_NORM_EPS));
+}
+
+static void ddp__batch_norm_channels(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->in[0];
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    long b, c;
+
+    for (c = first; c < last; c++) {
+        const float *x = (const float *)call->in[0] + c * n;
+        float *y = (float *)call->out + c * n;
+        const float *stat = (const float *)call->saved + 2 * c;
+        float scale, shift;
+        ddp__batch_norm_statistics(call, x, c);
+        scale = ((const float *)call->param[0])[c] * stat[1];
+        shift = ((const float *)call->param[1])[c] - stat[0] * scale;
+        for (b = 0; b < s->dim[0]; b++)
+            kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
+    }
+}
+
+static void ddp__batch_norm_grad_channels(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->in[0];
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    const double count = (double)s->dim[0] * (double)n;
+    float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
+    long b, c;
+
+    for (c = first; c < last; c++) {
+        const float *x = (const float *)call->in[0] + c * n;
+        const float *dy = (const float *)call->grad_out + c * n;
+        const float *stat = (const float *)call->saved + 2 * c;
+        const double mean = (double)stat[0], rstd = (double)stat[1];
+        const double scale = (double)((const float *)call->param[0])[c] * rstd;
+        double sum[2], slope;
+        ddp__batch_norm_sums(s, x, dy, stat[0], 0, sum);
+        if (dscale) dscale[c] += (float)(sum[1] * rstd);
+        if (dshift) dshift[c] += (float)sum[0];
+        if (!call->grad_in[0]) continue;
+        slope = -scale * rstd * rstd * sum[1] / count; /* of x */
+        for (b = 0; b < s->dim[0]; b++)
+            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image,
+                       x + b * image, n, (float)scale, (float)slope,
+                       (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
+    }
+}
+
+static void ddp__batch_norm_forward(const ddp_op_call *call)
+{
+    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_channels, (void *)call);
+}
+
+static void ddp__batch_norm_backward(const ddp_op_call *call)
+{
+    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels,
+                    (void *)call);
+}
+
+int ddp__batch_norm_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward,
+         ddp__batch_norm_backward, ddp__batch_norm_ref_forward, ddp__batch_norm_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}

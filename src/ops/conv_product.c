@@ -1,0 +1,437 @@
+#include "base/platform.h"
+#include "base/thread.h"
+#include "ops/conv_product.h"
+#include "ops/kernels.h"
+
+/* As in matmul.c: a block of one operand is packed once into L2, strips of the other one at a
+ * time into L1. Strips are cut from a slab: the part of the images behind a chunk of positions,
+ * copied with its zeros around, so that packing knows no edges. Columns of a slab are sorted by
+ * their remainder by the step, so that neighbouring positions are neighbours in it, too; rows and
+ * columns between windows are left out. */
+enum {
+    DDP__CONV_MC = 264, /* a multiple of every mr */
+    DDP__CONV_KC = 216, /* 24 planes of 3 x 3 taps */
+    DDP__CONV_NC = 576, /* columns of W in a block over weights */
+    DDP__CONV_PC = 512, /* positions of a chunk over images */
+    DDP__CONV_SLAB = 40960,
+    DDP__CONV_RESULT = 131072 /* floats of the result in a block over images */
+};
+
+/* How a view is read chunk by chunk. A chunk is rows_each whole rows of positions, of one image or
+ * of several, or where these are long, one of parts pieces of a row. */
+typedef struct ddp__conv_plan {
+    const ddp__conv_product *g;
+    const ddp__kernels      *kernels;
+    int  direct;           /* 1: every tap of every position lies in the image; no slab */
+    long rows_each, parts, part; /* part: positions of a row in a chunk */
+    long chunks;
+    long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
+    long pitch, plane;     /* floats of a row and of a plane of the slab */
+    long rows, row_blocks; /* of W in a block */
+    long span, spans;      /* chunks, or columns of W, in a block; how many of them */
+} ddp__conv_plan;
+
+static long ddp__conv_parts(long n, long part) { return (n + part - 1) / part; }
+
+static long ddp__conv_min(long a, long b) { return a < b ? a : b; }
+
+/* Floats of a plane of a slab with rows_each rows of part positions, at most. */
+static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long images = ddp__conv_min(v->images, (rows_each + v->rows - 2) / v->rows + 1);
+
+    plan->pitch = plan->across * (part + (v->kw - 1) / plan->across);
+    plan->plane = (rows_each * plan->down + images * (v->kh - plan->down)) * plan->pitch;
+    return plan->plane;
+}
+
+/* Chunks of at most positions positions whose slab holds planes planes. */
+static void ddp__conv_chunks(ddp__conv_plan *plan, long positions, long planes)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long total = v->images * v->rows;
+
+    plan->direct = v->step == 1 && v->top >= 0 && v->left >= 0 &&
+                   v->top + v->rows - 1 + v->kh <= v->h && v->left + v->cols - 1 + v->kw <= v->w;
+    plan->down = ddp__conv_min(v->step, v->kh);
+    plan->across = ddp__conv_min(v->step, v->kw);
+    plan->part = ddp__conv_min(v->cols, positions);
+    plan->rows_each = ddp__conv_min(total, positions / plan->part);
+    if (plan->part < v->cols) plan->rows_each = 1;
+    while (!plan->direct && planes * ddp__conv_plane(plan, plan->rows_each, plan->part) >
+                                DDP__CONV_SLAB && plan->rows_each * plan->part > 1) {
+        if (plan->rows_each > 1) plan->rows_each = (plan->rows_each + 1) / 2;
+        else plan->part = (plan->part + 1) / 2;
+    }
+    if (plan->direct) {
+        plan->pitch = v->w;
+        plan->plane = v->h * v->w;
+    }
+    plan->parts = ddp__conv_parts(v->cols, plan->part);
+    plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__conv_parts(total, plan->rows_each);
+}
+
+/* Positions first..last-1 of chunk t, counted through all images. */
+static void ddp__conv_chunk(const ddp__conv_plan *plan, long t, long *first, long *last)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long row = plan->parts > 1 ? t / plan->parts : t * plan->rows_each;
+    const long at = plan->parts > 1 ? t % plan->parts * plan->part : 0;
+
+    *first = row * v->cols + at;
+    *last = plan->parts > 1
+                ? row * v->cols + ddp__conv_min(v->cols, at + plan->part)
+                : ddp__conv_min(v->images * v->rows, row + plan->rows_each) * v->cols;
+}
+
+/* Where position q lies in the slab of the chunk that begins at first (or in the images), and how
+ * many positions from there on are neighbours. */
+static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *run)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long row = q / v->cols, col = q % v->cols, image = row / v->rows, r = row % v->rows;
+    const long row0 = first / v->cols, image0 = row0 / v->rows, r0 = row0 % v->rows;
+    long line;
+
+    *run = v->cols - col;
+    if (plan->direct) return image * v->image + (v->top + r) * v->w + v->left + col;
+    if (image == image0) line = (r - r0) * plan->down;
+    else line = (v->rows - 1 - r0) * plan->down + v->kh + r * plan->down +
+                (image - image0 - 1) * ((v->rows - 1) * plan->down + v->kh);
+    return line * plan->pitch + col - (plan->parts > 1 ? first % v->cols : 0);
+}
+
+/* Where tap (a, b) of plane p lies from there. */
+static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
+{
+    if (plan->direct) return p * plan->plane + a * plan->pitch + b;
+    return p * plan->plane + a * plan->pitch +
+           b % plan->across * (plan->pitch / plan->across) + b / plan->across;
+}
+
+/* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
+typedef struct ddp__conv_line {
+    long first, lo, hi;
+} ddp__conv_line;
+
+static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
+{
+    ddp__conv_line l;
+
+    l.first = first;
+    l.lo = ddp__conv_min(n, first < 0 ? ddp__conv_parts(-first, step) : 0);
+    l.hi = ddp__conv_min(n, first < w ? ddp__conv_parts(w - first, step) : 0);
+    if (l.hi < l.lo) l.hi = l.lo;
+    return l;
+}
+
+/* Lines are short: no calls. */
+static void ddp__conv_copy(float *dst, const float *src, const ddp__conv_line *l, long step, long n)
+{
+    long i = 0;
+
+    for (; i < l->lo; i++) dst[i] = 0;
+    if (step == 1)
+        for (; i + 4 <= l->hi; i += 4) memcpy(dst + i, src + (l->first + i), 4 * sizeof *dst);
+    for (; i < l->hi; i++) dst[i] = src[l->first + i * step];
+    for (; i < n; i++) dst[i] = 0;
+}
+
+/* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. */
+static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0,
+                           long p1, long first, long last)
+{
+    const ddp__conv_view *v = &plan->g->view;
+    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
+    const long width = plan->pitch / plan->across;
+    const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * v->step;
+    ddp__conv_line lines[DDP__CONV_KERNEL];
+    long p, row, r, n, i, y, kind;
+
+    for (kind = 0; kind < plan->across; kind++)
+        lines[kind] = ddp__conv_clip(left + kind, v->w, v->step, width);
+    for (row = row0; row < row1; row += n) { /* image by image */
+        const float *image = x + row / v->rows * v->image;
+        r = row % v->rows;
+        n = ddp__conv_min(v->rows - r, row1 - row);
+        for (p = p0; p < p1; p++) {
+            const float *src = image + p * v->h * v->w;
+            float *dst = slab + (p - p0) * plan->plane;
+            for (i = 0; i < (n - 1) * plan->down + v->kh; i++) {
+                y = v->top + r * v->step + i;
+                if (plan->down < v->step) y += i / plan->down * (v->step - plan->down);
+                if (y < 0 || y >= v->h) {
+                    memset(dst, 0, (size_t)plan->pitch * sizeof *dst);
+                    dst += plan->pitch;
+                    continue;
+                }
+                for (kind = 0; kind < plan->across; kind++, dst += width)
+                    ddp__conv_copy(dst, src + y * v->w, &lines[kind], v->step, width);
+            }
+        }
+        slab += ((n - 1) * plan->down + v->kh) * plan->pitch;
+    }
+}
+
+/* ---- over images ---- */
+
+/* Rows i0..i1-1 of W, k columns from column p on; from[] receives where each lies in a row. */
+static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0,
+                             long i1, long p, long k)
+{
+    const ddp__conv_product *g = plan->g;
+    const long taps = g->view.kh * g->view.kw, mr = plan->kernels->mr;
+    const int whole = g->w_kw == 1 && g->w_kh == g->view.kw && g->w_plane == taps;
+    long from[DDP__CONV_KC], at[DDP__GEMM_MR];
+    long i, j, q;
+
+    for (q = 0; q < k; q++)
+        from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh +
+                  (p + q) % g->view.kw * g->w_kw;
+    for (j = 0; j < mr; j++) at[j] = j * g->w_row;
+    for (i = i0; i < i1; i += mr, pack += mr * k) {
+        const long rows = ddp__conv_min(mr, i1 - i);
+        const float *src = w + i * g->w_row;
+        if (rows < mr) memset(pack, 0, (size_t)(mr * k) * sizeof *pack);
+        if (whole) {
+            plan->kernels->turn(pack, mr, src + p, at, rows, k);
+        } else if (g->w_row == 1) {
+            plan->kernels->gather(pack, mr, src, from, k, rows);
+        } else {
+            for (q = 0; q < k; q++)
+                for (j = 0; j < rows; j++) pack[q * mr + j] = src[from[q] + at[j]];
+        }
+    }
+}
+
+/* One register tile of y for positions q..q+n-1. */
+static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, const float *b,
+                           float *y, long rows, long q, long n, int add)
+{
+    const ddp__conv_product *g = plan->g;
+    const ddp__conv_view *v = &g->view;
+    const ddp__kernels *kn = plan->kernels;
+    const int whole = g->y_col == 1 && g->y_row == v->cols; /* planes of y are contiguous */
+    const long run = whole ? v->rows * v->cols : v->cols, half = kn->nr / 2;
+    float part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long i, j, at, len;
+
+    if (whole && rows == kn->mr && n == kn->nr && q % run + half <= run &&
+        (q + half) % run + half <= run) {
+        kn->gemm(k, a, b, y + q / run * g->y_image + q % run,
+                 y + (q + half) / run * g->y_image + (q + half) % run, g->y_plane, add);
+        return;
+    }
+    kn->gemm(k, a, b, part, part + half, kn->nr, 0);
+    for (j = 0; j < n; j += len, q += len) {
+        const long row = q / v->cols, col = q % v->cols;
+        at = whole ? q / run * g->y_image + q % run
+                   : row / v->rows * g->y_image + row % v->rows * g->y_row + col * g->y_col;
+        len = ddp__conv_min(run - q % run, n - j);
+        for (i = 0; i < rows; i++) {
+            float *to = y + at + i * g->y_plane;
+            const float *from = part + i * kn->nr + j;
+            long e;
+            if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
+            else if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
+            else for (e = 0; e < len; e++) to[e * g->y_col] = from[e];
+        }
+    }
+}
+
+/* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
+static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, long i1, long t0,
+                            long t1)
+{
+    const ddp__conv_product *g = plan->g;
+    const ddp__conv_view *v = &g->view;
+    const ddp__kernels *kn = plan->kernels;
+    const long taps = v->kh * v->kw, total = v->planes * taps;
+    const long each = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps * taps : (long)DDP__CONV_KC;
+    const float *x = v->x + group * v->planes * v->h * v->w;
+    float *y = g->y + group * g->m * g->y_plane;
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC + DDP__GEMM_NR / 2];
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    long from[DDP__CONV_KC];
+    long p, t, q, i, j, n, run, first, last;
+
+    for (p = 0; p < total; p += each) {
+        const long k = ddp__conv_min(each, total - p), p0 = p / taps;
+        ddp__conv_pack_w(plan, a_pack, g->w + group * g->w_group, i0, i1, p, k);
+        for (q = 0; q < k; q++)
+            from[q] = ddp__conv_tap(plan, (p + q) / taps - p0, (p + q) % taps / v->kw,
+                                    (p + q) % v->kw);
+        for (t = t0; t < t1; t++) {
+            const float *source = plan->direct ? x + p0 * plan->plane : slab;
+            ddp__conv_chunk(plan, t, &first, &last);
+            if (!plan->direct)
+                ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
+            for (q = first; q < last; q += n) {
+                n = ddp__conv_min(kn->nr, last - q);
+                if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
+                for (j = 0; j < n; j += run) {
+                    const long at = ddp__conv_at(plan, first, q + j, &run);
+                    run = ddp__conv_min(run, n - j);
+                    kn->gather(b_pack + j, kn->nr, source + at, from, k, run);
+                }
+                for (i = i0; i < i1; i += kn->mr)
+                    ddp__conv_tile(plan, k, a_pack + (i - i0) * k, b_pack, y + i * g->y_plane,
+                                   ddp__conv_min(kn->mr, i1 - i), q, n, g->add || p);
+            }
+        }
+    }
+}
+
+static void ddp__conv_blocks(void *user, long first, long last)
+{
+    const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
+    long t;
+
+    for (t = first; t < last; t++) {
+        const long i = t % plan->row_blocks * plan->rows;
+        const long c = t / plan->row_blocks % plan->spans * plan->span;
+        ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i,
+                        ddp__conv_min(i + plan->rows, plan->g->m), c,
+                        ddp__conv_min(c + plan->span, plan->chunks));
+    }
+}
+
+/* Blocks of whole register tiles of at most MC rows, and spans of at most span (least: 1) of all
+ * columns, more and smaller ones for several threads. Returns the number of blocks. */
+static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long least, int threads)
+{
+    const ddp__conv_product *g = plan->g;
+    const long mr = plan->kernels->mr, wanted = threads > 1 ? 3L * threads : 1;
+    const long parts = ddp__conv_parts(g->m, DDP__CONV_MC);
+
+    plan->rows = ddp__conv_parts(ddp__conv_parts(g->m, parts), mr) * mr;
+    plan->row_blocks = ddp__conv_parts(g->m, plan->rows);
+    plan->spans = ddp__conv_parts(all, span);
+    while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all)
+        plan->spans++;
+    plan->span = ddp__conv_parts(ddp__conv_parts(all, plan->spans), least) * least;
+    plan->spans = ddp__conv_parts(all, plan->span);
+    return g->groups * plan->row_blocks * plan->spans;
+}
+
+void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
+{
+    const long taps = g->view.kh * g->view.kw;
+    const long planes = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps : 2;
+    ddp__conv_plan plan;
+    long span, blocks;
+
+    memset(&plan, 0, sizeof plan);
+    plan.g = g;
+    plan.kernels = ddp__kernels_best();
+    ddp__conv_chunks(&plan, DDP__CONV_PC, ddp__conv_min(planes, g->view.planes));
+    span = DDP__CONV_RESULT / (ddp__conv_min(g->m, DDP__CONV_MC) * plan.rows_each * plan.part);
+    blocks = ddp__conv_split(&plan, plan.chunks, span > 1 ? span : 1, 1,
+                             ddp__pool_threads((const ddp__pool *)call->pool));
+    ddp_op_parallel(call, blocks, 1, ddp__conv_blocks, &plan);
+}
+
+/* ---- over weights ---- */
+
+/* Rows i0..i1-1 of y at positions first..last-1, turned. */
+static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const float *y, long i0,
+                             long i1, long first, long last)
+{
+    const ddp__conv_product *g = plan->g;
+    const long mr = plan->kernels->mr, image = g->view.rows * g->view.cols;
+    long at[DDP__GEMM_MR];
+    long i, q, n;
+
+    for (i = 0; i < mr; i++) at[i] = i * g->y_plane;
+    for (i = i0; i < i1; i += mr, pack += mr * (last - first)) {
+        const long rows = ddp__conv_min(mr, i1 - i);
+        if (rows < mr) memset(pack, 0, (size_t)(mr * (last - first)) * sizeof *pack);
+        for (q = first; q < last; q += n) {
+            n = ddp__conv_min(image - q % image, last - q);
+            plan->kernels->turn(pack + (q - first) * mr, mr,
+                                y + i * g->y_plane + q / image * g->y_image + q % image, at, rows,
+                                n);
+        }
+    }
+}
+
+/* Rows i0..i1-1 by columns j0..j1-1 of W. */
+static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0, long i1, long j0,
+                                 long j1)
+{
+    const ddp__conv_product *g = plan->g;
+    const ddp__conv_view *v = &g->view;
+    const ddp__kernels *kn = plan->kernels;
+    const long taps = v->kh * v->kw, p0 = j0 / taps;
+    const float *x = v->x + group * v->planes * v->h * v->w;
+    const float *y = g->y + group * g->m * g->y_plane;
+    float *w = g->w + group * g->w_group;
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC + DDP__GEMM_NR / 2];
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long from[DDP__GEMM_NR];
+    long t, q, i, j, e, f, n, run, first, last;
+
+    for (t = 0; t < plan->chunks; t++) {
+        const float *source = plan->direct ? x + p0 * plan->plane : slab;
+        ddp__conv_chunk(plan, t, &first, &last);
+        ddp__conv_pack_y(plan, a_pack, y, i0, i1, first, last);
+        if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (j1 - 1) / taps + 1, first, last);
+        for (j = j0; j < j1; j += n) {
+            n = ddp__conv_min(kn->nr, j1 - j);
+            if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
+            for (e = 0; e < n; e++)
+                from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw,
+                                        (j + e) % v->kw);
+            for (q = first; q < last; q += run) {
+                const long at = ddp__conv_at(plan, first, q, &run);
+                run = ddp__conv_min(run, last - q);
+                kn->turn(b_pack + (q - first) * kn->nr, kn->nr, source + at, from, n, run);
+            }
+            for (i = i0; i < i1; i += kn->mr) {
+                float *to = w + i * g->w_row + j;
+                const float *a = a_pack + (i - i0) * (last - first);
+                if (n == kn->nr && i + kn->mr <= i1) {
+                    kn->gemm(last - first, a, b_pack, to, to + kn->nr / 2, g->w_row, 1);
+                    continue;
+                }
+                kn->gemm(last - first, a, b_pack, part, part + kn->nr / 2, kn->nr, 0);
+                for (e = 0; e < ddp__conv_min(kn->mr, i1 - i); e++)
+                    for (f = 0; f < n; f++) to[e * g->w_row + f] += part[e * kn->nr + f];
+            }
+        }
+    }
+}
+
+static void ddp__conv_grad_blocks(void *user, long first, long last)
+{
+    const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
+    const long columns = plan->g->view.planes * plan->g->view.kh * plan->g->view.kw;
+    long t;
+
+    for (t = first; t < last; t++) {
+        const long i = t % plan->row_blocks * plan->rows;
+        const long j = t / plan->row_blocks % plan->spans * plan->span;
+        ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i,
+                             ddp__conv_min(i + plan->rows, plan->g->m), j,
+                             ddp__conv_min(j + plan->span, columns));
+    }
+}
+
+/* Chunks are cut for the widest span, whatever the threads: they order the sums. */
+void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
+{
+    const ddp__conv_view *v = &g->view;
+    const long taps = v->kh * v->kw, columns = v->planes * taps;
+    ddp__conv_plan plan;
+    long blocks;
+
+    memset(&plan, 0, sizeof plan);
+    plan.g = g;
+    plan.kernels = ddp__kernels_best();
+    ddp__conv_chunks(&plan, DDP__CONV_KC, ddp__conv_min(DDP__CONV_NC / taps + 2, v->planes));
+    blocks = ddp__conv_split(&plan, columns, DDP__CONV_NC, plan.kernels->nr,
+                             ddp__pool_threads((const ddp__pool *)call->pool));
+    ddp_op_parallel(call, blocks, 1, ddp__conv_grad_blocks, &plan);
+}

@@ -1,0 +1,435 @@
+/* From images to smaller images, and to rows: max and mean over windows, mean of each channel,
+ * flatten. */
+#include "base/platform.h"
+#include "base/fail.h"
+#include "ops/ops.h"
+
+/* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
+static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *err)
+{
+    DDP__TRY(ddp__image_input(s, op, err));
+    DDP__TRY(ddp__image_window(s, op, 0, s->in[0].dim[1], err));
+    if (2 * s->arg[2] > s->arg[0])
+        return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
+                         "of %g", op, s->arg[2], s->arg[0]);
+    s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
+    s->backward_flops = s->flops;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* Windows and planes of a call. */
+typedef struct ddp__pool_size {
+    long planes, h, w, rows, cols; /* of the input; of the output */
+    long kernel, stride, padding;
+} ddp__pool_size;
+
+static ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
+{
+    ddp__pool_size z;
+
+    z.planes = s->in[0].dim[0] * s->in[0].dim[1];
+    z.h = s->in[0].dim[2];
+    z.w = s->in[0].dim[3];
+    z.rows = s->out.dim[2];
+    z.cols = s->out.dim[3];
+    z.kernel = (long)s->arg[0];
+    z.stride = (long)s->arg[1];
+    z.padding = (long)s->arg[2];
+    return z;
+}
+
+/* Where window number i begins and ends along a side of size, padding cut off. */
+static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *first, long *last)
+{
+    const long at = i * z->stride - z->padding;
+
+    *first = at < 0 ? 0 : at;
+    *last = at + z->kernel > size ? size : at + z->kernel;
+}
+
+static long ddp__pool_grain(long plane) { return DDP__OP_GRAIN / plane + 1; }
+
+/* ---- maximum; the first of equals has it, and a NaN is one ---- */
+
+/* Saved: where in its window each maximum was, so that backward touches no other element. */
+static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
+    s->saved = (size_t)ddp_shape_count(&s->out);
+    s->backward_flops = ddp__image_count(&s->out);
+    return DDP_OK;
+}
+
+static void ddp__max_pool_ref_forward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    ddp__real *y = (ddp__real *)call->out, *at = (ddp__real *)call->saved;
+    long p, i, j, h, w, o = 0;
+
+    for (p = 0; p < z.planes; p++)
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, o++) {
+                const ddp__real *x = (const ddp__real *)call->in[0] + p * z.h * z.w;
+                int any = 0;
+                for (h = 0; h < z.kernel; h++)
+                    for (w = 0; w < z.kernel; w++) {
+                        const long r = i * z.stride - z.padding + h;
+                        const long c = j * z.stride - z.padding + w;
+                        if (r < 0 || r >= z.h || c < 0 || c >= z.w) continue;
+                        if (any && !(x[r * z.w + c] > y[o]) && !isnan((double)x[r * z.w + c]))
+                            continue;
+                        if (any && isnan((double)y[o])) continue;
+                        any = 1;
+                        y[o] = x[r * z.w + c];
+                        at[o] = (ddp__real)(h * z.kernel + w);
+                    }
+            }
+}
+
+static void ddp__max_pool_ref_backward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    const ddp__real *at = (const ddp__real *)call->saved;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    long p, i, j, o = 0;
+
+    for (i = 0; dx && !call->add_in[0] && i < z.planes * z.h * z.w; i++) dx[i] = 0;
+    for (p = 0; dx && p < z.planes; p++)
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, o++) {
+                const long r = i * z.stride - z.padding + (long)at[o] / z.kernel;
+                const long c = j * z.stride - z.padding + (long)at[o] % z.kernel;
+                dx[(p * z.h + r) * z.w + c] += dy[o];
+            }
+}
+
+static void ddp__max_pool_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    float *y = (float *)call->out + first * z.rows * z.cols;
+    float *at = (float *)call->saved + first * z.rows * z.cols;
+    long p, i, j, r, c, r0, r1, c0, c1;
+
+    for (p = first; p < last; p++) {
+        const float *x = (const float *)call->in[0] + p * z.h * z.w;
+        for (i = 0; i < z.rows; i++) {
+            ddp__pool_span(&z, i, z.h, &r0, &r1);
+            for (j = 0; j < z.cols; j++) {
+                long best;
+                ddp__pool_span(&z, j, z.w, &c0, &c1);
+                best = r0 * z.w + c0;
+                for (r = r0; r < r1; r++)
+                    for (c = c0; c < c1; c++)
+                        if (!(x[r * z.w + c] <= x[best]) && !isnan(x[best])) best = r * z.w + c;
+                *y++ = x[best];
+                *at++ = (float)((best / z.w - i * z.stride + z.padding) * z.kernel +
+                                best % z.w - j * z.stride + z.padding);
+            }
+        }
+    }
+}
+
+static void ddp__max_pool_grad_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
+    const float *at = (const float *)call->saved + first * z.rows * z.cols;
+    long p, i, j;
+
+    for (p = first; p < last; p++) {
+        float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
+        if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, dy++, at++) {
+                const long r = i * z.stride - z.padding + (long)*at / z.kernel;
+                const long c = j * z.stride - z.padding + (long)*at % z.kernel;
+                dx[r * z.w + c] += *dy;
+            }
+    }
+}
+
+static void ddp__max_pool_forward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__max_pool_planes, (void *)call);
+}
+
+static void ddp__max_pool_backward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    if (call->grad_in[0])
+        ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__max_pool_grad_planes,
+                        (void *)call);
+}
+
+/* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
+
+static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    return ddp__pool2d_shape(s, "avg_pool2d", err);
+}
+
+static void ddp__avg_pool_ref_forward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    ddp__real *y = (ddp__real *)call->out;
+    long p, i, j, h, w, o = 0;
+
+    for (p = 0; p < z.planes; p++)
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, o++) {
+                y[o] = 0;
+                for (h = 0; h < z.kernel; h++)
+                    for (w = 0; w < z.kernel; w++) {
+                        const long r = i * z.stride - z.padding + h;
+                        const long c = j * z.stride - z.padding + w;
+                        if (r >= 0 && r < z.h && c >= 0 && c < z.w)
+                            y[o] += x[(p * z.h + r) * z.w + c];
+                    }
+                y[o] /= (ddp__real)(z.kernel * z.kernel);
+            }
+}
+
+static void ddp__avg_pool_ref_backward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    long p, i, j, h, w, o = 0;
+
+    for (i = 0; dx && !call->add_in[0] && i < z.planes * z.h * z.w; i++) dx[i] = 0;
+    for (p = 0; dx && p < z.planes; p++)
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, o++)
+                for (h = 0; h < z.kernel; h++)
+                    for (w = 0; w < z.kernel; w++) {
+                        const long r = i * z.stride - z.padding + h;
+                        const long c = j * z.stride - z.padding + w;
+                        if (r >= 0 && r < z.h && c >= 0 && c < z.w)
+                            dx[(p * z.h + r) * z.w + c] +=
+                                dy[o] / (ddp__real)(z.kernel * z.kernel);
+                    }
+}
+
+static void ddp__avg_pool_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    float *y = (float *)call->out + first * z.rows * z.cols;
+    long p, i, j, r, c, r0, r1, c0, c1;
+
+    for (p = first; p < last; p++) {
+        const float *x = (const float *)call->in[0] + p * z.h * z.w;
+        for (i = 0; i < z.rows; i++) {
+            ddp__pool_span(&z, i, z.h, &r0, &r1);
+            for (j = 0; j < z.cols; j++) {
+                float sum = 0;
+                ddp__pool_span(&z, j, z.w, &c0, &c1);
+                for (r = r0; r < r1; r++)
+                    for (c = c0; c < c1; c++) sum += x[r * z.w + c];
+                *y++ = sum * part;
+            }
+        }
+    }
+}
+
+static void ddp__avg_pool_grad_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
+    long p, i, j, r, c, r0, r1, c0, c1;
+
+    for (p = first; p < last; p++) {
+        float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
+        if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
+        for (i = 0; i < z.rows; i++) {
+            ddp__pool_span(&z, i, z.h, &r0, &r1);
+            for (j = 0; j < z.cols; j++) {
+                const float d = *dy++ * part;
+                ddp__pool_span(&z, j, z.w, &c0, &c1);
+                for (r = r0; r < r1; r++)
+                    for (c = c0; c < c1; c++) dx[r * z.w + c] += d;
+            }
+        }
+    }
+}
+
+static void ddp__avg_pool_forward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__avg_pool_planes, (void *)call);
+}
+
+static void ddp__avg_pool_backward(const ddp_op_call *call)
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    if (call->grad_in[0])
+        ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__avg_pool_grad_planes,
+                        (void *)call);
+}
+
+/* ---- mean of each channel ---- */
+
+static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__image_input(s, "global_avg_pool2d", err));
+    s->out.dims = 2;
+    s->out.dim[0] = s->in[0].dim[0];
+    s->out.dim[1] = s->in[0].dim[1];
+    s->flops = ddp__image_count(&s->in[0]);
+    s->backward_flops = s->flops;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+static long ddp__global_pool_plane(const ddp_op_call *call)
+{
+    return call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
+}
+
+static void ddp__global_pool_ref_forward(const ddp_op_call *call)
+{
+    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    ddp__real *y = (ddp__real *)call->out;
+    long p, i;
+
+    for (p = 0; p < planes; p++) {
+        y[p] = 0;
+        for (i = 0; i < n; i++) y[p] += x[p * n + i] / (ddp__real)n;
+    }
+}
+
+static void ddp__global_pool_ref_backward(const ddp_op_call *call)
+{
+    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    long p, i;
+
+    for (p = 0; dx && p < planes; p++)
+        for (i = 0; i < n; i++)
+            dx[p * n + i] = dy[p] / (ddp__real)n + (call->add_in[0] ? dx[p * n + i] : 0);
+}
+
+static void ddp__global_pool_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const long n = ddp__global_pool_plane(call);
+    long p, i;
+
+    for (p = first; p < last; p++) {
+        const float *x = (const float *)call->in[0] + p * n;
+        double sum = 0;
+        for (i = 0; i < n; i++) sum += (double)x[i];
+        ((float *)call->out)[p] = (float)(sum / (double)n);
+    }
+}
+
+static void ddp__global_pool_grad_planes(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const long n = ddp__global_pool_plane(call);
+    long p, i;
+
+    for (p = first; p < last; p++) {
+        const float d = ((const float *)call->grad_out)[p] / (float)n;
+        float *dx = (float *)call->grad_in[0] + p * n;
+        if (call->add_in[0])
+            for (i = 0; i < n; i++) dx[i] += d;
+        else
+            for (i = 0; i < n; i++) dx[i] = d;
+    }
+}
+
+static void ddp__global_pool_forward(const ddp_op_call *call)
+{
+    ddp_op_parallel(call, ddp_shape_count(&call->spec->out),
+                    ddp__pool_grain(ddp__global_pool_plane(call)), ddp__global_pool_planes,
+                    (void *)call);
+}
+
+static void ddp__global_pool_backward(const ddp_op_call *call)
+{
+    if (call->grad_in[0])
+        ddp_op_parallel(call, ddp_shape_count(&call->spec->out),
+                        ddp__pool_grain(ddp__global_pool_plane(call)),
+                        ddp__global_pool_grad_planes, (void *)call);
+}
+
+/* ---- flatten: the same elements in another shape ---- */
+
+static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, "flatten", 0, 0, err));
+    s->out.dims = 2;
+    s->out.dim[0] = s->in[0].dim[0];
+    s->out.dim[1] = ddp_shape_count(&s->in[0]) / s->in[0].dim[0];
+    s->in_place_ok = 1;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+static void ddp__flatten_ref_forward(const ddp_op_call *call)
+{
+    memmove(call->out, call->in[0],
+            (size_t)ddp_shape_count(&call->spec->out) * sizeof(ddp__real));
+}
+
+static void ddp__flatten_ref_backward(const ddp_op_call *call)
+{
+    const long n = ddp_shape_count(&call->spec->out);
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    long i;
+
+    for (i = 0; dx && i < n; i++) dx[i] = dy[i] + (call->add_in[0] ? dx[i] : 0);
+}
+
+static void ddp__flatten_forward(const ddp_op_call *call)
+{
+    if (call->out != call->in[0])
+        memcpy(call->out, call->in[0], (size_t)ddp_shape_count(&call->spec->out) * sizeof(float));
+}
+
+static void ddp__flatten_backward(const ddp_op_call *call)
+{
+    const long n = ddp_shape_count(&call->spec->out);
+    const float *dy = (const float *)call->grad_out;
+    float *dx = (float *)call->grad_in[0];
+    long i;
+
+    if (dx && call->add_in[0])
+        for (i = 0; i < n; i++) dx[i] += dy[i];
+    else if (dx)
+        memcpy(dx, dy, (size_t)n * sizeof *dx);
+}
+
+int ddp__pool_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward,
+         ddp__max_pool_ref_forward, ddp__max_pool_ref_backward},
+        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward,
+         ddp__avg_pool_ref_forward, ddp__avg_pool_ref_backward},
+        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward,
+         ddp__global_pool_backward, ddp__global_pool_ref_forward, ddp__global_pool_ref_backward},
+        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward,
+         ddp__flatten_ref_forward, ddp__flatten_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
