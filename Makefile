@@ -23,8 +23,8 @@ TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
 # Tests of pure functions: no threads, nothing for TSan to see.
-PURE := $(addprefix test_,adatopk compress data deft env fence image_ops json jsonl knapsack louvain matching netspec \
-        network osp_plan place plan planned_models preserver profile report timeline topk tour workload)
+PURE := $(addprefix test_,adatopk compress data deft env fence image_ops images json jsonl knapsack louvain matching netspec \
+        network osp_plan place plan planned_models preserver profile report safetensors timeline topk tour workload)
 
 .DELETE_ON_ERROR:
 .PHONY: all deps deps-test header check-header check-separate check-compile print-whole test sanitize \
