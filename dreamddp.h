@@ -484,7 +484,14 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_embedding       (rows.., C)    tokens int32, table (vocabulary, C)
  *   ddp_position        (B, T, C)      x plus a learned row per position, table (T, C)
  *   ddp_layer_norm      same           scale and shift (C), eps 1e-5
+ *   ddp_rms_norm        same           scale (C); eps 0 = 1e-5
  *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
+ *   ddp_attention_grouped  (B, T, heads d)  x (B, T, (heads + 2 kv_heads) d); kv_heads divides
+ *                       heads, each head of keys and values serves heads / kv_heads of queries
+ *   ddp_rope            same           x as ddp_attention_grouped reads it: queries and keys are
+ *                       turned by their position (d even), values pass; theta 0 = 10000
+ *   ddp_swiglu          (..., F)       x (..., 2F), rows a then b: silu(a) * b; two inputs a and
+ *                       b of one shape through ddp_apply("swiglu")
  *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
  * ignored Its backward consumes the logits: do not read them after ddp_backward.
@@ -510,6 +517,10 @@ DDP_API ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary,
 DDP_API ddp_node *ddp_position(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads);
+DDP_API ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps);
+DDP_API ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads);
+DDP_API ddp_node *ddp_rope(ddp_graph *g, ddp_node *x, long heads, long kv_heads, double theta);
+DDP_API ddp_node *ddp_swiglu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_gelu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
@@ -622,6 +633,22 @@ typedef struct ddp_gpt2_config {
                          sooner  from about 0.8 / sqrt(dim) */
 } ddp_gpt2_config;
 
+/* Llama 2 (Touvron et al. 2023, arXiv:2307.09288). */
+typedef struct ddp_llama2_config {
+    long   vocabulary; /* tokens */
+    long   context;    /* sequence length T */
+    long   layers;     /* transformer blocks */
+    long   heads;      /* of queries; divides dim into an even width */
+    long   kv_heads;   /* of keys and values, divides heads; 0 = heads */
+    long   dim;        /* width C of the residual stream */
+    long   hidden;     /* width of the MLP; 0 = 8/3 dim, rounded up to a multiple of 64 */
+    long   batch;      /* sequences B per micro-batch */
+    double eps;        /* of the RMS norms; 0 = 1e-5 */
+    double theta;      /* base of the rotary angles; 0 = 10000 */
+    int    tied;       /* 1: the logits are taken with the token table */
+    float  deviation;  /* of the initial parameters; 0 = 0.02 */
+} ddp_llama2_config;
+
 #define DDP_MLP_HIDDEN 8 /* most hidden layers */
 
 /* A multi-layer perceptron with ReLU between its linear layers. */
@@ -667,6 +694,17 @@ extern "C" {
  * NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside
  * [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
+
+/* ddp_llama2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
+ *
+ * Inputs and *logits as of ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
+ * "head" (the last norm and, unless tied, the matrix of the logits). No biases. The matrices of
+ * queries, keys and values are one weight, their rows in this order; likewise the MLP's gate and
+ * up. Rotary angles pair column i of a head with column d/2 + i, as the published weights in the
+ * form of the transformers library do. Parameters start as ddp_gpt2's, norms at 1.
+ * NULL on error (a size that is not positive, heads that do not fit); ddp_graph_error has the
+ * sentence. */
+DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
 /* ddp_mlp - adds a perceptron to g and returns its loss.
  * Inputs: "inputs", float (batch, inputs), and "labels", int32 (batch, 1). One layer per linear
@@ -4980,6 +5018,31 @@ ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads)
     return ddp__build1(g, "attention", x, 1, (double)heads, 0, NULL);
 }
 
+ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps)
+{
+    return ddp__build1(g, "rms_norm", x, 1, eps, 0, NULL);
+}
+
+ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads)
+{
+    return ddp__build1(g, "attention", x, 2, (double)heads, (double)kv_heads, NULL);
+}
+
+ddp_node *ddp_rope(ddp_graph *g, ddp_node *x, long heads, long kv_heads, double theta)
+{
+    double arg[3];
+
+    arg[0] = (double)heads;
+    arg[1] = (double)kv_heads;
+    arg[2] = theta;
+    return ddp_apply(g, "rope", 1, &x, 3, arg, NULL);
+}
+
+ddp_node *ddp_swiglu(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "swiglu", x, 0, 0, 0, NULL);
+}
+
 ddp_node *ddp_gelu(ddp_graph *g, ddp_node *x) { return ddp__build1(g, "gelu", x, 0, 0, 0, NULL); }
 ddp_node *ddp_relu(ddp_graph *g, ddp_node *x) { return ddp__build1(g, "relu", x, 0, 0, 0, NULL); }
 ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b) { return ddp__build2(g, "add", a, b); }
@@ -5545,8 +5608,11 @@ extern "C" {
 DDP_LIB int ddp__linear_ops(const ddp_op **list);
 DDP_LIB int ddp__embedding_ops(const ddp_op **list);
 DDP_LIB int ddp__norm_ops(const ddp_op **list);
+DDP_LIB int ddp__rms_norm_ops(const ddp_op **list);
 DDP_LIB int ddp__attention_ops(const ddp_op **list);
+DDP_LIB int ddp__rope_ops(const ddp_op **list);
 DDP_LIB int ddp__activation_ops(const ddp_op **list);
+DDP_LIB int ddp__swiglu_ops(const ddp_op **list);
 DDP_LIB int ddp__dropout_ops(const ddp_op **list);
 DDP_LIB int ddp__loss_ops(const ddp_op **list);
 
@@ -5556,6 +5622,17 @@ DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int firs
 /* Reads argument i as a whole number of at least 1. */
 DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char *what,
                                  long *value, ddp_error *err);
+/* What attention and rope read of x (B, T, (heads + 2 kv_heads) d): argument 0 is heads, 1 is
+ * kv_heads (0 = heads). */
+typedef struct ddp__head_layout {
+    long heads, kv_heads, d; /* d columns per head */
+    long row;                /* columns of x */
+} ddp__head_layout;
+
+DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l,
+                                 ddp_error *err);
+/* The same of a spec that has passed it. */
+DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
 /* Adds one parameter of up to two dimensions (second 0: one). */
 DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
                            double scale);
@@ -5602,6 +5679,17 @@ typedef struct ddp__kernels {
                  float eps, float *stat);
     void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
                       const float *stat, int add);
+    /* y = x * rstd * scale; stat receives rstd = 1/sqrt(mean(x^2) + eps). */
+    void (*rms)(float *y, const float *x, const float *scale, long n, float eps, float *stat);
+    void (*rms_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
+                     const float *stat, int add);
+    /* y = silu(a) * b; its gradients, each may be NULL. */
+    void (*swiglu)(float *y, const float *a, const float *b, long n);
+    void (*swiglu_grad)(float *da, float *db, const float *a, const float *b, const float *dy,
+                        long n, int add_a, int add_b);
+    /* Rotates the points (x[i], x[half + i]) by the angles of cosine[i] and sine[i]. */
+    void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half,
+                   int add);
 } ddp__kernels;
 
 #ifdef __cplusplus
@@ -5929,10 +6017,106 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
+    /* y = x / rms * scale with rms = sqrt(mean(x^2) + eps). */                                    \
+    static ATTR void ddp__rms_##S(float *y, const float *x, const float *scale, long n,            \
+                                  float eps, float *stat)                                          \
+    {                                                                                              \
+        ddp__vec_##S square = {0}, v, w;                                                           \
+        float rstd;                                                                                \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            square = square + v * v;                                                               \
+        }                                                                                          \
+        rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                             \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            v = v * rstd * w;                                                                      \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+        *stat = rstd;                                                                              \
+    }                                                                                              \
+                                                                                                   \
+    /* h = x rstd, d = dy * scale: dx = rstd (d - h mean(d h)). */                                 \
+    static ATTR void ddp__rms_grad_##S(float *dx, const float *x, const float *scale,              \
+                                       const float *dy, long n, const float *stat, int add)        \
+    {                                                                                              \
+        ddp__vec_##S dots = {0}, v, w, d;                                                          \
+        const float rstd = *stat;                                                                  \
+        float mean_dh;                                                                             \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            dots = dots + d * w * (v * rstd);                                                      \
+        }                                                                                          \
+        mean_dh = ddp__total_##S(&dots) / (float)n;                                                \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            d = (d * w - v * rstd * mean_dh) * rstd;                                               \
+            ddp__store_##S(dx + i, &d, n - i, add);                                                \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__swiglu_##S(float *y, const float *a, const float *b, long n)             \
+    {                                                                                              \
+        ddp__vec_##S u, v, e;                                                                      \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, a + i, n - i, 0);                                                    \
+            ddp__load_##S(&u, b + i, n - i, 0);                                                    \
+            e = 0.0f - v;                                                                          \
+            ddp__exp_##S(&e);                                                                      \
+            v = v / (e + 1.0f) * u;                                                                \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* with s = 1 / (1 + e^-a): silu = a s, silu' = s + a s (1 - s). */                            \
+    static ATTR void ddp__swiglu_grad_##S(float *da, float *db, const float *a, const float *b,    \
+                                          const float *dy, long n, int add_a, int add_b)           \
+    {                                                                                              \
+        ddp__vec_##S u, v, d, e, s;                                                                \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, a + i, n - i, 0);                                                    \
+            ddp__load_##S(&u, b + i, n - i, 0);                                                    \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            e = 0.0f - v;                                                                          \
+            ddp__exp_##S(&e);                                                                      \
+            s = 1.0f / (e + 1.0f);                                                                 \
+            e = d * (v * s);                                                                       \
+            d = d * u * (s + v * (s * (1.0f - s)));                                                \
+            if (da) ddp__store_##S(da + i, &d, n - i, add_a);                                      \
+            if (db) ddp__store_##S(db + i, &e, n - i, add_b);                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__rotate_##S(float *y, const float *x, const float *cosine,                \
+                                     const float *sine, long half, int add)                        \
+    {                                                                                              \
+        ddp__vec_##S u, v, c, s, w;                                                                \
+        long i;                                                                                    \
+        for (i = 0; i < half; i += ddp__lanes_##S) {                                               \
+            ddp__load_##S(&u, x + i, half - i, 0);                                                 \
+            ddp__load_##S(&v, x + half + i, half - i, 0);                                          \
+            ddp__load_##S(&c, cosine + i, half - i, 0);                                            \
+            ddp__load_##S(&s, sine + i, half - i, 0);                                              \
+            w = u * c - v * s;                                                                     \
+            v = v * c + u * s;                                                                     \
+            ddp__store_##S(y + i, &w, half - i, add);                                              \
+            ddp__store_##S(y + half + i, &v, half - i, add);                                       \
+        }                                                                                          \
+    }                                                                                              \
     static const ddp__kernels ddp__kernels_##S = {                                                 \
         #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
         ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
-        ddp__norm_grad_##S};
+        ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S, ddp__swiglu_##S,                      \
+        ddp__swiglu_grad_##S, ddp__rotate_##S};
 
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
 
@@ -6705,10 +6889,157 @@ int ddp__norm_ops(const ddp_op **list)
 }
 /* ==== end ops/norm.c ==== */
 
+/* ==== begin ops/rms_norm.c ==== [ops] */
+/* RMS norm over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467, Eq. 4):
+ * y = x rstd scale, rstd = 1 / sqrt(mean(x^2) + eps). Argument 0 is eps (0 = 1e-5). Saved: rstd
+ * per row. */
+
+enum { DDP__RMS_COLUMNS = 64 };
+
+static double ddp__rms_eps(const ddp_op_spec *s) { return s->arg[0] > 0 ? s->arg[0] : 1e-5; }
+
+static ddp_status ddp__rms_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, "rms_norm", 0, 0, err));
+    if (!(s->arg[0] >= 0 && s->arg[0] < 1))
+        return ddp__fail(err, DDP_ARG, "rms_norm: eps is %g, it must be above 0 and below 1, or 0 "
+                         "for 1e-5", s->arg[0]);
+    s->out = s->in[0];
+    ddp__op_param(s, "scale", s->in[0].dim[s->in[0].dims - 1], 0, DDP_INIT_ONE, 0);
+    s->saved = (size_t)ddp_shape_rows(&s->in[0]);
+    s->flops = 5.0 * (double)ddp_shape_count(&s->in[0]);
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+static void ddp__rms_ref_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const ddp__real *scale = (const ddp__real *)call->param[0];
+    ddp__real *stat = (ddp__real *)call->saved;
+    long i, j;
+
+    for (i = 0; i < rows; i++) {
+        const ddp__real *x = (const ddp__real *)call->in[0] + i * n;
+        ddp__real *y = (ddp__real *)call->out + i * n;
+        ddp__real square = 0;
+        for (j = 0; j < n; j++) square += x[j] * x[j];
+        stat[i] = (ddp__real)(1 / sqrt((double)square / (double)n + ddp__rms_eps(call->spec)));
+        for (j = 0; j < n; j++) y[j] = x[j] * stat[i] * scale[j];
+    }
+}
+
+/* h = x rstd, d = dy scale: dx = rstd (d - h mean(d h)). */
+static void ddp__rms_ref_backward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const ddp__real *scale = (const ddp__real *)call->param[0];
+    const ddp__real *stat = (const ddp__real *)call->saved;
+    ddp__real *dscale = (ddp__real *)call->grad_param[0];
+    long i, j;
+
+    for (i = 0; i < rows; i++) {
+        const ddp__real *x = (const ddp__real *)call->in[0] + i * n;
+        const ddp__real *dy = (const ddp__real *)call->grad_out + i * n;
+        ddp__real *dx = call->grad_in[0] ? (ddp__real *)call->grad_in[0] + i * n : NULL;
+        ddp__real mean_dh = 0;
+        for (j = 0; j < n; j++) {
+            mean_dh += dy[j] * scale[j] * x[j] * stat[i] / (ddp__real)n;
+            if (dscale) dscale[j] += dy[j] * x[j] * stat[i];
+        }
+        for (j = 0; dx && j < n; j++)
+            dx[j] = stat[i] * (dy[j] * scale[j] - x[j] * stat[i] * mean_dh) +
+                    (call->add_in[0] ? dx[j] : 0);
+    }
+}
+
+static void ddp__rms_rows(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->in[0];
+    const long n = s->dim[s->dims - 1];
+    const float eps = (float)ddp__rms_eps(call->spec);
+    long i;
+
+    for (i = first; i < last; i++)
+        kn->rms((float *)call->out + i * n, (const float *)call->in[0] + i * n,
+                (const float *)call->param[0], n, eps, (float *)call->saved + i);
+}
+
+static void ddp__rms_grad_rows(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->in[0];
+    const long n = s->dim[s->dims - 1];
+    long i;
+
+    for (i = first; i < last; i++)
+        kn->rms_grad((float *)call->grad_in[0] + i * n, (const float *)call->in[0] + i * n,
+                     (const float *)call->param[0], (const float *)call->grad_out + i * n, n,
+                     (const float *)call->saved + i, call->add_in[0]);
+}
+
+/* The scale's gradient by blocks of columns, rows in order: no sum is split over threads. */
+static void ddp__rms_grad_columns(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp_shape *s = &call->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const float *stat = (const float *)call->saved;
+    float sum[DDP__RMS_COLUMNS];
+    long i, j;
+
+    memset(sum, 0, sizeof sum);
+    for (i = 0; i < rows; i++) {
+        const float *x = (const float *)call->in[0] + i * n + first;
+        const float *dy = (const float *)call->grad_out + i * n + first;
+        for (j = 0; j < last - first; j++) sum[j] += dy[j] * (x[j] * stat[i]);
+    }
+    for (j = first; j < last; j++) ((float *)call->grad_param[0])[j] += sum[j - first];
+}
+
+static void ddp__rms_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+
+    ddp_op_parallel(call, ddp_shape_rows(s), DDP__OP_GRAIN / s->dim[s->dims - 1] + 1,
+                    ddp__rms_rows, (void *)call);
+}
+
+static void ddp__rms_backward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+
+    if (call->grad_param[0])
+        ddp_op_parallel(call, s->dim[s->dims - 1], DDP__RMS_COLUMNS, ddp__rms_grad_columns,
+                        (void *)call);
+    if (call->grad_in[0])
+        ddp_op_parallel(call, ddp_shape_rows(s), DDP__OP_GRAIN / s->dim[s->dims - 1] + 1,
+                        ddp__rms_grad_rows, (void *)call);
+}
+
+int ddp__rms_norm_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"rms_norm", ddp__rms_shape, ddp__rms_forward, ddp__rms_backward, ddp__rms_ref_forward,
+         ddp__rms_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+/* ==== end ops/rms_norm.c ==== */
+
 /* ==== begin ops/attention.c ==== [ops] */
-/* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T, 3C) holds
- * queries, keys and values; per head of D = C / heads columns
- *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(D).
+/* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T,
+ * (heads + 2 kv_heads) d) holds queries, keys and values; per query head
+ *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(d).
+ * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves
+ * heads / kv_heads consecutive heads of queries (Ainslie et al. 2023, arXiv:2305.13245).
  * The float kernels work on tiles of 64 x 64 scores, left of the diagonal only, and never hold
  * more than a tile (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
  * per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
@@ -6717,37 +7048,83 @@ int ddp__norm_ops(const ddp_op **list)
 enum { DDP__ATTENTION_TILE = 64 };
 
 typedef struct ddp__attention_size {
-    long b, t, c, heads, d;
+    long b, t, c, heads, kv_heads, group, d; /* group: query heads of one head of keys */
+    long ld;                                 /* floats from one row of x to the next */
 } ddp__attention_size;
+
+ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s)
+{
+    ddp__head_layout l;
+
+    l.heads = (long)s->arg[0];
+    l.kv_heads = s->arg[1] > 0 ? (long)s->arg[1] : l.heads;
+    l.row = s->in[0].dim[2];
+    l.d = l.row / (l.heads + 2 * l.kv_heads);
+    return l;
+}
+
+ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l, ddp_error *err)
+{
+    long heads, kv_heads;
+
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
+    DDP__TRY(ddp__op_count(s, op, 0, "heads", &heads, err));
+    kv_heads = heads;
+    if (s->arg[1] != 0) DDP__TRY(ddp__op_count(s, op, 1, "kv_heads", &kv_heads, err));
+    if (heads % kv_heads)
+        return ddp__fail(err, DDP_ARG, "%s: %ld heads of queries cannot share %ld heads of keys "
+                         "and values: kv_heads must divide heads", op, heads, kv_heads);
+    if (s->in[0].dims != 3)
+        return ddp__fail(err, DDP_ARG, "%s: the input must be (batch, time, queries with keys "
+                         "and values), got %d dimensions", op, s->in[0].dims);
+    if (s->in[0].dim[2] % (heads + 2 * kv_heads))
+        return ddp__fail(err, DDP_ARG, "%s: the input's last dimension (%ld) must be a multiple "
+                         "of %ld: %ld heads of queries, %ld of keys, %ld of values", op,
+                         s->in[0].dim[2], heads + 2 * kv_heads, heads, kv_heads, kv_heads);
+    *l = ddp__head_layout_of(s);
+    return DDP_OK;
+}
 
 static ddp__attention_size ddp__attention_sizes(const ddp_op_spec *s)
 {
+    const ddp__head_layout l = ddp__head_layout_of(s);
     ddp__attention_size z;
 
-    z.b = s->out.dim[0];
-    z.t = s->out.dim[1];
-    z.c = s->out.dim[2];
-    z.heads = (long)s->arg[0];
-    z.d = z.c / z.heads;
+    z.b = s->in[0].dim[0];
+    z.t = s->in[0].dim[1];
+    z.heads = l.heads;
+    z.kv_heads = l.kv_heads;
+    z.group = l.heads / l.kv_heads;
+    z.d = l.d;
+    z.c = l.heads * l.d;
+    z.ld = l.row;
     return z;
+}
+
+/* Where the arrays of a head of queries begin: (batch, head) = number head. */
+static long ddp__attention_q(const ddp__attention_size *z, long head)
+{
+    return head / z->heads * z->t * z->ld + head % z->heads * z->d;
+}
+
+static long ddp__attention_k(const ddp__attention_size *z, long head)
+{
+    return head / z->heads * z->t * z->ld + z->c + head % z->heads / z->group * z->d;
+}
+
+static long ddp__attention_out(const ddp__attention_size *z, long head)
+{
+    return head / z->heads * z->t * z->c + head % z->heads * z->d;
 }
 
 static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 {
-    long heads, width;
+    ddp__head_layout l;
 
-    DDP__TRY(ddp__op_floats(s, "attention", 0, 0, err));
-    DDP__TRY(ddp__op_count(s, "attention", 0, "heads", &heads, err));
-    if (s->in[0].dims != 3)
-        return ddp__fail(err, DDP_ARG, "attention: the input must be (batch, time, 3 x width), "
-                         "got %d dimensions", s->in[0].dims);
-    width = s->in[0].dim[2] / 3;
-    if (width < 1 || s->in[0].dim[2] % 3 || width % heads)
-        return ddp__fail(err, DDP_ARG, "attention: the input's last dimension (%ld) must be 3 x "
-                         "width, and width a multiple of the %ld heads", s->in[0].dim[2], heads);
+    DDP__TRY(ddp__op_heads(s, "attention", &l, err));
     s->out = s->in[0];
-    s->out.dim[2] = width;
-    s->saved = (size_t)(2 * s->out.dim[0] * heads * s->out.dim[1]);
+    s->out.dim[2] = l.heads * l.d;
+    s->saved = (size_t)(2 * s->out.dim[0] * l.heads * s->out.dim[1]);
     /* two products over half of T x T */
     s->flops = 2.0 * (double)ddp_shape_count(&s->out) * (double)(s->out.dim[1] + 1);
     s->backward_flops = 2.5 * s->flops; /* five products */
@@ -6758,34 +7135,35 @@ static void ddp__attention_ref_forward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const ddp__real scale = (ddp__real)(1 / sqrt((double)z.d));
-    long b, h, t, s, i;
+    const long kv = z.kv_heads * z.d;
+    long h, t, s, i;
 
-    for (b = 0; b < z.b; b++)
-        for (h = 0; h < z.heads; h++) {
-            const ddp__real *q = (const ddp__real *)call->in[0] + b * z.t * 3 * z.c + h * z.d;
-            const ddp__real *k = q + z.c, *v = k + z.c;
-            ddp__real *out = (ddp__real *)call->out + b * z.t * z.c + h * z.d;
-            ddp__real *stat = (ddp__real *)call->saved + (b * z.heads + h) * z.t * 2;
-            for (t = 0; t < z.t; t++) {
-                ddp__real max = (ddp__real)-INFINITY, sum = 0;
-                for (s = 0; s <= t; s++) {
-                    ddp__real score = 0;
-                    for (i = 0; i < z.d; i++) score += q[t * 3 * z.c + i] * k[s * 3 * z.c + i];
-                    if (score * scale > max) max = score * scale;
-                }
-                for (i = 0; i < z.d; i++) out[t * z.c + i] = 0;
-                for (s = 0; s <= t; s++) {
-                    ddp__real score = 0, e;
-                    for (i = 0; i < z.d; i++) score += q[t * 3 * z.c + i] * k[s * 3 * z.c + i];
-                    e = (ddp__real)exp((double)(score * scale - max));
-                    sum += e;
-                    for (i = 0; i < z.d; i++) out[t * z.c + i] += e * v[s * 3 * z.c + i];
-                }
-                for (i = 0; i < z.d; i++) out[t * z.c + i] /= sum;
-                stat[2 * t] = max;
-                stat[2 * t + 1] = 1 / sum;
+    for (h = 0; h < z.b * z.heads; h++) {
+        const ddp__real *q = (const ddp__real *)call->in[0] + ddp__attention_q(&z, h);
+        const ddp__real *k = (const ddp__real *)call->in[0] + ddp__attention_k(&z, h);
+        const ddp__real *v = k + kv;
+        ddp__real *out = (ddp__real *)call->out + ddp__attention_out(&z, h);
+        ddp__real *stat = (ddp__real *)call->saved + h * z.t * 2;
+        for (t = 0; t < z.t; t++) {
+            ddp__real max = (ddp__real)-INFINITY, sum = 0;
+            for (s = 0; s <= t; s++) {
+                ddp__real score = 0;
+                for (i = 0; i < z.d; i++) score += q[t * z.ld + i] * k[s * z.ld + i];
+                if (score * scale > max) max = score * scale;
             }
+            for (i = 0; i < z.d; i++) out[t * z.c + i] = 0;
+            for (s = 0; s <= t; s++) {
+                ddp__real score = 0, e;
+                for (i = 0; i < z.d; i++) score += q[t * z.ld + i] * k[s * z.ld + i];
+                e = (ddp__real)exp((double)(score * scale - max));
+                sum += e;
+                for (i = 0; i < z.d; i++) out[t * z.c + i] += e * v[s * z.ld + i];
+            }
+            for (i = 0; i < z.d; i++) out[t * z.c + i] /= sum;
+            stat[2 * t] = max;
+            stat[2 * t + 1] = 1 / sum;
         }
+    }
 }
 
 /* dv[s] += p dout[t];  dp = dout[t].v[s];  dscore = p (dp - out[t].dout[t]) scale, since
@@ -6794,37 +7172,39 @@ static void ddp__attention_ref_backward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const ddp__real scale = (ddp__real)(1 / sqrt((double)z.d));
-    long b, h, t, s, i;
+    const long kv = z.kv_heads * z.d;
+    long h, t, s, i;
 
-    for (i = 0; call->grad_in[0] && !call->add_in[0] && i < 3 * z.b * z.t * z.c; i++)
+    for (i = 0; call->grad_in[0] && !call->add_in[0] && i < z.b * z.t * z.ld; i++)
         ((ddp__real *)call->grad_in[0])[i] = 0;
-    for (b = 0; call->grad_in[0] && b < z.b; b++)
-        for (h = 0; h < z.heads; h++) {
-            const long at = b * z.t * 3 * z.c + h * z.d;
-            const ddp__real *q = (const ddp__real *)call->in[0] + at, *k = q + z.c, *v = k + z.c;
-            ddp__real *dq = (ddp__real *)call->grad_in[0] + at, *dk = dq + z.c, *dv = dk + z.c;
-            const ddp__real *out = (const ddp__real *)call->out + b * z.t * z.c + h * z.d;
-            const ddp__real *dout = (const ddp__real *)call->grad_out + b * z.t * z.c + h * z.d;
-            const ddp__real *stat = (const ddp__real *)call->saved + (b * z.heads + h) * z.t * 2;
-            for (t = 0; t < z.t; t++) {
-                ddp__real mean = 0;
-                for (i = 0; i < z.d; i++) mean += out[t * z.c + i] * dout[t * z.c + i];
-                for (s = 0; s <= t; s++) {
-                    ddp__real score = 0, dp = 0, p, dscore;
-                    for (i = 0; i < z.d; i++) {
-                        score += q[t * 3 * z.c + i] * k[s * 3 * z.c + i];
-                        dp += dout[t * z.c + i] * v[s * 3 * z.c + i];
-                    }
-                    p = (ddp__real)exp((double)(score * scale - stat[2 * t])) * stat[2 * t + 1];
-                    dscore = p * (dp - mean) * scale;
-                    for (i = 0; i < z.d; i++) {
-                        dv[s * 3 * z.c + i] += p * dout[t * z.c + i];
-                        dq[t * 3 * z.c + i] += dscore * k[s * 3 * z.c + i];
-                        dk[s * 3 * z.c + i] += dscore * q[t * 3 * z.c + i];
-                    }
+    for (h = 0; call->grad_in[0] && h < z.b * z.heads; h++) {
+        const long q_at = ddp__attention_q(&z, h), k_at = ddp__attention_k(&z, h);
+        const ddp__real *q = (const ddp__real *)call->in[0] + q_at;
+        const ddp__real *k = (const ddp__real *)call->in[0] + k_at, *v = k + kv;
+        ddp__real *dq = (ddp__real *)call->grad_in[0] + q_at;
+        ddp__real *dk = (ddp__real *)call->grad_in[0] + k_at, *dv = dk + kv;
+        const ddp__real *out = (const ddp__real *)call->out + ddp__attention_out(&z, h);
+        const ddp__real *dout = (const ddp__real *)call->grad_out + ddp__attention_out(&z, h);
+        const ddp__real *stat = (const ddp__real *)call->saved + h * z.t * 2;
+        for (t = 0; t < z.t; t++) {
+            ddp__real mean = 0;
+            for (i = 0; i < z.d; i++) mean += out[t * z.c + i] * dout[t * z.c + i];
+            for (s = 0; s <= t; s++) {
+                ddp__real score = 0, dp = 0, p, dscore;
+                for (i = 0; i < z.d; i++) {
+                    score += q[t * z.ld + i] * k[s * z.ld + i];
+                    dp += dout[t * z.c + i] * v[s * z.ld + i];
+                }
+                p = (ddp__real)exp((double)(score * scale - stat[2 * t])) * stat[2 * t + 1];
+                dscore = p * (dp - mean) * scale;
+                for (i = 0; i < z.d; i++) {
+                    dv[s * z.ld + i] += p * dout[t * z.c + i];
+                    dq[t * z.ld + i] += dscore * k[s * z.ld + i];
+                    dk[s * z.ld + i] += dscore * q[t * z.ld + i];
                 }
             }
         }
+    }
 }
 
 /* c (m x n) = or += a b, with the operand strides of ddp__matmul. */
@@ -6863,12 +7243,12 @@ static void ddp__attention_queries(const ddp_op_call *call, long head, long from
     const ddp__kernels *kn = ddp__kernels_best();
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const float scale = 1 / sqrtf((float)z.d);
-    const float *q = (const float *)call->in[0] + head / z.heads * z.t * 3 * z.c +
-                     head % z.heads * z.d;
-    const float *k = q + z.c, *v = k + z.c;
-    float *out = (float *)call->out + (head / z.heads * z.t + from) * z.c + head % z.heads * z.d;
+    const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head);
+    const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
+    const float *v = k + z.kv_heads * z.d;
+    float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
-    const long rows = ddp__attention_rows(from, z.t), ld = 3 * z.c;
+    const long rows = ddp__attention_rows(from, z.t), ld = z.ld;
     float score[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
     long s, i, j;
 
@@ -6922,27 +7302,29 @@ static void ddp__attention_forward(const ddp_op_call *call)
     ddp_op_parallel(call, z.b * z.heads * tiles, 1, ddp__attention_tiles, (void *)call);
 }
 
-/* Gradients of one head: queries in tiles from, keys in tiles s <= from. */
+static void ddp__attention_clear(float *x, long rows, long ld, long d)
+{
+    for (; rows > 0; rows--, x += ld) memset(x, 0, (size_t)d * sizeof *x);
+}
+
+/* Gradients of one head of queries, added: queries in tiles from, keys in tiles s <= from. */
 static void ddp__attention_head_grad(const ddp_op_call *call, long head)
 {
     const ddp__kernels *kn = ddp__kernels_best();
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const float scale = 1 / sqrtf((float)z.d);
-    const long ld = 3 * z.c, at = head / z.heads * z.t * ld + head % z.heads * z.d;
-    const long out_at = head / z.heads * z.t * z.c + head % z.heads * z.d;
-    const float *q = (const float *)call->in[0] + at, *k = q + z.c, *v = k + z.c;
+    const long ld = z.ld, q_at = ddp__attention_q(&z, head), k_at = ddp__attention_k(&z, head);
+    const long out_at = ddp__attention_out(&z, head), kv = z.kv_heads * z.d;
+    const float *q = (const float *)call->in[0] + q_at;
+    const float *k = (const float *)call->in[0] + k_at, *v = k + kv;
     const float *stat = (const float *)call->saved + head * z.t * 2;
-    float *dq = (float *)call->grad_in[0] + at, *dk = dq + z.c, *dv = dk + z.c;
+    float *dq = (float *)call->grad_in[0] + q_at;
+    float *dk = (float *)call->grad_in[0] + k_at, *dv = dk + kv;
     float p[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
     float d[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
     float mean[DDP__ATTENTION_TILE];
     long from, s, i, j;
 
-    for (i = 0; !call->add_in[0] && i < z.t; i++) {
-        memset(dq + i * ld, 0, (size_t)z.d * sizeof *dq);
-        memset(dk + i * ld, 0, (size_t)z.d * sizeof *dk);
-        memset(dv + i * ld, 0, (size_t)z.d * sizeof *dv);
-    }
     for (from = 0; from < z.t; from += DDP__ATTENTION_TILE) {
         const float *out = (const float *)call->out + out_at + from * z.c;
         const float *dout = (const float *)call->grad_out + out_at + from * z.c;
@@ -6971,11 +7353,24 @@ static void ddp__attention_head_grad(const ddp_op_call *call, long head)
     }
 }
 
-static void ddp__attention_heads(void *user, long first, long last)
+/* Items are (batch, head of keys): the heads of queries that share it add to its gradients one
+ * after the other, so no sum is split over threads. */
+static void ddp__attention_groups(void *user, long first, long last)
 {
-    long h;
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    float *grad = (float *)call->grad_in[0];
+    long i, h;
 
-    for (h = first; h < last; h++) ddp__attention_head_grad((const ddp_op_call *)user, h);
+    for (i = first; i < last; i++) {
+        const long head = i * z.group, k_at = ddp__attention_k(&z, head);
+        if (!call->add_in[0]) {
+            ddp__attention_clear(grad + ddp__attention_q(&z, head), z.t, z.ld, z.group * z.d);
+            ddp__attention_clear(grad + k_at, z.t, z.ld, z.d);
+            ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.ld, z.d);
+        }
+        for (h = head; h < head + z.group; h++) ddp__attention_head_grad(call, h);
+    }
 }
 
 static void ddp__attention_backward(const ddp_op_call *call)
@@ -6983,7 +7378,7 @@ static void ddp__attention_backward(const ddp_op_call *call)
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
 
     if (call->grad_in[0])
-        ddp_op_parallel(call, z.b * z.heads, 1, ddp__attention_heads, (void *)call);
+        ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
 int ddp__attention_ops(const ddp_op **list)
@@ -6997,6 +7392,149 @@ int ddp__attention_ops(const ddp_op **list)
     return (int)(sizeof ops / sizeof ops[0]);
 }
 /* ==== end ops/attention.c ==== */
+
+/* ==== begin ops/rope.c ==== [ops] */
+/* Rotary position embedding (Su et al. 2021, arXiv:2104.09864, Eq. 34) in the half-split form of
+ * the published Llama weights: x (B, T, (heads + 2 kv_heads) d) holds queries, keys and values as
+ * attention reads them; at position t the pair (x[i], x[d/2 + i]) of every query and key head is
+ * turned by the angle t theta^(-2i/d). Values pass through. Arguments: heads, kv_heads (0 =
+ * heads), theta (0 = 10000). A rotation's gradient is the rotation back. */
+
+enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head: angles lie on the stack */
+
+static double ddp__rope_theta(const ddp_op_spec *s) { return s->arg[2] > 0 ? s->arg[2] : 10000; }
+
+static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
+{
+    ddp__head_layout l;
+
+    DDP__TRY(ddp__op_heads(s, "rope", &l, err));
+    if (l.d % 2 || l.d > 2 * DDP__ROPE_PAIRS)
+        return ddp__fail(err, DDP_ARG, "rope: a head is %ld wide; pairs of columns are turned, so "
+                         "it must be even, and at most %d", l.d, 2 * DDP__ROPE_PAIRS);
+    if (!(s->arg[2] >= 0 && s->arg[2] < 1e30) || (s->arg[2] > 0 && s->arg[2] < 1))
+        return ddp__fail(err, DDP_ARG, "rope: theta is %g, it must be at least 1, or 0 for 10000",
+                         s->arg[2]);
+    s->out = s->in[0];
+    s->flops = 3.0 * (double)(s->out.dim[0] * s->out.dim[1] * (l.heads + l.kv_heads) * l.d);
+    s->backward_flops = s->flops;
+    s->in_place_ok = 1;
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* to = or += the rotation of from, forward (direction 1) or back (-1). */
+static void ddp__rope_ref_turn(const ddp_op_call *call, const void *from, void *to, int direction,
+                               int add)
+{
+    const ddp__head_layout l = ddp__head_layout_of(call->spec);
+    const long rows = ddp_shape_rows(&call->spec->in[0]), time = call->spec->in[0].dim[1];
+    const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
+    long r, h, i;
+
+    for (r = 0; r < rows; r++) {
+        const ddp__real *x = (const ddp__real *)from + r * l.row;
+        ddp__real *y = (ddp__real *)to + r * l.row;
+        for (h = 0; h < turned; h += l.d)
+            for (i = h; i < h + half; i++) {
+                const double angle = direction * (double)(r % time) *
+                    pow(ddp__rope_theta(call->spec), -2.0 * (double)(i - h) / (double)l.d);
+                const ddp__real c = (ddp__real)cos(angle), s = (ddp__real)sin(angle);
+                const ddp__real u = x[i], v = x[i + half];
+                y[i] = u * c - v * s + (add ? y[i] : 0);
+                y[i + half] = v * c + u * s + (add ? y[i + half] : 0);
+            }
+        for (i = turned; i < l.row; i++) y[i] = x[i] + (add ? y[i] : 0);
+    }
+}
+
+static void ddp__rope_ref_forward(const ddp_op_call *call)
+{
+    ddp__rope_ref_turn(call, call->in[0], call->out, 1, 0);
+}
+
+static void ddp__rope_ref_backward(const ddp_op_call *call)
+{
+    if (call->grad_in[0])
+        ddp__rope_ref_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
+}
+
+typedef struct ddp__rope_job {
+    const ddp_op_spec *spec;
+    const float       *from;
+    float             *to;
+    int                direction, add;
+} ddp__rope_job;
+
+/* Items are positions: the angles of one are computed once for all sequences and heads. */
+static void ddp__rope_positions(void *user, long first, long last)
+{
+    const ddp__rope_job *job = (const ddp__rope_job *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__head_layout l = ddp__head_layout_of(job->spec);
+    const long batch = job->spec->in[0].dim[0], time = job->spec->in[0].dim[1];
+    const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
+    double rate[DDP__ROPE_PAIRS];
+    float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
+    long t, b, h, i;
+
+    for (i = 0; i < half; i++)
+        rate[i] = job->direction * pow(ddp__rope_theta(job->spec), -2.0 * (double)i / (double)l.d);
+    for (t = first; t < last; t++) {
+        for (i = 0; i < half; i++) {
+            cosine[i] = (float)cos((double)t * rate[i]);
+            sine[i] = (float)sin((double)t * rate[i]);
+        }
+        for (b = 0; b < batch; b++) {
+            const float *x = job->from + (b * time + t) * l.row;
+            float *y = job->to + (b * time + t) * l.row;
+            for (h = 0; h < turned; h += l.d)
+                kn->rotate(y + h, x + h, cosine, sine, half, job->add);
+            if (job->add)
+                for (i = turned; i < l.row; i++) y[i] += x[i];
+            else if (x != y)
+                memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
+        }
+    }
+}
+
+static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, int direction,
+                           int add)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    ddp__rope_job job;
+
+    job.spec = call->spec;
+    job.from = (const float *)from;
+    job.to = (float *)to;
+    job.direction = direction;
+    job.add = add;
+    ddp_op_parallel(call, s->dim[1], DDP__OP_GRAIN / (s->dim[0] * s->dim[2]) + 1,
+                    ddp__rope_positions, &job);
+}
+
+static void ddp__rope_forward(const ddp_op_call *call)
+{
+    ddp__rope_turn(call, call->in[0], call->out, 1, 0);
+}
+
+static void ddp__rope_backward(const ddp_op_call *call)
+{
+    if (call->grad_in[0])
+        ddp__rope_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
+}
+
+int ddp__rope_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward, ddp__rope_ref_forward,
+         ddp__rope_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+/* ==== end ops/rope.c ==== */
 
 /* ==== begin ops/activation.c ==== [ops] */
 /* Elementwise functions: gelu, relu, add. */
@@ -7240,6 +7778,150 @@ int ddp__activation_ops(const ddp_op **list)
     return (int)(sizeof ops / sizeof ops[0]);
 }
 /* ==== end ops/activation.c ==== */
+
+/* ==== begin ops/swiglu.c ==== [ops] */
+/* SwiGLU (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b, silu(a) =
+ * a / (1 + e^-a). From one input (..., 2F), whose rows are a then b, or from two (..., F). */
+
+static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
+{
+    const int last = s->inputs > 1;
+    int i;
+
+    DDP__TRY(ddp__op_floats(s, "swiglu", 0, last, err));
+    s->out = s->in[0];
+    i = s->out.dims - 1;
+    if (!last && s->out.dim[i] % 2)
+        return ddp__fail(err, DDP_ARG, "swiglu: the rows of a single input are two halves, so "
+                         "their length (%ld) must be even", s->out.dim[i]);
+    if (!last) s->out.dim[i] /= 2;
+    else if (ddp_shape_count(&s->in[0]) != ddp_shape_count(&s->in[1]) ||
+             s->in[0].dim[i] != s->in[1].dim[s->in[1].dims - 1])
+        return ddp__fail(err, DDP_ARG, "swiglu: the two inputs must have one shape, they have "
+                         "rows of %ld and %ld", s->in[0].dim[i],
+                         s->in[1].dim[s->in[1].dims - 1]);
+    s->flops = 6.0 * (double)ddp_shape_count(&s->out);
+    s->out_unread = 1;
+    s->grad_over_input = 1;
+    return DDP_OK;
+}
+
+/* Where row r of both factors begins in two arrays given per input; NULL stays NULL. */
+static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a,
+                            void **b)
+{
+    const size_t n = (size_t)s->out.dim[s->out.dims - 1] * size, at = (size_t)r * n;
+    char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
+
+    if (s->inputs > 1) {
+        *a = first ? first + at : NULL;
+        *b = second ? second + at : NULL;
+    } else {
+        *a = first ? first + 2 * at : NULL;
+        *b = first ? first + 2 * at + n : NULL;
+    }
+}
+
+static void ddp__swiglu_ref_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    void *a, *b;
+    long r, j;
+
+    for (r = 0; r < rows; r++) {
+        ddp__real *y = (ddp__real *)call->out + r * n;
+        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof *y, r, &a, &b);
+        for (j = 0; j < n; j++) {
+            const double v = (double)((const ddp__real *)a)[j];
+            y[j] = (ddp__real)(v / (1 + exp(-v))) * ((const ddp__real *)b)[j];
+        }
+    }
+}
+
+/* da = dy b (s + a s (1 - s)) with s = 1 / (1 + e^-a);  db = dy a s. */
+static void ddp__swiglu_ref_backward(const ddp_op_call *call)
+{
+    const ddp_shape *z = &call->spec->out;
+    const long rows = ddp_shape_rows(z), n = z->dim[z->dims - 1];
+    const int add_a = call->add_in[0], add_b = call->add_in[call->spec->inputs > 1];
+    void *pa, *pb, *pda, *pdb;
+    long r, j;
+
+    for (r = 0; r < rows; r++) {
+        const ddp__real *dy = (const ddp__real *)call->grad_out + r * n;
+        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof *dy, r, &pa, &pb);
+        ddp__swiglu_row(call->spec, call->grad_in, sizeof *dy, r, &pda, &pdb);
+        for (j = 0; j < n; j++) {
+            const double a = (double)((const ddp__real *)pa)[j], s = 1 / (1 + exp(-a));
+            const double b = (double)((const ddp__real *)pb)[j], d = (double)dy[j];
+            ddp__real *da = pda ? (ddp__real *)pda + j : NULL;
+            ddp__real *db = pdb ? (ddp__real *)pdb + j : NULL;
+            if (da) *da = (ddp__real)(d * b * (s + a * s * (1 - s))) + (add_a ? *da : 0);
+            if (db) *db = (ddp__real)(d * a * s) + (add_b ? *db : 0);
+        }
+    }
+}
+
+static void ddp__swiglu_rows(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = call->spec->out.dim[call->spec->out.dims - 1];
+    void *a, *b;
+    long r;
+
+    for (r = first; r < last; r++) {
+        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
+        kn->swiglu((float *)call->out + r * n, (const float *)a, (const float *)b, n);
+    }
+}
+
+static void ddp__swiglu_grad_rows(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = call->spec->out.dim[call->spec->out.dims - 1];
+    void *a, *b, *da, *db;
+    long r;
+
+    for (r = first; r < last; r++) {
+        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
+        ddp__swiglu_row(call->spec, call->grad_in, sizeof(float), r, &da, &db);
+        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b,
+                        (const float *)call->grad_out + r * n, n, call->add_in[0],
+                        call->add_in[call->spec->inputs > 1]);
+    }
+}
+
+static void ddp__swiglu_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->out;
+
+    ddp_op_parallel(call, ddp_shape_rows(s), DDP__OP_GRAIN / s->dim[s->dims - 1] + 1,
+                    ddp__swiglu_rows, (void *)call);
+}
+
+static void ddp__swiglu_backward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->out;
+
+    if (call->grad_in[0] || (call->spec->inputs > 1 && call->grad_in[1]))
+        ddp_op_parallel(call, ddp_shape_rows(s), DDP__OP_GRAIN / s->dim[s->dims - 1] + 1,
+                        ddp__swiglu_grad_rows, (void *)call);
+}
+
+int ddp__swiglu_ops(const ddp_op **list)
+{
+    static const ddp_op ops[] = {
+        {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward,
+         ddp__swiglu_ref_forward, ddp__swiglu_ref_backward},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+/* ==== end ops/swiglu.c ==== */
 
 /* ==== begin ops/dropout.c ==== [ops] */
 /* Inverted dropout (Srivastava et al. 2014): y = x / (1 - p) where kept, else 0. The mask is not
@@ -7761,6 +8443,7 @@ const ddp_op *ddp__builtin_op(const char *name)
     static const family families[] = {
         ddp__linear_ops,     ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
         ddp__activation_ops, ddp__dropout_ops,   ddp__loss_ops, ddp__image_ops,
+        ddp__rms_norm_ops,   ddp__rope_ops,      ddp__swiglu_ops,
     };
     size_t f;
     int i;
@@ -8221,6 +8904,105 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     return x;
 }
 /* ==== end nn/gpt2.c ==== */
+
+/* ==== begin nn/llama2.c ==== [nn] */
+
+static long ddp__llama2_kv_heads(const ddp_llama2_config *c)
+{
+    return c->kv_heads ? c->kv_heads : c->heads;
+}
+
+static long ddp__llama2_hidden(const ddp_llama2_config *c)
+{
+    return c->hidden ? c->hidden : (8 * c->dim / 3 + 63) / 64 * 64;
+}
+
+static int ddp__llama2_check(const ddp_llama2_config *c, ddp_error *err)
+{
+    if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
+        ddp__fail(err, DDP_ARG, "llama2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary,
+                  INT32_MAX);
+    else if (c->context < 1 || c->layers < 1 || c->heads < 1 || c->dim < 1 || c->batch < 1)
+        ddp__fail(err, DDP_ARG, "llama2: context %ld, layers %ld, heads %ld, dim %ld and batch "
+                  "%ld must all be at least 1", c->context, c->layers, c->heads, c->dim, c->batch);
+    else if (c->kv_heads < 0 || c->hidden < 0)
+        ddp__fail(err, DDP_ARG, "llama2: kv_heads %ld and hidden %ld must not be negative; 0 "
+                  "takes the usual", c->kv_heads, c->hidden);
+    else if (c->dim % c->heads || c->dim / c->heads % 2)
+        ddp__fail(err, DDP_ARG, "llama2: dim %ld cannot be cut into %ld heads of an even width",
+                  c->dim, c->heads);
+    else if (c->heads % ddp__llama2_kv_heads(c))
+        ddp__fail(err, DDP_ARG, "llama2: %ld heads cannot share %ld heads of keys and values: "
+                  "kv_heads must divide heads", c->heads, c->kv_heads);
+    return err->code == DDP_OK;
+}
+
+static float ddp__llama2_deviation(const ddp_llama2_config *c)
+{
+    return c->deviation > 0 ? c->deviation : 0.02f;
+}
+
+static ddp_node *ddp__llama2_linear(ddp_graph *g, ddp_node *x, long width, float deviation)
+{
+    x = ddp_linear_no_bias(g, x, width);
+    ddp_init_normal(g, x, 0, deviation);
+    return x;
+}
+
+/* x + projection(attention(rope(norm(x)))), then x + projection(swiglu(widening(norm(x)))). */
+static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp_node *x,
+                                   long number)
+{
+    const float deviation = ddp__llama2_deviation(c);
+    const float onto_stream = deviation / (float)sqrt(2 * (double)c->layers);
+    const long kv_heads = ddp__llama2_kv_heads(c), hidden = ddp__llama2_hidden(c);
+    const long head = c->dim / c->heads;
+    char name[48];
+    ddp_node *y;
+
+    snprintf(name, sizeof name, "layers.%ld.attn", number);
+    ddp_layer_begin(g, name);
+    y = ddp__llama2_linear(g, ddp_rms_norm(g, x, c->eps), c->dim + 2 * kv_heads * head, deviation);
+    y = ddp_rope(g, y, c->heads, kv_heads, c->theta);
+    y = ddp_attention_grouped(g, y, c->heads, kv_heads);
+    x = ddp_add(g, x, ddp__llama2_linear(g, y, c->dim, onto_stream));
+    ddp_layer_end(g);
+
+    snprintf(name, sizeof name, "layers.%ld.mlp", number);
+    ddp_layer_begin(g, name);
+    y = ddp__llama2_linear(g, ddp_rms_norm(g, x, c->eps), 2 * hidden, deviation);
+    x = ddp_add(g, x, ddp__llama2_linear(g, ddp_swiglu(g, y), c->dim, onto_stream));
+    ddp_layer_end(g);
+    return x;
+}
+
+ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits)
+{
+    ddp_node *tokens, *labels, *table, *x;
+    long k;
+
+    if (logits) *logits = NULL;
+    if (!g || g->error.code || !ddp__llama2_check(c, &g->error)) return NULL;
+    tokens = ddp_input(g, "tokens", DDP_I32, c->batch, c->context);
+    labels = ddp_input(g, "labels", DDP_I32, c->batch, c->context);
+
+    ddp_layer_begin(g, "embed");
+    x = table = ddp_embedding(g, tokens, c->vocabulary, c->dim);
+    ddp_init_normal(g, table, 0, ddp__llama2_deviation(c));
+    ddp_layer_end(g);
+
+    for (k = 0; k < c->layers && x; k++) x = ddp__llama2_block(g, c, x, k);
+
+    ddp_layer_begin(g, "head");
+    x = ddp_rms_norm(g, x, c->eps);
+    x = c->tied ? ddp_linear_tied(g, x, table)
+                : ddp__llama2_linear(g, x, c->vocabulary, ddp__llama2_deviation(c));
+    if (logits) *logits = x;
+    x = ddp_cross_entropy(g, x, labels);
+    ddp_layer_end(g);
+    return x;
+}
+/* ==== end nn/llama2.c ==== */
 
 /* ==== begin nn/mlp.c ==== [nn] */
 

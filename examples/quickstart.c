@@ -243,7 +243,7 @@ static ddp_status prepare(quickstart *q, ddp_error *err)
     t->model.layers = q->layers;
     t->model.heads = q->heads, t->model.dim = q->dim, t->model.batch = q->batch;
     t->model.deviation = training_deviation(q->dim);
-    if (training_check(&t->model, err)) return err->code;
+    if (training_check(t, err)) return err->code;
     t->optimizer =
         ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* short memory: the run is short */
     t->schedule.base = q->lr, t->schedule.warmup = 10, t->schedule.kind = DDP_LR_COSINE,

@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "sampling.h"
+
 enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000 };
 
 /* What one rank leaves behind. */
@@ -21,6 +23,7 @@ typedef struct training_result {
     int    complete;               /* 1: rank 0 of this run has filled it */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss;               /* NAN without validation data */
+    int32_t *sample;               /* [sampling.length] tokens drawn after training */
     double step_s, hidden_pct;     /* over the counted steps */
     double seconds;                /* rank 0, profile steps included */
     double tokens_per_s;           /* all ranks */
@@ -48,11 +51,15 @@ typedef struct training_result {
 typedef struct training {
     const char       *label;        /* of the progress line; NULL = none */
     ddp_gpt2_config   model;
+    const ddp_llama2_config *llama; /* NULL, or what is trained instead, of the same vocabulary,
+                                       context and batch */
     ddp_token_range   train, val;
     ddp_optimizer     optimizer;
     ddp_lr_schedule   schedule;
     long              steps, accumulate;
     long              windows;      /* 0, or what all workers together train on instead of steps */
+    long              val_batches;  /* most batches of val_loss, 0 = 20 */
+    sampling          sample;       /* needs result->sample */
     uint64_t          seed;
     int               workers, period;
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
@@ -132,8 +139,23 @@ typedef struct training_model {
     double     pace;            /* when the emulated computing so far is over */
 } training_model;
 
-/* What ddp_gpt2 says about a configuration, without memory for it: a graph is only built later. */
-static inline ddp_status training_check(const ddp_gpt2_config *c, ddp_error *err)
+/* The model of a run for batch sequences of context tokens. */
+static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch, long context,
+                                    ddp_node **logits)
+{
+    ddp_gpt2_config gpt2 = t->model;
+    ddp_llama2_config llama;
+
+    gpt2.batch = batch, gpt2.context = context;
+    if (!t->llama) return ddp_gpt2(g, &gpt2, logits);
+    llama = *t->llama;
+    llama.batch = batch, llama.context = context;
+    return ddp_llama2(g, &llama, logits);
+}
+
+/* What the model's builder says about its sizes, without memory for it: a graph is only built
+ * later. */
+static inline ddp_status training_check(const training *t, ddp_error *err)
 {
     ddp_graph *g = ddp_graph_new(NULL);
 
@@ -141,7 +163,7 @@ static inline ddp_status training_check(const ddp_gpt2_config *c, ddp_error *err
         snprintf(err->msg, sizeof err->msg, "out of memory for the model");
         return err->code = DDP_MEMORY;
     }
-    ddp_gpt2(g, c, NULL);
+    training_add_model(g, t, t->model.batch, t->model.context, NULL);
     *err = *ddp_graph_error(g);
     ddp_graph_free(g);
     return err->code;
@@ -182,7 +204,7 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     memset(m, 0, sizeof *m);
     if (t->emulate) return training_build_emulated(d, t, m);
     m->graph = ddp_graph_new(d);
-    m->loss = ddp_gpt2(m->graph, &t->model, NULL);
+    m->loss = training_add_model(m->graph, t, t->model.batch, t->model.context, NULL);
     bad = ddp_graph_build(m->graph);
     if (bad) {
         if (m->graph)
@@ -258,9 +280,10 @@ static double training_validate(const training *t, training_model *m)
 {
     long windows = t->emulate ? 0 : ddp_tokens_windows(&t->val), batches = windows / t->model.batch,
          b, i;
+    const long most = t->val_batches ? t->val_batches : 20;
     double sum = 0;
 
-    if (batches > 20) batches = 20;
+    if (batches > most) batches = most;
     for (b = 0; b < batches; b++) {
         for (i = 0; i < t->model.batch; i++)
             ddp_tokens_window(&t->val, b * t->model.batch + i, m->tokens + i * t->model.context,
@@ -269,6 +292,21 @@ static double training_validate(const training *t, training_model *m)
         sum += (double)ddp_value(m->graph, m->loss);
     }
     return batches ? sum / (double)batches : NAN;
+}
+
+static int training_sample(const training *t, const training_model *m)
+{
+    const long window = t->model.context < SAMPLING_WINDOW ? t->model.context : SAMPLING_WINDOW;
+    ddp_graph *g = t->sample.length ? ddp_graph_new(NULL) : NULL;
+    ddp_node *logits;
+    int bad;
+
+    if (!t->sample.length) return 0;
+    if (!g) return DDP_MEMORY;
+    training_add_model(g, t, 1, window, &logits);
+    bad = sampling_run(m->graph, g, logits, &t->sample, t->result->sample);
+    ddp_graph_free(g);
+    return bad;
 }
 
 static uint64_t training_hash(const training_model *m)
@@ -376,8 +414,9 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
-    r->complete = 1;
-    return 0;
+    bad = training_sample(t, m);
+    r->complete = !bad;
+    return bad;
 }
 
 /* What the last step waited, from the means before and after it; NAN in the step after which the

@@ -84,6 +84,79 @@ static void the_other_gpt2_sizes_are_the_published_ones(void **unused)
     }
 }
 
+/* DreamDDP's "Llama-2 175M": 8 blocks of width 512, 8 heads, an MLP of 11,008, 32,000 tokens. */
+static void the_papers_llama2_has_176431616_parameters_before_it_is_built(void **unused)
+{
+    ddp_llama2_config c;
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node_info info;
+    ddp_node *logits;
+
+    (void)unused;
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 32000, c.context = 764, c.layers = 8, c.heads = 8, c.dim = 512;
+    c.hidden = 11008, c.batch = 4;
+    if (!ddp_llama2(g, &c, &logits)) fail_msg("%s", ddp_graph_error(g)->msg);
+    assert_int_equal(ddp_param_count(g), 176431616);
+    assert_int_equal(ddp_layer_count(g), 18);
+    assert_string_equal(layer_name(g, 0, &info), "embed");
+    assert_string_equal(layer_name(g, 1, &info), "layers.0.attn");
+    assert_string_equal(layer_name(g, 16, &info), "layers.7.mlp");
+    assert_string_equal(layer_name(g, 17, &info), "head");
+    assert_int_equal(ddp_node_describe(g, ddp_node_index(logits), &info), DDP_OK);
+    assert_true(info.out.dim[0] == 4 && info.out.dim[1] == 764 && info.out.dim[2] == 32000);
+    ddp_graph_free(g);
+}
+
+/* Llama-2 7B (6,738,415,616) and 70B (68,976,648,192), as published with the weights; then a tied
+ * small one with default sizes, by hand. */
+static void the_other_llama2_sizes_are_the_published_ones(void **unused)
+{
+    static const long shape[3][6] = { /* layers, heads, kv_heads, dim, hidden, vocabulary */
+        {32, 32, 0, 4096, 11008, 32000}, {80, 64, 8, 8192, 28672, 32000}, {1, 2, 1, 96, 0, 10}};
+    static const size_t params[3] = {6738415616, 68976648192,
+        10 * 96 + 96 + 96 * 96 * 2 + 2 * 48 * 96 + 3 * 256 * 96 + 2 * 96};
+    int k;
+
+    (void)unused;
+    for (k = 0; k < 3; k++) {
+        ddp_llama2_config c;
+        ddp_graph *g = ddp_graph_new(NULL);
+
+        memset(&c, 0, sizeof c);
+        c.layers = shape[k][0], c.heads = shape[k][1], c.kv_heads = shape[k][2];
+        c.dim = shape[k][3], c.hidden = shape[k][4], c.vocabulary = shape[k][5];
+        c.context = 16, c.batch = 1, c.tied = k == 2;
+        if (!ddp_llama2(g, &c, NULL)) fail_msg("%s", ddp_graph_error(g)->msg);
+        assert_int_equal(ddp_param_count(g), params[k]);
+        ddp_graph_free(g);
+    }
+}
+
+static void llama2_refused(long heads, long kv_heads, long dim, const char *part)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_llama2_config c;
+
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 65, c.context = 8, c.layers = 2, c.batch = 1;
+    c.heads = heads, c.kv_heads = kv_heads, c.dim = dim;
+    assert_null(ddp_llama2(g, &c, NULL));
+    assert_int_equal(ddp_graph_error(g)->code, DDP_ARG);
+    if (!strstr(ddp_graph_error(g)->msg, part)) fail_msg("%s", ddp_graph_error(g)->msg);
+    ddp_graph_free(g);
+}
+
+static void impossible_llamas_are_refused_in_a_sentence(void **unused)
+{
+    (void)unused;
+    llama2_refused(4, 3, 32, "4 heads cannot share 3");
+    llama2_refused(4, 0, 30, "dim 30 cannot be cut into 4");
+    llama2_refused(4, 0, 12, "even width");
+    llama2_refused(4, -1, 32, "kv_heads -1");
+    llama2_refused(0, 0, 32, "heads 0");
+}
+
 static void gpt2_refused(ddp_gpt2_config c, const char *part)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -304,6 +377,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_small_has_124439808_parameters_before_it_is_built),
+        cmocka_unit_test(the_papers_llama2_has_176431616_parameters_before_it_is_built),
+        cmocka_unit_test(the_other_llama2_sizes_are_the_published_ones),
+        cmocka_unit_test(impossible_llamas_are_refused_in_a_sentence),
         cmocka_unit_test(the_other_gpt2_sizes_are_the_published_ones),
         cmocka_unit_test(impossible_models_are_refused_in_a_sentence),
         cmocka_unit_test(an_mlp_has_one_layer_per_linear_operator),

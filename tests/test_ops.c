@@ -43,6 +43,16 @@ static const op_case small_cases[] = {
     {"attention", 1, {D3(1, 1, 3), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0},
     {"attention", 1, {D3(2, 7, 18), SCALAR}, {F, F}, {2, 0}, SCALAR, 1, 0, 0},
     {"attention", 1, {D3(1, 13, 45), SCALAR}, {F, F}, {3, 0}, SCALAR, 1, 0, 0},
+    {"attention", 1, {D3(2, 7, 8 * 3), SCALAR}, {F, F}, {4, 2}, SCALAR, 1, 0, 0},
+    {"attention", 1, {D3(2, 9, 5 * 5), SCALAR}, {F, F}, {3, 1}, SCALAR, 1, 0, 0},
+    {"rms_norm", 1, {D2(4, 9), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
+    {"rms_norm", 1, {D3(2, 2, 33), SCALAR}, {F, F}, {0.1, 0}, SCALAR, 1, 0, 0},
+    {"rms_norm", 1, {D1(1), SCALAR}, {F, F}, {0.5, 0}, SCALAR, 1, 0, 0},
+    {"rope", 1, {D3(2, 7, 3 * 6), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0},
+    {"rope", 1, {D3(3, 5, 8 * 2), SCALAR}, {F, F}, {4, 2}, SCALAR, 1, 0, 0},
+    {"rope", 1, {D3(1, 3, 4 * 34), SCALAR}, {F, F}, {2, 1}, SCALAR, 1, 0, 0},
+    {"swiglu", 1, {D2(7, 22), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
+    {"swiglu", 2, {D3(2, 3, 17), D3(2, 3, 17)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"gelu", 1, {D2(7, 11), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"relu", 1, {D2(7, 11), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"add", 2, {D2(7, 11), D2(7, 11)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
@@ -64,6 +74,14 @@ static const op_case large_cases[] = {
     {"layer_norm", 1, {D3(3, 51, 387), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"attention", 1, {D3(2, 150, 3 * 66), SCALAR}, {F, F}, {3, 0}, SCALAR, 1, 0, 0},
     {"attention", 1, {D3(1, 64, 3 * 32), SCALAR}, {F, F}, {2, 0}, SCALAR, 1, 0, 0},
+    {"attention", 1, {D3(2, 131, 8 * 22), SCALAR}, {F, F}, {6, 1}, SCALAR, 1, 0, 0},
+    {"attention", 1, {D3(1, 150, 10 * 17), SCALAR}, {F, F}, {6, 2}, SCALAR, 1, 0, 0},
+    {"attention", 1, {D3(1, 65, 18 * 8), SCALAR}, {F, F}, {6, 6}, SCALAR, 1, 0, 0},
+    {"rms_norm", 1, {D3(3, 51, 387), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
+    {"rope", 1, {D3(3, 129, 8 * 38), SCALAR}, {F, F}, {4, 2}, SCALAR, 1, 0, 0},
+    {"rope", 1, {D3(1, 300, 3 * 128), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0},
+    {"swiglu", 1, {D3(3, 51, 2 * 171), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
+    {"swiglu", 2, {D2(203, 131), D2(203, 131)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"attention", 1, {D3(1, 65, 3 * 5), SCALAR}, {F, F}, {5, 0}, SCALAR, 1, 0, 0},
     {"gelu", 1, {D2(203, 131), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"relu", 1, {D2(203, 131), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
@@ -292,7 +310,7 @@ static void indexes_out_of_range_end_in_nan(void **state)
 
 static void a_nan_is_not_lost(void **state)
 {
-    static const char *const names[] = {"gelu", "relu", "layer_norm"};
+    static const char *const names[] = {"gelu", "relu", "layer_norm", "rms_norm"};
     size_t i;
 
     (void)state;
@@ -347,6 +365,14 @@ static void shapes_that_do_not_fit_are_refused_in_a_sentence(void **state)
         {{"attention", 1, {D3(2, 3, 18), SCALAR}, {F, F}, {4, 0}, SCALAR, 1, 0, 0}, "4 heads"},
         {{"attention", 1, {D3(2, 3, 17), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, "(17)"},
         {{"attention", 1, {D2(2, 18), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, "got 2"},
+        {{"attention", 1, {D3(2, 3, 18), SCALAR}, {F, F}, {4, 3}, SCALAR, 1, 0, 0}, "3 heads of"},
+        {{"attention", 1, {D3(2, 3, 20), SCALAR}, {F, F}, {4, 1}, SCALAR, 1, 0, 0}, "of 6"},
+        {{"attention", 1, {D3(2, 3, 18), SCALAR}, {F, F}, {4, -1}, SCALAR, 1, 0, 0}, "got -1"},
+        {{"rope", 1, {D3(2, 3, 9), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, "3 wide"},
+        {{"rope", 1, {D3(2, 3, 18), SCALAR}, {F, F}, {4, 3}, SCALAR, 1, 0, 0}, "3 heads of"},
+        {{"rms_norm", 1, {D2(2, 3), SCALAR}, {F, F}, {-1, 0}, SCALAR, 1, 0, 0}, "eps is -1"},
+        {{"swiglu", 1, {D2(2, 3), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0}, "(3)"},
+        {{"swiglu", 2, {D2(2, 3), D2(2, 4)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0}, "3 and 4"},
         {{"add", 2, {D2(2, 3), D2(2, 4)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0}, "3 and 4"},
         {{"add", 1, {D2(2, 3), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0}, "got 1"},
         {{"dropout", 1, {D2(2, 3), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, "got 1"},
@@ -482,6 +508,47 @@ static void row_case(const ddp__kernels *kn, long n)
     assert_true(y[n] == 77);
 }
 
+/* The rows of Llama's operators; each writes y[0..n) and nothing else. */
+static void llama_row_case(const ddp__kernels *kn, long n)
+{
+    ddp_rng r = ddp_rng_seed(4, (uint64_t)n);
+    float x[400], y[401], z[200], w[201], stat;
+    double square = 0;
+    long i;
+
+    for (i = 0; i < 2 * n; i++) x[i] = (float)(20 * ddp_rng_uniform(&r) - 10);
+    for (i = 0; i < n; i++) {
+        z[i] = (float)(ddp_rng_uniform(&r) - 0.5);
+        square += (double)x[i] * (double)x[i] / (double)n;
+    }
+    y[n] = w[n] = 77;
+    kn->rms(y, x, z, n, 1e-5f, &stat);
+    for (i = 0; i < n; i++)
+        assert_true(fabs((double)y[i] - (double)(x[i] * z[i]) / sqrt(square + 1e-5)) < 1e-5);
+    kn->swiglu(y, x, z, n);
+    for (i = 0; i < n; i++) {
+        const double v = (double)x[i], want = v / (1 + exp(-v)) * (double)z[i];
+        assert_true(fabs((double)y[i] - want) < 1e-6 * (1 + fabs(want)));
+    }
+    kn->swiglu_grad(NULL, w, x, z, x + n, n, 0, 0);
+    kn->swiglu_grad(y, NULL, x, z, x + n, n, 0, 0);
+    for (i = 0; i < n; i++) {
+        const double v = (double)x[i], s = 1 / (1 + exp(-v)), d = (double)x[n + i];
+        assert_true(fabs((double)w[i] - d * v * s) < 1e-4);
+        assert_true(fabs((double)y[i] - d * (double)z[i] * (s + v * s * (1 - s))) < 1e-4);
+    }
+    assert_true(y[n] == 77 && w[n] == 77);
+    y[2 * n] = 77;
+    kn->rotate(y, x, z, w, n, 0);
+    for (i = 0; i < n; i++) {
+        const double a = (double)x[i], b = (double)x[n + i], c = (double)z[i], s = (double)w[i];
+        assert_true(fabs((double)y[i] - (a * c - b * s)) < 1e-4 * (1 + fabs(a * c) + fabs(b * s)));
+        assert_true(fabs((double)y[n + i] - (b * c + a * s)) <
+                    1e-4 * (1 + fabs(b * c) + fabs(a * s)));
+    }
+    assert_true(y[2 * n] == 77);
+}
+
 static void row_kernels_of_every_set_agree_with_libm(void **state)
 {
     const ddp__kernels *kn;
@@ -490,7 +557,10 @@ static void row_kernels_of_every_set_agree_with_libm(void **state)
 
     (void)state;
     for (set = 0; (kn = ddp__kernels_at(set)) != NULL; set++)
-        for (n = 1; n < 200; n += n < 70 ? 1 : 13) row_case(kn, n);
+        for (n = 1; n < 200; n += n < 70 ? 1 : 13) {
+            row_case(kn, n);
+            llama_row_case(kn, n);
+        }
 }
 
 static void the_exponential_holds_over_its_whole_range(void **state)

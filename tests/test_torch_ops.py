@@ -20,12 +20,29 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CC = os.environ.get("CC", "cc")
 
 
-def attention(qkv, heads=4):
-    b, t, c = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    q, k, v = (x.view(b, t, heads, c // heads).transpose(1, 2) for x in qkv.split(c, dim=2))
-    score = q @ k.transpose(2, 3) / math.sqrt(c // heads)
+def attention(qkv, heads=4, kv_heads=4):
+    b, t, d = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (heads + 2 * kv_heads)
+    q, k, v = (x.view(b, t, -1, d).transpose(1, 2)
+               for x in qkv.split([heads * d, kv_heads * d, kv_heads * d], dim=2))
+    k, v = (x.repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
+    score = q @ k.transpose(2, 3) / math.sqrt(d)
     score = score.masked_fill(torch.ones(t, t).triu(1).bool(), -math.inf)
-    return (score.softmax(-1) @ v).transpose(1, 2).reshape(b, t, c)
+    return (score.softmax(-1) @ v).transpose(1, 2).reshape(b, t, heads * d)
+
+
+def rope(qkv, heads=8, kv_heads=2, theta=10000):
+    b, t, d = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (heads + 2 * kv_heads)
+    x, v = qkv.split([(heads + kv_heads) * d, kv_heads * d], dim=2)
+    x = x.view(b, t, heads + kv_heads, d)
+    angle = torch.outer(torch.arange(t).double(), theta ** (-torch.arange(0, d, 2).double() / d))
+    angle = torch.cat((angle, angle), dim=1)[:, None, :]
+    half = torch.cat((-x[..., d // 2:], x[..., :d // 2]), dim=-1)
+    return torch.cat(((x * angle.cos() + half * angle.sin()).reshape(b, t, -1), v), dim=2)
+
+
+def swiglu(x):
+    a, b = x.chunk(2, dim=-1)
+    return F.silu(a) * b
 
 
 def gelu(x):  # the tanh form is not in every version
@@ -39,6 +56,10 @@ RULES = {
     "gelu": gelu,
     "relu": F.relu,
     "attention": attention,
+    "attention_grouped": lambda x: attention(x, 8, 2),
+    "rms_norm": lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * w,
+    "rope": rope,
+    "swiglu": swiglu,
     "cross_entropy": lambda x, y: F.cross_entropy(x, y, ignore_index=-1),
 }
 
@@ -69,7 +90,7 @@ def check(op, a):
         ours = a["out0"] if name == "out0" else a[name]
         worst = max(worst, float((ours.detach() - theirs).abs().max() / theirs.abs().max()))
     ok = worst < 1e-5
-    print("%-14s %d arrays, largest difference %.1e %s" % (op, len(pairs), worst,
+    print("%-17s %d arrays, largest difference %.1e %s" % (op, len(pairs), worst,
                                                         "" if ok else "FAILED"))
     return ok
 

@@ -47,6 +47,10 @@ int main(void)
         {"gelu", 1, {{2, {31, 37, 0, 0}}}, {DDP_F32}, {0}, {0, {0}}, 1, 0, 0},
         {"relu", 1, {{2, {31, 37, 0, 0}}}, {DDP_F32}, {0}, {0, {0}}, 1, 0, 0},
         {"attention", 1, {{3, {2, 75, 3 * 40, 0}}}, {DDP_F32}, {4}, {0, {0}}, 1, 0, 0},
+        {"attention_grouped", 1, {{3, {2, 75, 12 * 10, 0}}}, {DDP_F32}, {8, 2}, {0, {0}}, 1, 0, 0},
+        {"rms_norm", 1, {{3, {2, 7, 53, 0}}}, {DDP_F32}, {0}, {0, {0}}, 1, 0, 0},
+        {"rope", 1, {{3, {2, 75, 12 * 10, 0}}}, {DDP_F32}, {8, 2}, {0, {0}}, 1, 0, 0},
+        {"swiglu", 1, {{2, {31, 74, 0, 0}}}, {DDP_F32}, {0}, {0, {0}}, 1, 0, 0},
         {"cross_entropy", 2, {{2, {29, 101, 0, 0}}, {1, {29, 0, 0, 0}}}, {DDP_F32, DDP_I32}, {0},
          {0, {0}}, 1, -1, 100},
     };
@@ -54,8 +58,10 @@ int main(void)
     int k;
 
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        op_case its = cases[i];
         op_check c;
-        op_open(&c, &cases[i]);
+        if (!strcmp(its.op, "attention_grouped")) its.op = "attention";
+        op_open(&c, &its);
         op_preset(&c, 9, 0);
         op_forward(&c, 0, NULL);
         op_backward(&c, 0, 0, NULL);

@@ -58,6 +58,31 @@ ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads)
     return ddp__build1(g, "attention", x, 1, (double)heads, 0, NULL);
 }
 
+ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps)
+{
+    return ddp__build1(g, "rms_norm", x, 1, eps, 0, NULL);
+}
+
+ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads)
+{
+    return ddp__build1(g, "attention", x, 2, (double)heads, (double)kv_heads, NULL);
+}
+
+ddp_node *ddp_rope(ddp_graph *g, ddp_node *x, long heads, long kv_heads, double theta)
+{
+    double arg[3];
+
+    arg[0] = (double)heads;
+    arg[1] = (double)kv_heads;
+    arg[2] = theta;
+    return ddp_apply(g, "rope", 1, &x, 3, arg, NULL);
+}
+
+ddp_node *ddp_swiglu(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build1(g, "swiglu", x, 0, 0, 0, NULL);
+}
+
 ddp_node *ddp_gelu(ddp_graph *g, ddp_node *x) { return ddp__build1(g, "gelu", x, 0, 0, 0, NULL); }
 ddp_node *ddp_relu(ddp_graph *g, ddp_node *x) { return ddp__build1(g, "relu", x, 0, 0, 0, NULL); }
 ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b) { return ddp__build2(g, "add", a, b); }

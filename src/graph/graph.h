@@ -53,7 +53,14 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_embedding       (rows.., C)    tokens int32, table (vocabulary, C)
  *   ddp_position        (B, T, C)      x plus a learned row per position, table (T, C)
  *   ddp_layer_norm      same           scale and shift (C), eps 1e-5
+ *   ddp_rms_norm        same           scale (C); eps 0 = 1e-5
  *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
+ *   ddp_attention_grouped  (B, T, heads d)  x (B, T, (heads + 2 kv_heads) d); kv_heads divides
+ *                       heads, each head of keys and values serves heads / kv_heads of queries
+ *   ddp_rope            same           x as ddp_attention_grouped reads it: queries and keys are
+ *                       turned by their position (d even), values pass; theta 0 = 10000
+ *   ddp_swiglu          (..., F)       x (..., 2F), rows a then b: silu(a) * b; two inputs a and
+ *                       b of one shape through ddp_apply("swiglu")
  *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
  * ignored Its backward consumes the logits: do not read them after ddp_backward.
@@ -79,6 +86,10 @@ DDP_API ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary,
 DDP_API ddp_node *ddp_position(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads);
+DDP_API ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps);
+DDP_API ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads);
+DDP_API ddp_node *ddp_rope(ddp_graph *g, ddp_node *x, long heads, long kv_heads, double theta);
+DDP_API ddp_node *ddp_swiglu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_gelu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);

@@ -17,6 +17,22 @@ typedef struct ddp_gpt2_config {
                          sooner  from about 0.8 / sqrt(dim) */
 } ddp_gpt2_config;
 
+/* Llama 2 (Touvron et al. 2023, arXiv:2307.09288). */
+typedef struct ddp_llama2_config {
+    long   vocabulary; /* tokens */
+    long   context;    /* sequence length T */
+    long   layers;     /* transformer blocks */
+    long   heads;      /* of queries; divides dim into an even width */
+    long   kv_heads;   /* of keys and values, divides heads; 0 = heads */
+    long   dim;        /* width C of the residual stream */
+    long   hidden;     /* width of the MLP; 0 = 8/3 dim, rounded up to a multiple of 64 */
+    long   batch;      /* sequences B per micro-batch */
+    double eps;        /* of the RMS norms; 0 = 1e-5 */
+    double theta;      /* base of the rotary angles; 0 = 10000 */
+    int    tied;       /* 1: the logits are taken with the token table */
+    float  deviation;  /* of the initial parameters; 0 = 0.02 */
+} ddp_llama2_config;
+
 #define DDP_MLP_HIDDEN 8 /* most hidden layers */
 
 /* A multi-layer perceptron with ReLU between its linear layers. */
@@ -62,6 +78,17 @@ extern "C" {
  * NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside
  * [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
+
+/* ddp_llama2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
+ *
+ * Inputs and *logits as of ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
+ * "head" (the last norm and, unless tied, the matrix of the logits). No biases. The matrices of
+ * queries, keys and values are one weight, their rows in this order; likewise the MLP's gate and
+ * up. Rotary angles pair column i of a head with column d/2 + i, as the published weights in the
+ * form of the transformers library do. Parameters start as ddp_gpt2's, norms at 1.
+ * NULL on error (a size that is not positive, heads that do not fit); ddp_graph_error has the
+ * sentence. */
+DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
 /* ddp_mlp - adds a perceptron to g and returns its loss.
  * Inputs: "inputs", float (batch, inputs), and "labels", int32 (batch, 1). One layer per linear

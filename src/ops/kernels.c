@@ -270,10 +270,106 @@
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
+    /* y = x / rms * scale with rms = sqrt(mean(x^2) + eps). */                                    \
+    static ATTR void ddp__rms_##S(float *y, const float *x, const float *scale, long n,            \
+                                  float eps, float *stat)                                          \
+    {                                                                                              \
+        ddp__vec_##S square = {0}, v, w;                                                           \
+        float rstd;                                                                                \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            square = square + v * v;                                                               \
+        }                                                                                          \
+        rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                             \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            v = v * rstd * w;                                                                      \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+        *stat = rstd;                                                                              \
+    }                                                                                              \
+                                                                                                   \
+    /* h = x rstd, d = dy * scale: dx = rstd (d - h mean(d h)). */                                 \
+    static ATTR void ddp__rms_grad_##S(float *dx, const float *x, const float *scale,              \
+                                       const float *dy, long n, const float *stat, int add)        \
+    {                                                                                              \
+        ddp__vec_##S dots = {0}, v, w, d;                                                          \
+        const float rstd = *stat;                                                                  \
+        float mean_dh;                                                                             \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            dots = dots + d * w * (v * rstd);                                                      \
+        }                                                                                          \
+        mean_dh = ddp__total_##S(&dots) / (float)n;                                                \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, x + i, n - i, 0);                                                    \
+            ddp__load_##S(&w, scale + i, n - i, 0);                                                \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            d = (d * w - v * rstd * mean_dh) * rstd;                                               \
+            ddp__store_##S(dx + i, &d, n - i, add);                                                \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__swiglu_##S(float *y, const float *a, const float *b, long n)             \
+    {                                                                                              \
+        ddp__vec_##S u, v, e;                                                                      \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, a + i, n - i, 0);                                                    \
+            ddp__load_##S(&u, b + i, n - i, 0);                                                    \
+            e = 0.0f - v;                                                                          \
+            ddp__exp_##S(&e);                                                                      \
+            v = v / (e + 1.0f) * u;                                                                \
+            ddp__store_##S(y + i, &v, n - i, 0);                                                   \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* with s = 1 / (1 + e^-a): silu = a s, silu' = s + a s (1 - s). */                            \
+    static ATTR void ddp__swiglu_grad_##S(float *da, float *db, const float *a, const float *b,    \
+                                          const float *dy, long n, int add_a, int add_b)           \
+    {                                                                                              \
+        ddp__vec_##S u, v, d, e, s;                                                                \
+        long i;                                                                                    \
+        for (i = 0; i < n; i += ddp__lanes_##S) {                                                  \
+            ddp__load_##S(&v, a + i, n - i, 0);                                                    \
+            ddp__load_##S(&u, b + i, n - i, 0);                                                    \
+            ddp__load_##S(&d, dy + i, n - i, 0);                                                   \
+            e = 0.0f - v;                                                                          \
+            ddp__exp_##S(&e);                                                                      \
+            s = 1.0f / (e + 1.0f);                                                                 \
+            e = d * (v * s);                                                                       \
+            d = d * u * (s + v * (s * (1.0f - s)));                                                \
+            if (da) ddp__store_##S(da + i, &d, n - i, add_a);                                      \
+            if (db) ddp__store_##S(db + i, &e, n - i, add_b);                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__rotate_##S(float *y, const float *x, const float *cosine,                \
+                                     const float *sine, long half, int add)                        \
+    {                                                                                              \
+        ddp__vec_##S u, v, c, s, w;                                                                \
+        long i;                                                                                    \
+        for (i = 0; i < half; i += ddp__lanes_##S) {                                               \
+            ddp__load_##S(&u, x + i, half - i, 0);                                                 \
+            ddp__load_##S(&v, x + half + i, half - i, 0);                                          \
+            ddp__load_##S(&c, cosine + i, half - i, 0);                                            \
+            ddp__load_##S(&s, sine + i, half - i, 0);                                              \
+            w = u * c - v * s;                                                                     \
+            v = v * c + u * s;                                                                     \
+            ddp__store_##S(y + i, &w, half - i, add);                                              \
+            ddp__store_##S(y + half + i, &v, half - i, add);                                       \
+        }                                                                                          \
+    }                                                                                              \
     static const ddp__kernels ddp__kernels_##S = {                                                 \
         #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
         ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
-        ddp__norm_grad_##S};
+        ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S, ddp__swiglu_##S,                      \
+        ddp__swiglu_grad_##S, ddp__rotate_##S};
 
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
 

@@ -34,6 +34,17 @@ typedef struct ddp__kernels {
                  float eps, float *stat);
     void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
                       const float *stat, int add);
+    /* y = x * rstd * scale; stat receives rstd = 1/sqrt(mean(x^2) + eps). */
+    void (*rms)(float *y, const float *x, const float *scale, long n, float eps, float *stat);
+    void (*rms_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
+                     const float *stat, int add);
+    /* y = silu(a) * b; its gradients, each may be NULL. */
+    void (*swiglu)(float *y, const float *a, const float *b, long n);
+    void (*swiglu_grad)(float *da, float *db, const float *a, const float *b, const float *dy,
+                        long n, int add_a, int add_b);
+    /* Rotates the points (x[i], x[half + i]) by the angles of cosine[i] and sine[i]. */
+    void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half,
+                   int add);
 } ddp__kernels;
 
 #ifdef __cplusplus

@@ -219,6 +219,7 @@ const ddp_op *ddp__builtin_op(const char *name)
     static const family families[] = {
         ddp__linear_ops,     ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
         ddp__activation_ops, ddp__dropout_ops,   ddp__loss_ops, ddp__image_ops,
+        ddp__rms_norm_ops,   ddp__rope_ops,      ddp__swiglu_ops,
     };
     size_t f;
     int i;

@@ -1,0 +1,248 @@
+/* What train_gpt is asked to do: its options, their defaults, and what is refused. */
+#ifndef EXAMPLES_TRAIN_GPT_OPTIONS_H
+#define EXAMPLES_TRAIN_GPT_OPTIONS_H
+
+typedef struct program {
+    const char *strategy, *transport, *model, *optimizer, *schedule, *solver, *cost, *fill;
+    const char *net, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
+    long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank,
+        profile_steps;
+    long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k;
+    double lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
+    int    tied, deterministic, paper, average_state, insecure, check_writes, quiet;
+    ddp_config  cfg;
+    training    t;
+    ddp_llama2_config llama;
+    ddp_tokens *tokens;
+    ddp_profile emulated;
+    char   command[1024], described[128], host[128];
+} program;
+
+/* A mistake of the user, as the library reports its own. */
+static ddp_status refuse(ddp_error *err, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(err->msg, sizeof err->msg, fmt, args);
+    va_end(args);
+    return err->code = DDP_ARG;
+}
+
+static void defaults(program *p)
+{
+    memset(p, 0, sizeof *p);
+    p->model = "gpt2", p->optimizer = "adamw", p->schedule = "constant";
+    p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
+    p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
+    p->layers = 4, p->heads = 4, p->dim = 64, p->seq = 64;
+    p->lr = 3e-3, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
+    p->val_batches = 20, p->temperature = 0.8, p->top_k = 40;
+}
+
+static int parse(program *p, int argc, char **argv)
+{
+    const cli_option table[] = {
+        {"--model", CLI_TEXT, &p->model, "NAME", "gpt2 or llama2 [gpt2]"},
+        {"--layers", CLI_COUNT, &p->layers, "N", "transformer blocks [4]"},
+        {"--heads", CLI_COUNT, &p->heads, "N", "attention heads [4]"},
+        {"--dim", CLI_COUNT, &p->dim, "N", "width, a multiple of --heads [64]"},
+        {"--kv-heads", CLI_COUNT, &p->kv_heads, "N",
+         "llama2: heads of keys and values; 0 = --heads [0]"},
+        {"--hidden", CLI_COUNT, &p->hidden, "N", "llama2: width of the MLP; 0 = 8/3 width [0]"},
+        {"--tied", CLI_FLAG, &p->tied, "", "llama2: the token table is also the last matrix"},
+        {"--seq", CLI_COUNT, &p->seq, "N", "tokens per sequence [64]"},
+        {"--vocab", CLI_COUNT, &p->vocab, "N", "vocabulary; 0 = from the data, larger pads [0]"},
+        {"--dropout", CLI_REAL, &p->dropout, "P", "dropout probability [0]"},
+        {"--data", CLI_TEXT, &p->data, "FILE",
+         "any file as bytes, llm.c or nanoGPT .bin, .gz of these"},
+        {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the data kept for val_loss [0.1]"},
+        {"--val-batches", CLI_COUNT, &p->val_batches, "N",
+         "batches of it that val_loss is the mean of; 0 = all [20]"},
+        {"--sample", CLI_COUNT, &p->sample, "N", "print N tokens drawn from the trained model [0]"},
+        {"--temperature", CLI_REAL, &p->temperature, "X",
+         "of the sample; 0 = always the likeliest [0.8]"},
+        {"--top-k", CLI_COUNT, &p->top_k, "N", "draw from the N likeliest; 0 = from all [40]"},
+        {"--steps", CLI_COUNT, &p->steps, "N", "steps [100]"},
+        {"--epochs", CLI_COUNT, &p->epochs, "N", "instead of --steps: passes over the data"},
+        {"--batch", CLI_COUNT, &p->batch, "N", "sequences per worker and micro-batch [4]"},
+        {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
+        {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
+        {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, adam or adamw [adamw]"},
+        {"--weight-decay", CLI_REAL, &p->weight_decay, "X", "weight decay [0.01]"},
+        {"--schedule", CLI_TEXT, &p->schedule, "NAME", "constant, cosine or step [constant]"},
+        {"--warmup", CLI_COUNT, &p->warmup, "N", "steps of linear warm-up [0]"},
+        {"--clip", CLI_REAL, &p->clip, "X", "global gradient norm limit; 0 = none [0]"},
+        {"--seed", CLI_COUNT, &p->seed, "N", "of parameters, data order and sample [0]"},
+        {"--strategy", CLI_TEXT, &p->strategy, "NAME",
+         "ssgd, wfbp, localsgd, enp or dreamddp [dreamddp]"},
+        {"--period", CLI_COUNT, &p->period, "H", "steps in which each layer is averaged once [5]"},
+        {"--paper", CLI_FLAG, &p->paper, "",
+         "the paper's rule: contiguous sets, complete at step end"},
+        {"--solver", CLI_TEXT, &p->solver, "NAME", "optimal, dfs, enp, brute or scatter [scatter]"},
+        {"--cost", CLI_TEXT, &p->cost, "NAME", "timeline, sum or window [window]"},
+        {"--fill", CLI_TEXT, &p->fill, "NAME", "bubble filling: none, exact or eq12 [none]"},
+        {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
+        {"--workers", CLI_COUNT, &p->workers, "N",
+         "workers to start, or the world with --rank [1]"},
+        {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes) or threads [tcp]"},
+        {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
+         "shape each worker's links, e.g. 100mbit,20ms [unshaped]"},
+        {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
+         "where rank 0 listens; with --rank [127.0.0.1:29500]"},
+        {"--rank", CLI_COUNT, &p->rank, "R", "be one rank of a run over several machines"},
+        {"--insecure", CLI_FLAG, &p->insecure, "",
+         "allow addresses beyond this machine, without encryption"},
+        {"--threads", CLI_COUNT, &p->threads, "N", "operator threads per worker [1]"},
+        {"--deterministic", CLI_FLAG, &p->deterministic, "",
+         "equal bits on every transport; plan without clocks"},
+        {"--profile", CLI_TEXT, &p->profile, "P.csv",
+         "plan from this profile instead of measuring"},
+        {"--profile-steps", CLI_COUNT, &p->profile_steps, "N",
+         "steps measured before planning [6]"},
+        {"--plan", CLI_TEXT, &p->plan, "FILE", "use this plan (JSON of `plan partial`)"},
+        {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
+         "layers sleep for these times and compute nothing"},
+        {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
+         "divide their parameters by F; scale --net alike [1]"},
+        {"--check-writes", CLI_FLAG, &p->check_writes, "",
+         "report writes to a layer that is in flight"},
+        {"--json", CLI_TEXT, &p->json, "FILE", "JSON lines of the run"},
+        {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run, opens in Perfetto"},
+        {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
+         "write the measured profile, for --profile and `plan`"},
+        {"--quiet", CLI_FLAG, &p->quiet, "", "no progress line"},
+    };
+
+    cli_command(argc, argv, p->command, sizeof p->command);
+    return cli_parse(argc, argv,
+                     "Trains a GPT over slow links and prints one JSON object of results.", table,
+                     (int)(sizeof table / sizeof table[0]));
+}
+
+/* An option that was not given can come from the environment. */
+static const char *or_environment(const char *given, const char *variable, const char *otherwise)
+{
+    const char *v = given ? given : getenv(variable);
+
+    return v && *v ? v : otherwise;
+}
+
+/* Names to enumerations. */
+static ddp_status choose(program *p, ddp_error *err)
+{
+    ddp_config *c = &p->cfg;
+    float lr = (float)p->lr, decay = (float)p->weight_decay;
+
+    p->strategy = or_environment(p->strategy, "DREAMDDP_STRATEGY", "dreamddp");
+    p->transport = or_environment(p->transport, "DREAMDDP_TRANSPORT", "tcp");
+    c->strategy = ddp_strategy_named(p->strategy);
+    if (c->strategy == DDP_STRATEGY_DEFAULT)
+        return refuse(err, "unknown strategy %s; choose ssgd, wfbp, localsgd, enp or dreamddp",
+                      p->strategy);
+    if (strcmp(p->transport, "tcp") && strcmp(p->transport, "threads"))
+        return refuse(err, "unknown transport %s; choose tcp or threads", p->transport);
+    c->transport = strcmp(p->transport, "tcp") ? DDP_THREADS : DDP_TCP;
+    if (strcmp(p->model, "gpt2") && strcmp(p->model, "llama2"))
+        return refuse(err, "unknown model %s; choose gpt2 or llama2", p->model);
+    if (p->solver && ddp_solver_named(p->solver, &c->solver, NULL))
+        return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter",
+                      p->solver);
+    if (p->cost && ddp_cost_named(p->cost, &c->cost, NULL))
+        return refuse(err, "unknown cost %s; choose timeline, sum or window", p->cost);
+    if (p->fill && ddp_fill_named(p->fill, &c->fill, NULL))
+        return refuse(err, "unknown filling %s; choose none, exact or eq12", p->fill);
+    if (!ddp_schedule_named(p->schedule, &p->t.schedule.kind))
+        return refuse(err, "unknown schedule %s; choose constant, cosine or step", p->schedule);
+    if (!strcmp(p->optimizer, "sgd")) p->t.optimizer = ddp_sgd_decay(lr, 0.9f, decay);
+    else if (!strcmp(p->optimizer, "adam"))
+        p->t.optimizer = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else if (!strcmp(p->optimizer, "adamw"))
+        p->t.optimizer = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else return refuse(err, "unknown optimizer %s; choose sgd, adam or adamw", p->optimizer);
+    return DDP_OK;
+}
+
+/* Everything that ddp_open and the model's builder do not check themselves. */
+static ddp_status check(const program *p, ddp_error *err)
+{
+    if (p->workers < 1 || p->workers > 256)
+        return refuse(err, "--workers %ld is not possible; 1 to 256 can be started", p->workers);
+    if (p->period == 0)
+        return refuse(err,
+                      "--period 0: H is at least 1 step; 1 averages every layer in every step");
+    if (p->steps < 1 && !p->epochs)
+        return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
+    if (p->batch < 1) return refuse(err, "--batch 0: at least 1 sequence is needed");
+    if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
+    if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
+    if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
+    if (!(p->weight_decay >= 0))
+        return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
+    if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
+    if (!(p->held_out >= 0 && p->held_out < 1))
+        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1",
+                      p->held_out);
+    if (!(p->temperature >= 0))
+        return refuse(err, "--temperature %g: at least 0, which always takes the likeliest token",
+                      p->temperature);
+    if (!strcmp(p->model, "llama2") && p->dropout != 0)
+        return refuse(err, "--dropout %g: llama2 has none; leave it out", p->dropout);
+    if (strcmp(p->model, "llama2") && (p->kv_heads || p->hidden || p->tied))
+        return refuse(err, "--kv-heads, --hidden and --tied belong to --model llama2, not to %s",
+                      p->model);
+    if (p->emulate && p->sample)
+        return refuse(err, "--emulate-compute trains nothing that --sample %ld could draw from",
+                      p->sample);
+    if (!(p->emulate_scale >= 1))
+        return refuse(err, "--emulate-scale %g: at least 1, which sends every byte",
+                      p->emulate_scale);
+    if (p->rank >= p->workers)
+        return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank,
+                      p->workers);
+    if (p->addr && p->rank < 0)
+        return refuse(err,
+                      "--addr %s needs --rank R; each machine starts its own rank of --workers N",
+                      p->addr);
+    if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
+        return refuse(err, "--rank %ld needs --transport tcp; threads live in one process",
+                      p->rank);
+    if (p->emulate && (p->accumulate > 1 || p->epochs))
+        return refuse(err, "--emulate-compute has no data; leave out --accumulate and --epochs");
+    if (!p->data && !p->emulate)
+        return refuse(err, "--data FILE is missing; any text file will do, e.g. --data dreamddp.h");
+    return DDP_OK;
+}
+
+static void configure(program *p)
+{
+    ddp_config *c = &p->cfg;
+
+    if (p->period > 0) c->period = (int)p->period;
+    if (p->threads > 0) c->threads = (int)p->threads;
+    if (p->rank >= 0 || p->workers > 1) c->world = (int)p->workers;
+    c->addr = p->addr;
+    if (p->rank >= 0) {
+        c->rank = (int)p->rank;
+        if (!p->addr) c->addr = or_environment(NULL, "DREAMDDP_ADDR", "127.0.0.1:29500");
+    }
+    c->net = p->net;
+    c->seed = (uint64_t)p->seed;
+    c->micro_batches = (int)p->accumulate;
+    if (p->emulate)
+        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks alike */
+    c->clip_norm = (float)p->clip;
+    c->average_state = p->average_state;
+    c->deterministic = p->deterministic;
+    c->paper = p->paper;
+    c->profile_steps = (int)(p->profile_steps > 0 ? p->profile_steps : 0);
+    if (p->profile_steps == 0) c->profile_steps = -1; /* plan at once, from the arithmetic */
+    c->profile_path = p->profile;
+    c->plan_path = p->plan;
+    c->insecure = p->insecure;
+    c->check_writes = p->check_writes;
+    c->trace_spans = p->trace ? TRAINING_SPANS : 0;
+    c->cancel = &cli_interrupted;
+}
+
+#endif /* EXAMPLES_TRAIN_GPT_OPTIONS_H */

@@ -1,0 +1,176 @@
+/* What train_gpt leaves behind: the sample and the JSON object on stdout, and the files that a
+ * user asked for. */
+#ifndef EXAMPLES_TRAIN_GPT_RESULTS_H
+#define EXAMPLES_TRAIN_GPT_RESULTS_H
+
+/* Says before the training, not after it, that a file could not be written. */
+static ddp_status check_writable(const char *path, ddp_error *err)
+{
+    struct stat st;
+    ddp_jsonl *j;
+
+    if (!path) return DDP_OK;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return DDP_OK; /* a pipe, say */
+    j = ddp_jsonl_open(path, err);
+    if (!j) return err->code;
+    ddp_jsonl_abandon(j);
+    return DDP_OK;
+}
+
+/* Bytes as they are, token numbers in words of their own. */
+static void write_sample(const program *p)
+{
+    long i;
+
+    for (i = 0; i < p->sample; i++) {
+        const long token = p->t.result->sample[i];
+        const int byte = ddp_tokens_byte(p->tokens, token);
+        if (byte < 0) printf("%ld ", token);
+        else putchar(byte);
+    }
+    if (p->sample) putchar('\n');
+}
+
+static void write_results(const program *p, ddp_jsonl *j)
+{
+    const training_result *r = p->t.result;
+
+    ddp_jsonl_string(j, "strategy", p->strategy);
+    ddp_jsonl_integer(j, "workers", r->world);
+    ddp_jsonl_number(j, "final_loss", r->final_loss);
+    ddp_jsonl_number(j, "first_loss", r->first_loss);
+    ddp_jsonl_number(j, "val_loss", r->val_loss);
+    ddp_jsonl_integer(j, "steps", r->steps);
+    ddp_jsonl_number(j, "step_ms", 1e3 * r->step_s);
+    ddp_jsonl_number(j, "tokens_per_s", r->tokens_per_s);
+    ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
+    ddp_jsonl_number(j, "predicted_step_ms", 1e3 * r->rank[0].stats.predicted_step_s);
+    ddp_jsonl_number(j, "predicted_hidden_pct", r->rank[0].stats.predicted_hidden_pct);
+    ddp_jsonl_number(j, "wait_ms", 1e3 * r->rank[0].stats.wait_s);
+    ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    ddp_jsonl_number(j, "peak_rss_mb", r->peak_rss_mb);
+    ddp_jsonl_string(j, "param_hash", r->param_hash);
+}
+
+static void describe(const program *p, ddp_report_data *d)
+{
+    memset(d, 0, sizeof *d);
+    d->title = "train_gpt", d->command = p->command, d->version = DDP_VERSION_STRING,
+    d->host = p->host;
+    d->net = p->net, d->model = p->described, d->seed = (uint64_t)p->seed,
+    d->workers = (int)p->workers;
+    d->target_loss = NAN;
+}
+
+static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer,
+                   ddp_report_run *run, ddp_report_worker *worker)
+{
+    const training_result *r = p->t.result;
+    int i;
+
+    describe(p, d);
+    for (i = 0; i < r->layers; i++) {
+        layer[i].name = r->name[i], layer[i].params = r->params[i];
+        layer[i].backward_s = r->backward_s[i], layer[i].comm_s = r->comm_s[i];
+    }
+    d->layers = layer, d->layer_count = r->layers, d->runs = run, d->run_count = 1;
+    memset(run, 0, sizeof *run);
+    run->strategy = p->strategy, run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
+    run->predicted_step_ms = 1e3 * r->rank[0].stats.predicted_step_s;
+    run->predicted_hidden_pct = r->rank[0].stats.predicted_hidden_pct;
+    run->bytes_sent = r->bytes_sent, run->time_to_loss_s = NAN, run->final_loss = r->final_loss;
+    run->param_hash = r->param_hash;
+    run->period = r->period, run->step_of = r->step_of, run->fill = r->fill;
+    run->workers = worker, run->worker_count = r->workers;
+    for (i = 0; i < r->workers; i++)
+        worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
+}
+
+static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_error *err)
+{
+    const training_result *r = p->t.result;
+    ddp_jsonl *j = ddp_jsonl_open(p->json, err);
+    double before = 0;
+    long i;
+
+    if (!j) return err->code;
+    ddp_jsonl_run(j, d);
+    ddp_jsonl_profile(j, d);
+    ddp_jsonl_plan(j, d, d->runs);
+    for (i = 0; i < r->steps; i++) {
+        const ddp_report_step *s = &r->step[i];
+        ddp_jsonl_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
+                       s->bytes, s->divergence);
+        before = s->time_s;
+    }
+    ddp_jsonl_event(j, "result");
+    write_results(p, j);
+    ddp_jsonl_number(j, "time_to_loss_s", NAN); /* one run has nothing to be compared with */
+    ddp_jsonl_end(j);
+    return ddp_jsonl_close(j, err);
+}
+
+/* The files a user asked for; the run itself is over and well. */
+static ddp_status write_files(const program *p, ddp_error *err)
+{
+    const training_result *r = p->t.result;
+    ddp_report_layer *layer = (ddp_report_layer *)calloc((size_t)r->layers + 1, sizeof *layer);
+    ddp_report_worker *worker = (ddp_report_worker *)calloc((size_t)r->workers, sizeof *worker);
+    ddp_report_data d;
+    ddp_report_run run;
+    ddp_status s = DDP_OK;
+
+    if (layer && worker) {
+        report(p, &d, layer, &run, worker);
+        if (p->json) s = write_lines(p, &d, err);
+        if (s == DDP_OK && p->trace) s = ddp_report_trace(&d, p->trace, err);
+    } else {
+        refuse(err, "out of memory for the report");
+        s = err->code = DDP_MEMORY;
+    }
+    free(layer);
+    free(worker);
+    return s;
+}
+
+static ddp_status write_profile(const program *p, ddp_error *err)
+{
+    const training_result *r = p->t.result;
+    double alpha = r->rank[0].stats.link.alpha_s, measured = 0;
+    ddp_profile out;
+    ddp_status s;
+    int l;
+
+    for (l = 0; l < r->layers; l++) measured += r->backward_s[l];
+    if (!(measured > 0))
+        return refuse(
+            err, "--write-profile %s: there is no profile; --steps %ld end before it is measured",
+            p->write_profile, p->steps);
+    s = ddp_profile_new(r->layers, &out, err);
+    if (s != DDP_OK) return s;
+    for (l = 0; l < r->layers; l++) {
+        out.name[l] = strdup(r->name[l]);
+        out.params[l] = r->params[l], out.forward_s[l] = r->forward_s[l];
+        out.backward_s[l] = r->backward_s[l],
+        out.comm_s[l] =
+            r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
+    }
+    s = ddp_profile_write(&out, p->write_profile, err);
+    ddp_profile_free(&out);
+    return s;
+}
+
+/* What the JSON lines say of a run that failed. */
+static void write_failure(const program *p, const ddp_error *why)
+{
+    ddp_jsonl *j = ddp_jsonl_open(p->json, NULL);
+    ddp_report_data d;
+
+    describe(p, &d);
+    ddp_jsonl_run(j, &d);
+    ddp_jsonl_error(j, why);
+    ddp_jsonl_close(j, NULL);
+}
+
+#endif /* EXAMPLES_TRAIN_GPT_RESULTS_H */
