@@ -1,4 +1,4 @@
-/* One training run on every rank: what train_gpt does once and quickstart once per strategy.
+/* One training run on every rank: what a trainer does once and quickstart once per strategy.
  * Results lie in memory shared with the worker processes, so that the parent can report them. */
 #ifndef EXAMPLES_TRAINING_H
 #define EXAMPLES_TRAINING_H
@@ -23,15 +23,17 @@ typedef struct training_result {
     int    complete;               /* 1: rank 0 of this run has filled it */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss;               /* NAN without validation data */
+    double test_accuracy;          /* share of test images told right; NAN without test images */
     int32_t *sample;               /* [sampling.length] tokens drawn after training */
     double step_s, hidden_pct;     /* over the counted steps */
     double seconds;                /* rank 0, profile steps included */
-    double tokens_per_s;           /* all ranks */
+    double samples_per_s;          /* tokens or images, all ranks */
     long   steps;
     int    world;
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
     char   param_hash[17];
+    char   error[DDP_ERROR_TEXT];  /* why a model could not be built; "" = it was */
     ddp_report_step *step;         /* [steps] */
     double          *wait_s;       /* [steps] rank 0 waited for communication; NAN unknown */
     int              workers;      /* places in rank */
@@ -48,8 +50,24 @@ typedef struct training_result {
     double comm_s[TRAINING_LAYERS];
 } training_result;
 
+struct training;
+struct training_model;
+
+/* A model other than a language model, its data and how it is judged. */
+typedef struct training_task {
+    ddp_node *(*build)(ddp_graph *g, const struct training *t, ddp_node **logits);
+    /* fills the graph's inputs with micro-batch number pass of a rank */
+    void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank,
+                  int world);
+    /* val_loss and test_accuracy, on rank 0 after the training; returns 0 or the first error */
+    int (*judge)(const struct training *t, const struct training_model *m, training_result *r);
+} training_task;
+
 typedef struct training {
     const char       *label;        /* of the progress line; NULL = none */
+    const training_task *task;      /* NULL = a language model; else only batch of model is read,
+                                       the images of a micro-batch, and context is 1 */
+    const void       *data;         /* of the task */
     ddp_gpt2_config   model;
     const ddp_llama2_config *llama; /* NULL, or what is trained instead, of the same vocabulary,
                                        context and batch */
@@ -57,7 +75,8 @@ typedef struct training {
     ddp_optimizer     optimizer;
     ddp_lr_schedule   schedule;
     long              steps, accumulate;
-    long              windows;      /* 0, or what all workers together train on instead of steps */
+    long              windows;      /* 0, or what (windows or images) all workers together train
+                                       on instead of steps */
     long              val_batches;  /* most batches of val_loss, 0 = 20 */
     sampling          sample;       /* needs result->sample */
     uint64_t          seed;
@@ -122,7 +141,7 @@ static inline void training_host(char *out, size_t room)
 }
 
 /* Small models learn sooner from a wider start than GPT-2's 0.02, which suits a width of 768. */
-static float training_deviation(long dim)
+static inline float training_deviation(long dim)
 {
     return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f;
 }
@@ -131,7 +150,7 @@ static float training_deviation(long dim)
 
 typedef struct training_model {
     ddp_graph *graph;
-    ddp_node  *loss;
+    ddp_node  *loss, *logits;
     int32_t   *tokens, *labels;
     int        layers;
     float    **params, **grads; /* emulated layers */
@@ -146,6 +165,7 @@ static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch,
     ddp_gpt2_config gpt2 = t->model;
     ddp_llama2_config llama;
 
+    if (t->task) return t->task->build(g, t, logits);
     gpt2.batch = batch, gpt2.context = context;
     if (!t->llama) return ddp_gpt2(g, &gpt2, logits);
     llama = *t->llama;
@@ -204,11 +224,14 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     memset(m, 0, sizeof *m);
     if (t->emulate) return training_build_emulated(d, t, m);
     m->graph = ddp_graph_new(d);
-    m->loss = training_add_model(m->graph, t, t->model.batch, t->model.context, NULL);
+    m->loss = training_add_model(m->graph, t, t->model.batch, t->model.context, &m->logits);
     bad = ddp_graph_build(m->graph);
     if (bad) {
-        if (m->graph)
-            ddp_abort(d, ddp_graph_error(m->graph)->msg); /* the peers learn why this rank leaves */
+        if (m->graph) {
+            const char *why = ddp_graph_error(m->graph)->msg;
+            snprintf(t->result->error, sizeof t->result->error, "%s", why);
+            ddp_abort(d, why); /* the peers learn why this rank leaves */
+        }
         return bad;
     }
     m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
@@ -267,7 +290,10 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     *loss = 0;
     if (t->emulate) return training_emulated_step(d, t, m);
     for (a = 0; !bad && a < t->accumulate; a++) {
-        ddp_tokens_batch(&t->train, t->seed, step * t->accumulate + a, ddp_rank(d), ddp_world(d),
+        if (t->task)
+            t->task->batch(t, m, step * t->accumulate + a, ddp_rank(d), ddp_world(d));
+        else
+            ddp_tokens_batch(&t->train, t->seed, step * t->accumulate + a, ddp_rank(d), ddp_world(d),
                          t->model.batch, m->tokens, m->labels);
         bad = ddp_forward(m->graph);
         if (!bad) bad = ddp_backward(m->graph, m->loss);
@@ -276,7 +302,8 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     return bad;
 }
 
-static double training_validate(const training *t, training_model *m)
+/* The mean loss over what is held out; NAN without. */
+static double training_validate(const training *t, const training_model *m)
 {
     long windows = t->emulate ? 0 : ddp_tokens_windows(&t->val), batches = windows / t->model.batch,
          b, i;
@@ -405,12 +432,15 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     r->seconds = seconds;
     r->world = ddp_world(d);
     r->bytes_sent = own->stats.bytes_sent;
-    r->tokens_per_s =
+    r->samples_per_s =
         t->emulate || r->step_s <= 0
             ? 0
             : (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d)) /
                   r->step_s;
-    r->val_loss = training_validate(t, m);
+    r->val_loss = r->test_accuracy = NAN;
+    if (t->task && !t->emulate) bad = t->task->judge(t, m, r);
+    else r->val_loss = training_validate(t, m);
+    if (bad) return bad;
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
@@ -440,7 +470,7 @@ static int training_run(ddp_ctx *d, void *user)
     ddp_progress progress;
     ddp_stats s, before;
     double begin,
-        tokens = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
+        samples = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
     long step;
     int bad = training_build(d, t, &m);
 
@@ -479,7 +509,7 @@ static int training_run(ddp_ctx *d, void *user)
             r->steps = step + 1;
         }
         before = s;
-        ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : tokens);
+        ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
     }
     ddp_progress_end(&progress);
     if (!bad) bad = training_finish(d, t, &m, begin);
