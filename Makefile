@@ -24,7 +24,7 @@ SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
 # Tests of pure functions: no threads, nothing for TSan to see.
 PURE := $(addprefix test_,adatopk compress data deft env fence image_ops images json jsonl knapsack louvain matching netspec \
-        network osp_plan place plan planned_models preserver profile report safetensors timeline topk tour workload)
+        network osp_plan place plan planned_models preserver profile report safetensors timeline topk tour weights workload)
 
 .DELETE_ON_ERROR:
 .PHONY: all deps deps-test header check-header check-separate check-compile print-whole test sanitize \

@@ -24,7 +24,7 @@
  *     [base]    status and errors, allocator hook, clock, random numbers, logger
  *     [graph]   layers; models as static graphs of operators, forward and backward
  *     [ops]     the operators' kernels            [nn]      optimizers, schedules, models
- *     [data]    token streams, images             [io]      JSON, safetensors
+ *     [data]    token streams, images             [io]      JSON, safetensors, weights
  *     [net]     transports, shaped links, the comm worker
  *     [profile] layer costs, the link model       [plan]    what to send when, what to run where
  *     [compress] Top-K, messages, AdaTopK         [sync]    the context and its hooks
@@ -76,6 +76,7 @@
 #include "data/tokens.h"
 #include "data/images.h"
 #include "io/safetensors.h"
+#include "io/weights.h"
 #include "net/netspec.h"
 #include "profile/profile.h"
 #include "profile/network.h"
@@ -173,6 +174,7 @@
 #include "io/json.c"
 #include "io/safetensors_core.h"
 #include "io/safetensors.c"
+#include "io/weights.c"
 #include "net/wire.h"
 #include "net/wire_threads.h"
 #include "net/socket.h"
