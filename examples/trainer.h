@@ -63,6 +63,7 @@ static ddp_status run(program *p, ddp_error *err)
     if (s == DDP_OK) s = check_writable(p->json, err);
     if (s == DDP_OK) s = check_writable(p->trace, err);
     if (s == DDP_OK) s = check_writable(p->write_profile, err);
+    if (s == DDP_OK) s = check_writable(p->t.store, err);
     if (s != DDP_OK) return s;
     configure(p);
     s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);

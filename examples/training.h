@@ -33,7 +33,7 @@ typedef struct training_result {
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
     char   param_hash[17];
-    char   error[DDP_ERROR_TEXT];  /* why a model could not be built; "" = it was */
+    char   error[DDP_ERROR_TEXT];  /* of a model that could not be built, loaded or saved; or "" */
     ddp_report_step *step;         /* [steps] */
     double          *wait_s;       /* [steps] rank 0 waited for communication; NAN unknown */
     int              workers;      /* places in rank */
@@ -80,6 +80,7 @@ typedef struct training {
     long              val_batches;  /* most batches of val_loss, 0 = 20 */
     sampling          sample;       /* needs result->sample */
     uint64_t          seed;
+    const char       *load, *store; /* weights to begin with, and where they go in the end; or NULL */
     int               workers, period;
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
     double            emulate_scale; /* their parameters are divided by this */
@@ -233,6 +234,15 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
             ddp_abort(d, why); /* the peers learn why this rank leaves */
         }
         return bad;
+    }
+    if (t->load && ddp_rank(d) == 0) { /* the others start from rank 0's parameters */
+        ddp_error why;
+        bad = (int)ddp_weights_load(m->graph, t->load, &why);
+        if (bad) {
+            snprintf(t->result->error, sizeof t->result->error, "%s", why.msg);
+            ddp_abort(d, why.msg);
+            return bad;
+        }
     }
     m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
     m->labels = (int32_t *)ddp_data(m->graph, "labels");
@@ -444,6 +454,14 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
+    if (t->store) {
+        ddp_error why;
+        bad = (int)ddp_weights_save(m->graph, t->store, &why);
+        if (bad) {
+            snprintf(r->error, sizeof r->error, "%s", why.msg);
+            return bad;
+        }
+    }
     bad = training_sample(t, m);
     r->complete = !bad;
     return bad;

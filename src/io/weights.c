@@ -4,7 +4,7 @@
 #include "io/safetensors_core.h"
 #include "io/weights.h"
 
-#define DDP__WEIGHT_NAME 160
+#define DDP__WEIGHT_NAME 192
 
 /* ---- names ---- */
 
