@@ -48,6 +48,7 @@ static void defaults(program *p, const char *name)
     p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
     p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
     p->samples = "sequence";
+    p->t.keep = 2;
     p->lr = 3e-3, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
 }
 
@@ -102,6 +103,10 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "divide their parameters by F; scale --net alike [1]"},
         {"--check-writes", CLI_FLAG, &p->check_writes, "",
          "report writes to a layer that is in flight"},
+        {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
+        {"--save-every", CLI_COUNT, &p->t.save_every, "N", "steps between them; 0 = at the end [0]"},
+        {"--keep", CLI_COUNT, &p->t.keep, "N", "of them, keep the newest N; 0 = all [2]"},
+        {"--resume", CLI_TEXT, &p->t.resume, "FOLDER", "go on from the newest checkpoint in it"},
         {"--load", CLI_TEXT, &p->t.load, "FILE",
          "begin with these weights (safetensors, the usual names)"},
         {"--export", CLI_TEXT, &p->t.store, "FILE", "write the trained weights (safetensors)"},
@@ -195,6 +200,13 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
         return refuse(err, "--rank %ld needs --transport tcp; threads live in one process",
                       p->rank);
+    if (p->t.save_every && !p->t.save)
+        return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
+    if (p->t.load && p->t.resume)
+        return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load,
+                      p->t.resume);
+    if (p->emulate && (p->t.load || p->t.store))
+        return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
     if (p->emulate && (p->accumulate > 1 || p->epochs))
         return refuse(err, "--emulate-compute has no data; leave out --accumulate and --epochs");
     return DDP_OK;

@@ -84,7 +84,7 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
     ddp_jsonl_run(j, d);
     ddp_jsonl_profile(j, d);
     ddp_jsonl_plan(j, d, d->runs);
-    for (i = 0; i < r->steps; i++) {
+    for (i = r->first; i < r->steps; i++) {
         const ddp_report_step *s = &r->step[i];
         ddp_jsonl_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
                        s->bytes, s->divergence);

@@ -28,7 +28,7 @@ typedef struct training_result {
     double step_s, hidden_pct;     /* over the counted steps */
     double seconds;                /* rank 0, profile steps included */
     double samples_per_s;          /* tokens or images, all ranks */
-    long   steps;
+    long   steps, first;           /* first: of this run, the step of the checkpoint */
     int    world;
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
@@ -80,6 +80,9 @@ typedef struct training {
     long              val_batches;  /* most batches of val_loss, 0 = 20 */
     sampling          sample;       /* needs result->sample */
     uint64_t          seed;
+    const char       *save, *resume; /* folders of checkpoints, or NULL */
+    long              save_every, keep; /* steps; 0 = at the end only, 0 = all */
+    long              first_pass;   /* micro-batches before this run, in this world's counting */
     const char       *load, *store; /* weights to begin with, and where they go in the end; or NULL */
     int               workers, period;
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
@@ -292,7 +295,8 @@ static int training_emulated_step(ddp_ctx *d, const training *t, training_model 
     return bad;
 }
 
-static int training_step(ddp_ctx *d, const training *t, training_model *m, long step, double *loss)
+/* pass: number of the first micro-batch. */
+static int training_step(ddp_ctx *d, const training *t, training_model *m, long pass, double *loss)
 {
     long a;
     int bad = 0;
@@ -301,9 +305,9 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     if (t->emulate) return training_emulated_step(d, t, m);
     for (a = 0; !bad && a < t->accumulate; a++) {
         if (t->task)
-            t->task->batch(t, m, step * t->accumulate + a, ddp_rank(d), ddp_world(d));
+            t->task->batch(t, m, pass + a, ddp_rank(d), ddp_world(d));
         else
-            ddp_tokens_batch(&t->train, t->seed, step * t->accumulate + a, ddp_rank(d), ddp_world(d),
+            ddp_tokens_batch(&t->train, t->seed, pass + a, ddp_rank(d), ddp_world(d),
                          t->model.batch, m->tokens, m->labels);
         bad = ddp_forward(m->graph);
         if (!bad) bad = ddp_backward(m->graph, m->loss);
@@ -381,6 +385,7 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
     if (!bad && ddp_rank(d) == 0) {
         long last = t->steps / 10 + 1, k;
         if (last > 10) last = 10;
+        if (last > t->steps - r->first) last = t->steps - r->first;
         for (i = 0; i < n; i++) {
             r->step[i].loss = t->emulate ? NAN : (double)x[i]; /* layers that sleep learn nothing */
             r->step[i].divergence = (double)x[n + i];
@@ -389,7 +394,7 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
             r->layer_divergence[i] = (double)x[2 * n + i];
         r->step_s = (double)x[2 * n + L];
         r->hidden_pct = (double)x[2 * n + L + 1];
-        r->first_loss = r->step[0].loss;
+        r->first_loss = r->step[r->first].loss;
         r->final_loss = 0;
         for (k = t->steps - last; k < t->steps; k++)
             r->final_loss += r->step[k].loss / (double)last;
@@ -478,6 +483,23 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
     return sum > 0 ? sum : 0;
 }
 
+/* Goes on from a checkpoint: *first is the next step. Of another world, the data go on where that
+ * world stopped, rounded down to a whole batch of this one. */
+static int training_resume(ddp_ctx *d, training *t, long *first)
+{
+    int from = 1, bad = t->resume ? ddp_checkpoint_load(d, t->resume, &from) : 0;
+
+    *first = ddp_step(d);
+    if (bad || !t->resume) return bad;
+    t->first_pass = *first * t->accumulate * from / ddp_world(d) - *first * t->accumulate;
+    if (*first < t->steps) return 0;
+    snprintf(t->result->error, sizeof t->result->error,
+             "%s is at step %ld already, and the run has %ld steps: nothing is left to train",
+             t->resume, *first, t->steps);
+    ddp_abort(d, t->result->error);
+    return DDP_ARG;
+}
+
 /* The loop of one rank: what ddp_launch calls. */
 static int training_run(ddp_ctx *d, void *user)
 {
@@ -489,7 +511,7 @@ static int training_run(ddp_ctx *d, void *user)
     ddp_stats s, before;
     double begin,
         samples = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
-    long step;
+    long step, first = 0;
     int bad = training_build(d, t, &m);
 
     if (t->windows) { /* the launcher may have started more workers than the command line says */
@@ -498,10 +520,12 @@ static int training_run(ddp_ctx *d, void *user)
         t->schedule.step_size = t->steps / 3 + 1;
     }
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
+    if (!bad) bad = training_resume(d, t, &first);
+    if (ddp_rank(d) == 0) r->first = first;
     ddp_progress_start(&progress, ddp_rank(d) == 0 && t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
     memset(&before, 0, sizeof before);
-    for (step = 0; !bad && step < t->steps; step++) {
+    for (step = first; !bad && step < t->steps; step++) {
         ddp_step_info info;
         double loss;
         if (cli_interrupted) {
@@ -511,7 +535,7 @@ static int training_run(ddp_ctx *d, void *user)
         }
         memset(&info, 0, sizeof info);
         info.lr = (float)ddp_lr_at(&t->schedule, step);
-        bad = training_step(d, t, &m, step, &loss);
+        bad = training_step(d, t, &m, step * t->accumulate + t->first_pass, &loss);
         info.loss = loss;
         if (!bad) bad = ddp_report(d, &info);
         if (!bad) bad = ddp_step_end(d);
@@ -527,6 +551,8 @@ static int training_run(ddp_ctx *d, void *user)
             r->steps = step + 1;
         }
         before = s;
+        if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
+            bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
         ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
     }
     ddp_progress_end(&progress);
