@@ -1117,8 +1117,8 @@ extern "C" {
 DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
 DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err);
 
-/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model, built
- * or not. Returns 0 behind the last. */
+/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model,
+ * built or not. Returns 0 behind the last. */
 DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room,
                                  ddp_shape *shape);
 
@@ -10796,8 +10796,8 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
     return ddp__st_bad(s, t, err, "has a shape of more than 2^53 bytes");
 }
 
-static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *entry,
-                                 ddp_error *err)
+static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t,
+                                 const ddp__json *entry, ddp_error *err)
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
@@ -11525,9 +11525,10 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
         DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
         for (k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
-                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from wte.weight "
-                                 "in element %" PRIu64 " (%g and %g); this model ties them", path,
-                                 head->name, i + k, (double)a[k], (double)b[k]);
+                return ddp__fail(err, DDP_FORMAT,
+                                 "%.120s: tensor \"%.60s\" differs from wte.weight "
+                                 "in element %" PRIu64 " (%g and %g); this model ties them",
+                                 path, head->name, i + k, (double)a[k], (double)b[k]);
     }
     return DDP_OK;
 }
@@ -30220,7 +30221,7 @@ int ddp_launch(const ddp_config *given, int (*fn)(ddp_ctx *, void *), void *user
 #include <dirent.h>
 
 enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_NUMBERS };
-enum { DDP__C_CHUNK = 65536 /* floats hashed at a time */ };
+#define DDP__C_CHUNK ((size_t)65536) /* values hashed at a time */
 
 /* One array of a shard, and the memory it is saved from or loaded into. */
 typedef struct ddp__shard_array {
@@ -30674,10 +30675,12 @@ static ddp_status ddp__manifest_fits(const ddp_ctx *d, const char *path, const d
     *same = m->world == d->world && m->period == d->cfg.period &&
             !strcmp(m->strategy, d->strategy->name);
     if (*same || m->synchronised) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not "
+    return ddp__fail(err, DDP_MISMATCH,
+                     "%.160s is of %d workers under %.20s with period %d and not "
                      "synchronised (its ranks hold unlike values): it goes on with exactly that, "
-                     "not with %d workers under %s with period %d", path, m->world, m->strategy,
-                     m->period, d->world, d->strategy->name, d->cfg.period);
+                     "not with %d workers under %s with period %d",
+                     path, m->world, m->strategy, m->period, d->world, d->strategy->name,
+                     d->cfg.period);
 }
 
 static ddp_status ddp__shard_check(const ddp__shard *s, ddp_safetensors *f, const char *path,

@@ -37,8 +37,9 @@ static int parse_gpt(program *p, int argc, char **argv)
         {"--top-k", CLI_COUNT, &p->top_k, "N", "draw from the N likeliest; 0 = from all [40]"},
     };
 
-    return parse(p, argc, argv, "Trains a GPT over slow links and prints one JSON object of results.",
-                 own, (int)(sizeof own / sizeof own[0]));
+    return parse(p, argc, argv,
+                 "Trains a GPT over slow links and prints one JSON object of results.", own,
+                 (int)(sizeof own / sizeof own[0]));
 }
 
 /* What ddp_open and the model's builder do not check themselves. */

@@ -58,7 +58,8 @@ static void fill(const training *t, const training_model *m, long pass, int rank
     const pictures *own = (const pictures *)t->data;
 
     ddp_images_batch(&own->train, &own->norm, t->seed, pass, rank, world, t->model.batch,
-                     (float *)ddp_data(m->graph, "inputs"), (int32_t *)ddp_data(m->graph, "labels"));
+                     (float *)ddp_data(m->graph, "inputs"),
+                     (int32_t *)ddp_data(m->graph, "labels"));
 }
 
 /* Mean loss and share of images told right over a range. The last batch is filled up with images
@@ -193,9 +194,10 @@ static int parse_images(program *p, int argc, char **argv)
          "fraction of the training images kept for val_loss [0]"},
     };
 
-    return parse(p, argc, argv,
-                 "Trains an image classifier over slow links and prints one JSON object of results.",
-                 own, (int)(sizeof own / sizeof own[0]));
+    return parse(
+        p, argc, argv,
+        "Trains an image classifier over slow links and prints one JSON object of results.", own,
+        (int)(sizeof own / sizeof own[0]));
 }
 
 int main(int argc, char **argv)

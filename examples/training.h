@@ -83,7 +83,7 @@ typedef struct training {
     const char       *save, *resume; /* folders of checkpoints, or NULL */
     long              save_every, keep; /* steps; 0 = at the end only, 0 = all */
     long              first_pass;   /* micro-batches before this run, in this world's counting */
-    const char       *load, *store; /* weights to begin with, and where they go in the end; or NULL */
+    const char       *load, *store; /* weights to begin with, and where they go; or NULL */
     int               workers, period;
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
     double            emulate_scale; /* their parameters are divided by this */

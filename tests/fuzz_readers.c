@@ -1,5 +1,5 @@
-/* Readers of files from elsewhere, under libFuzzer (`make fuzz`): the first byte of an input chooses
- * the reader, the rest is the file. tests/test_corpus.c replays tests/corpus/ through the same
+/* Readers of files from elsewhere, under libFuzzer (`make fuzz`): the first byte of an input
+ * chooses the reader, the rest is the file. tests/test_corpus.c replays tests/corpus/ through the same
  * function. */
 #ifndef DREAMDDP_H
 #define DREAMDDP_IMPLEMENTATION

@@ -59,7 +59,8 @@ static void idx_refused(int image, size_t place, unsigned char value, size_t n, 
 static void broken_idx_pairs_are_refused(void **unused)
 {
     (void)unused;
-    idx_refused(1, 3, 1, 28, 11, "begins with 00000801, but IDX images of bytes begin with 00000803");
+    idx_refused(1, 3, 1, 28, 11,
+                "begins with 00000801, but IDX images of bytes begin with 00000803");
     idx_refused(0, 3, 3, 28, 11, "begins with 00000803, but IDX labels");
     idx_refused(1, 0, 0, 15, 11, "15 bytes are fewer than the 16");
     idx_refused(0, 0, 0, 28, 7, "7 bytes are fewer than the 8");
@@ -91,8 +92,9 @@ static void cifar_records_are_read(void **unused)
     ddp_images_close(m);
 
     assert_null(ddp_images_cifar_bytes("c", r, 2 * 3073 - 1, 10, &err));
-    assert_non_null(strstr(err.msg, "c: 6145 bytes are no whole number of CIFAR-10 records of 3073: "
-                                    "record 1 has only 3072"));
+    assert_non_null(strstr(err.msg,
+                           "c: 6145 bytes are no whole number of CIFAR-10 records of 3073: "
+                           "record 1 has only 3072"));
     assert_null(ddp_images_cifar_bytes("c", r, 0, 10, &err));
     assert_int_equal(err.code, DDP_FORMAT);
     r[3073] = 10;

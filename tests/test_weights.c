@@ -275,7 +275,8 @@ static void vggs_are_named_as_in_torchvision(void **unused)
         "features.17.weight 512x256x3x3", "features.28.weight 512x512x3x3",
         "classifier.0.weight 4096x25088", "classifier.3.weight 4096x4096",
         "classifier.6.weight 1000x4096", "classifier.6.bias 1000", NULL};
-    static const char *const v19[] = {"features.34.weight 512x512x3x3", "features.19.bias 512", NULL};
+    static const char *const v19[] = {"features.34.weight 512x512x3x3", "features.19.bias 512",
+                                      NULL};
     ddp_vgg_config c;
     ddp_graph *g = ddp_graph_new(NULL);
 

@@ -140,8 +140,8 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
     return ddp__st_bad(s, t, err, "has a shape of more than 2^53 bytes");
 }
 
-static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *entry,
-                                 ddp_error *err)
+static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t,
+                                 const ddp__json *entry, ddp_error *err)
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;

@@ -310,9 +310,10 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
         DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
         for (k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
-                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from wte.weight "
-                                 "in element %" PRIu64 " (%g and %g); this model ties them", path,
-                                 head->name, i + k, (double)a[k], (double)b[k]);
+                return ddp__fail(err, DDP_FORMAT,
+                                 "%.120s: tensor \"%.60s\" differs from wte.weight "
+                                 "in element %" PRIu64 " (%g and %g); this model ties them",
+                                 path, head->name, i + k, (double)a[k], (double)b[k]);
     }
     return DDP_OK;
 }

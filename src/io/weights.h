@@ -28,8 +28,8 @@ extern "C" {
 DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
 DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err);
 
-/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model, built
- * or not. Returns 0 behind the last. */
+/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model,
+ * built or not. Returns 0 behind the last. */
 DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room,
                                  ddp_shape *shape);
 

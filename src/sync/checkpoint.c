@@ -8,7 +8,7 @@
 #include <dirent.h>
 
 enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_NUMBERS };
-enum { DDP__C_CHUNK = 65536 /* floats hashed at a time */ };
+#define DDP__C_CHUNK ((size_t)65536) /* values hashed at a time */
 
 /* One array of a shard, and the memory it is saved from or loaded into. */
 typedef struct ddp__shard_array {
@@ -462,10 +462,12 @@ static ddp_status ddp__manifest_fits(const ddp_ctx *d, const char *path, const d
     *same = m->world == d->world && m->period == d->cfg.period &&
             !strcmp(m->strategy, d->strategy->name);
     if (*same || m->synchronised) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not "
+    return ddp__fail(err, DDP_MISMATCH,
+                     "%.160s is of %d workers under %.20s with period %d and not "
                      "synchronised (its ranks hold unlike values): it goes on with exactly that, "
-                     "not with %d workers under %s with period %d", path, m->world, m->strategy,
-                     m->period, d->world, d->strategy->name, d->cfg.period);
+                     "not with %d workers under %s with period %d",
+                     path, m->world, m->strategy, m->period, d->world, d->strategy->name,
+                     d->cfg.period);
 }
 
 static ddp_status ddp__shard_check(const ddp__shard *s, ddp_safetensors *f, const char *path,
