@@ -1,6 +1,7 @@
 # make               every program of examples/ and bench/ into build/
 # make quickstart    the main job: five strategies over a slow link, two minutes
 # make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
+# make fuzz          readers of files under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them
 # make header        dreamddp.h from src/;  make check-header: is it fresh, are its names right
 # make install       PREFIX=/usr/local DESTDIR=
@@ -23,12 +24,12 @@ TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
 # Tests of pure functions: no threads, nothing for TSan to see.
-PURE := $(addprefix test_,adatopk compress data deft env estimate fence image_ops json jsonl knapsack louvain matching netspec \
-        network osp_plan place plan planned_models preserver profile report timeline topk tour workload)
+PURE := $(addprefix test_,adatopk compress corpus data deft env estimate fence image_ops images json jsonl knapsack louvain matching netspec \
+        network osp_plan place plan planned_models preserver profile report safetensors timeline topk tour weights workload)
 
 .DELETE_ON_ERROR:
 .PHONY: all deps deps-test header check-header check-separate check-compile print-whole test sanitize \
-        tests-plain tests-asan tests-tsan quickstart bench install uninstall clean
+        tests-plain tests-asan tests-tsan quickstart bench fuzz install uninstall clean
 
 all: $(EXAMPLES) $(BENCHES)
 
@@ -105,6 +106,13 @@ sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
 	@TSAN_OPTIONS="halt_on_error=1 $(TSAN_OPTIONS)" tests/run --timeout 300 \
 	    $(addprefix build/asan/,$(TESTS)) $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
+
+# What it finds lies in build/fuzz as crash-*; tests/corpus is what `make test` replays.
+build/fuzz_readers: tests/fuzz_readers.c $(SOURCES) | build
+	clang -std=c11 $(CPPFLAGS) $(STB) -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Isrc $< -o $@ $(LIBS)
+fuzz: build/fuzz_readers
+	@mkdir -p build/fuzz
+	cd build/fuzz && ../fuzz_readers -max_total_time=$(or $(FUZZ),60) -max_len=8192 -print_final_stats=1 . ../../tests/corpus
 
 # ---- installation: one header and its pkg-config file ----
 INSTALLED = $(DESTDIR)$(PREFIX)/include/dreamddp.h $(DESTDIR)$(PREFIX)/share/pkgconfig/dreamddp.pc

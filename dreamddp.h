@@ -24,7 +24,7 @@
  *     [base]    status and errors, allocator hook, clock, random numbers, logger
  *     [graph]   layers; models as static graphs of operators, forward and backward
  *     [ops]     the operators' kernels            [nn]      optimizers, schedules, models
- *     [data]    token streams                     [io]      JSON
+ *     [data]    token streams, images             [io]      JSON, safetensors, weights
  *     [net]     transports, shaped links, the comm worker
  *     [profile] layer costs, the link model       [plan]    what to send when, what to run where
  *     [compress] Top-K, messages, AdaTopK         [sync]    the context and its hooks
@@ -866,12 +866,12 @@ extern "C" {
 #endif
 
 /* ddp_tokens_open - reads a whole file: llm.c's .bin (its header says 16 or 32 bits), nanoGPT's
- * .bin (a name ending in .bin, an even size: 16-bit tokens), else any file as bytes, whose
- * distinct values are numbered in ascending order. A name ending in .gz is unpacked first.
+ * .bin (a name ending in .bin: 16-bit tokens), else any file as bytes, whose distinct values are
+ * numbered in ascending order. A name ending in .gz is unpacked first.
  * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending
  * chooses the format as above. bytes is copied.
  * Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
- * contradicts the size. Freed by ddp_tokens_close. */
+ * contradicts the size, a .bin of odd size. Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
                                           ddp_error *err);
@@ -885,6 +885,10 @@ DDP_API long    ddp_tokens_count(const ddp_tokens *t);
 DDP_API long    ddp_tokens_vocabulary(const ddp_tokens *t);
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
 DDP_API int     ddp_tokens_byte(const ddp_tokens *t, long token);
+
+/* ddp_tokens_check - DDP_FORMAT if a token is not below vocabulary; the sentence names the first
+ * and its place. */
+DDP_API ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err);
 
 /* ddp_tokens_split - the stream as two ranges: the last held_out (0 <= held_out < 1) of it in
  * *val, the rest in *train. held_out 0: val->count is 0 and val may be NULL.
@@ -918,6 +922,217 @@ DDP_API double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, 
 
 #endif /* DDP_DATA_TOKENS_H */
 /* ==== end data/tokens.h ==== */
+
+/* ==== begin data/images.h ==== [data] */
+/* Labelled images: IDX (MNIST) and CIFAR files, dealt to ranks as batches of floats. */
+#ifndef DDP_DATA_IMAGES_H
+#define DDP_DATA_IMAGES_H
+
+#define DDP_IMAGE_CHANNELS 3 /* most channels of an image */
+
+/* A set of images in memory; never changed after loading, so any thread may read it. */
+typedef struct ddp_images {
+    long           count;
+    long           channels, height, width;
+    long           classes; /* labels are 0 .. classes - 1 */
+    unsigned char *pixels;  /* [count x channels x height x width] */
+    unsigned char *labels;  /* [count] */
+    char          *name;    /* of its first file */
+} ddp_images;
+
+/* A part of a set. */
+typedef struct ddp_image_range {
+    const ddp_images *images; /* borrowed */
+    long              first, count;
+} ddp_image_range;
+
+/* What makes floats of pixels: (pixel / 255 - mean) / deviation, for each channel. */
+typedef struct ddp_image_norm {
+    float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS];
+} ddp_image_norm;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_images_open - the training (test 0) or test (test 1) images of a folder, which holds
+ *   MNIST      train-images-idx3-ubyte, train-labels-idx1-ubyte; t10k-... for the test
+ *   CIFAR-10   data_batch*.bin, in the order of their names; test_batch*.bin
+ *   CIFAR-100  train.bin; test.bin (fine labels)
+ * each also with .gz behind its name. NULL and *err on failure, which names the file, the place
+ * and the value; freed by ddp_images_close.
+ * ddp_images_idx - one pair of IDX files, of bytes: images (count, height, width), labels (count).
+ * ddp_images_cifar - one file of any number of records: classes 10 or 100. */
+DDP_API ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err);
+DDP_API ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err);
+DDP_API ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err);
+DDP_API void        ddp_images_close(ddp_images *images);
+
+/* ddp_images_idx_bytes, ddp_images_cifar_bytes - the same for files in memory; names are for
+ * errors, bytes are copied. */
+DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
+                                         const char *label_name, const void *labels, size_t m,
+                                         ddp_error *err);
+DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n,
+                                           int classes, ddp_error *err);
+
+/* ddp_images_split - the set as two ranges: the last held_out (0 <= held_out < 1) of it in *val,
+ * the rest in *train. held_out 0: val->count is 0 and val may be NULL. Errors: a share outside
+ * that range, or one that leaves a part empty. */
+DDP_API ddp_status ddp_images_split(const ddp_images *images, double held_out,
+                                    ddp_image_range *train, ddp_image_range *val, ddp_error *err);
+
+/* ddp_images_norm - mean and deviation of each channel over a range, so that its floats have mean
+ * 0 and deviation 1. Take those of the training images for all others too. */
+DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
+
+/* ddp_images_get - image 0 <= i < r->count: inputs [channels x height x width], one label.
+ * ddp_images_batch - what rank of world trains on in a step: inputs [batch x channels x height x
+ * width] and labels [batch], dealt as ddp_tokens_batch deals windows: each image once per epoch
+ * over all ranks, in an order that the seed gives anew for each epoch.
+ * ddp_images_epoch - epochs (a fraction) used up before step starts.
+ * They depend only on their arguments; no allocation; any thread. */
+DDP_API void   ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i,
+                              float *inputs, int32_t *label);
+DDP_API void   ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed,
+                                long step, int rank, int world, long batch, float *inputs,
+                                int32_t *labels);
+DDP_API double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_DATA_IMAGES_H */
+/* ==== end data/images.h ==== */
+
+/* ==== begin io/safetensors.h ==== [io] */
+/* Safetensors files (github.com/huggingface/safetensors): named arrays behind a JSON header. */
+#ifndef DDP_IO_SAFETENSORS_H
+#define DDP_IO_SAFETENSORS_H
+
+#define DDP_SAFETENSORS_DIMS 8
+
+typedef enum ddp_safetensors_type {
+    DDP_ST_F32,
+    DDP_ST_F64,
+    DDP_ST_F16,
+    DDP_ST_BF16,
+    DDP_ST_I64,
+    DDP_ST_I32,
+    DDP_ST_I16,
+    DDP_ST_I8,
+    DDP_ST_U8,
+    DDP_ST_BOOL
+} ddp_safetensors_type;
+
+/* One array of a file, row-major, little endian. */
+typedef struct ddp_safetensor {
+    const char          *name;
+    ddp_safetensors_type type;
+    int                  dims; /* 0 = a scalar */
+    int64_t              dim[DDP_SAFETENSORS_DIMS];
+    uint64_t             offset; /* bytes from the first array; ignored in writing */
+    uint64_t             bytes;  /* ignored in writing */
+} ddp_safetensor;
+
+/* A file that was opened and wholly checked; its arrays are read on demand. */
+typedef struct ddp_safetensors ddp_safetensors;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_safetensors_open - opens a file and checks all of its header: JSON, types, shapes, no array
+ * beyond the end, none over another, no gap, no name twice. Headers of up to 8 MiB with at most
+ * 4096 entries. No array is read. NULL and *err on failure, which names file, array and value.
+ * ddp_safetensors_from_bytes - the same for a file in memory, borrowed until the close; name is
+ * for errors. An open file belongs to one thread. */
+DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
+DDP_API ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
+                                                    ddp_error *err);
+DDP_API void             ddp_safetensors_close(ddp_safetensors *s);
+
+/* ddp_safetensors_count - arrays; ddp_safetensors_at - number 0 <= index < count, in the order of
+ * their offsets; ddp_safetensors_find - by name, NULL if there is none.
+ * ddp_safetensors_note - an entry of the header's __metadata__, NULL if there is none.
+ * All borrowed until the close. */
+DDP_API int                   ddp_safetensors_count(const ddp_safetensors *s);
+DDP_API const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index);
+DDP_API const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
+DDP_API const char           *ddp_safetensors_note(const ddp_safetensors *s, const char *key);
+
+/* ddp_safetensors_elements - product of the dimensions.
+ * ddp_safetensors_floats - elements first .. first + count - 1 of a float array (F32, F64, F16,
+ * BF16) into out[count], converted to float.  ddp_safetensors_bytes - the same elements of any
+ * array as they stand. F32 goes from the file to out without a copy in between.
+ * Errors: another type, a range outside the array (DDP_ARG), the disk (DDP_IO). */
+DDP_API uint64_t   ddp_safetensors_elements(const ddp_safetensor *t);
+DDP_API ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t,
+                                          uint64_t first, size_t count, float *out,
+                                          ddp_error *err);
+DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t,
+                                         uint64_t first, size_t count, void *out, ddp_error *err);
+
+/* ddp_safetensors_write - a file of count arrays; data[i] points at array i. notes: pairs of key
+ * and text, ended by NULL; NULL = none. PATH is the old file or the whole new one, never between:
+ * written under another name, flushed, renamed. The arrays begin at a multiple of 8 bytes and
+ * follow each other without gaps. Errors: a name twice, an impossible shape, the disk. */
+DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
+                                         const void *const *data, const char *const *notes,
+                                         ddp_error *err);
+
+/* "F32"; bytes of one element. */
+DDP_API const char *ddp_safetensors_type_name(ddp_safetensors_type type);
+DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_IO_SAFETENSORS_H */
+/* ==== end io/safetensors.h ==== */
+
+/* ==== begin io/weights.h ==== [io] */
+/* Weights of a model in a safetensors file, under the names that other libraries use. */
+#ifndef DDP_IO_WEIGHTS_H
+#define DDP_IO_WEIGHTS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Names in the file:
+ *   ddp_gpt2    of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,
+ *               h.0.attn.c_attn.weight, ..., ln_f.bias. Matrices of linear layers lie transposed,
+ *               as its Conv1D keeps them. Also read: names behind "transformer."; attention masks
+ *               (h.0.attn.bias) and a lm_head.weight equal to wte.weight are passed over
+ *   ddp_resnet, ddp_vgg    of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
+ *               layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
+ *               num_batches_tracked is passed over
+ *   any other   LAYER.weight, or LAYER.OPERATOR.weight where a layer has several operators with
+ *               parameters, LAYER.OPERATOR.1.weight for the second of a kind
+ *
+ * ddp_weights_load - after ddp_graph_build: every parameter and buffer from the file; F32, F64, F16
+ * or BF16. All is checked before the first is changed: a tensor that is missing, not of this
+ * model, of another shape or no float is an error (DDP_FORMAT) that names file and tensor. Only a
+ * disk that fails half way through (DDP_IO) leaves a mixture. With a context, load before
+ * ddp_set_optimizer and on rank 0 alone, if you like: the session starts from rank 0's.
+ * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. */
+DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
+DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err);
+
+/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model,
+ * built or not. Returns 0 behind the last. */
+DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room,
+                                 ddp_shape *shape);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_IO_WEIGHTS_H */
+/* ==== end io/weights.h ==== */
 
 /* ==== begin net/netspec.h ==== [net] */
 /* The text of a slow link: "100mbit,20ms". */
@@ -2675,6 +2890,43 @@ DDP_API ddp_strategy ddp_strategy_named(const char *name);
 #endif /* DDP_SYNC_SESSION_H */
 /* ==== end sync/session.h ==== */
 
+/* ==== begin sync/checkpoint.h ==== [sync] */
+/* Checkpoints: everything a run needs to go on as if it had not stopped. */
+#ifndef DDP_SYNC_CHECKPOINT_H
+#define DDP_SYNC_CHECKPOINT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors
+ * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
+ * dropout masks depend on, the plan), and manifest.json (step, world, strategy, period, optimizer,
+ * layers, a hash of every file), which rank 0 writes when all files are there: a folder without it
+ * is none. Every file is written under another name, flushed and renamed. The ranks must see one
+ * file system. Where the data go on follows from the step.
+ *
+ * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
+ * newest keep of those in it (0 = keeps all). Finishes what is in flight and averages nothing.
+ * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder.
+ * ddp_step then says where to go on, and *world (may be NULL) of how many ranks it is. With the
+ * same layers, optimizer, world, strategy and period every rank goes on from its own file, bit
+ * for bit as if the run had not stopped (a plan that was measured stays and no longer follows the
+ * link; one that was not yet made is made as many steps later). With another world, strategy or
+ * period only a synchronised checkpoint is taken, one whose ranks hold equal bits: always under
+ * ssgd and wfbp (without buffers), else after an averaging of all layers, momentum included.
+ * All is checked before anything is changed.
+ * Both are collective, between steps, and return 0 or the context's first error. */
+DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
+DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_CHECKPOINT_H */
+/* ==== end sync/checkpoint.h ==== */
+
 /* ==== begin report/data.h ==== [report] */
 /* What a report is made of: plain data, filled by programs, read by every writer of src/report. */
 #ifndef DDP_REPORT_DATA_H
@@ -3078,6 +3330,8 @@ DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_f
 #ifndef DDP_BASE_TEXT_H
 #define DDP_BASE_TEXT_H
 
+#include <stdio.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -3096,8 +3350,21 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 
 /* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
-/* Writes to PATH.tmp.PID, flushes, renames: PATH is either the old file or the whole new one.
- * What is no regular file (/dev/stdout, a pipe) is written straight to. */
+
+/* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed,
+ * renamed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure
+ * puts do nothing, and the end reports it; every begin that succeeds needs an end or a drop. */
+typedef struct ddp__file {
+    FILE *f;
+    char *path, *tmp; /* equal where the file is written straight to */
+    int   why;        /* errno of the first failure */
+} ddp__file;
+
+DDP_LIB ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err);
+DDP_LIB void       ddp__file_put(ddp__file *o, const void *bytes, size_t n);
+DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
+DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
+/* The three in one. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
@@ -3657,33 +3924,76 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err)
+ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
     ddp__text tmp;
     struct stat st;
-    FILE *f;
-    int why = 0, direct = !stat(path, &st) && !S_ISREG(st.st_mode);
+    int why, direct = !stat(path, &st) && !S_ISREG(st.st_mode);
 
+    memset(o, 0, sizeof *o);
     memset(&tmp, 0, sizeof tmp);
     ddp__text_addf(&tmp, "%s", path);
     if (!direct) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
-    if (tmp.failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    f = fopen(tmp.data, "wb");
-    if (!f) {
-        why = errno;
+    o->path = ddp__strdup(path);
+    if (tmp.failed || !o->path) {
         ddp__text_free(&tmp);
-        return ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(why));
+        if (o->path) DDP_FREE(o->path);
+        return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     }
-    if (n && fwrite(bytes, 1, n, f) != n) why = errno;
-    if (!why && (fflush(f) || fsync(fileno(f))) && errno != EINVAL && errno != EROFS) why = errno;
-    if (fclose(f) && !why) why = errno;
-    if (!direct && !why && rename(tmp.data, path)) why = errno;
-    if (!direct && why) remove(tmp.data);
-    ddp__text_free(&tmp);
-    if (why)
-        return ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", path,
-                         strerror(why));
-    return DDP_OK;
+    o->tmp = tmp.data;
+    o->f = fopen(o->tmp, "wb");
+    if (o->f) return DDP_OK;
+    why = errno;
+    DDP_FREE(o->path);
+    DDP_FREE(o->tmp);
+    return ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(why));
+}
+
+void ddp__file_put(ddp__file *o, const void *bytes, size_t n)
+{
+    if (n && !o->why && fwrite(bytes, 1, n, o->f) != n) o->why = errno ? errno : EIO;
+}
+
+/* Closes the file, and leaves it under its name if keep and all went well. */
+static void ddp__file_close(ddp__file *o, int keep)
+{
+    int direct = !strcmp(o->tmp, o->path);
+
+    if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL &&
+        errno != EROFS)
+        o->why = errno;
+    if (fclose(o->f) && !o->why) o->why = errno;
+    if (!direct && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
+    if (!direct && (!keep || o->why)) remove(o->tmp);
+}
+
+void ddp__file_drop(ddp__file *o)
+{
+    ddp__file_close(o, 0);
+    DDP_FREE(o->path);
+    DDP_FREE(o->tmp);
+}
+
+ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
+{
+    ddp_status s = DDP_OK;
+
+    ddp__file_close(o, 1);
+    if (o->why)
+        s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path,
+                      strerror(o->why));
+    DDP_FREE(o->path);
+    DDP_FREE(o->tmp);
+    return s;
+}
+
+ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err)
+{
+    ddp__file o;
+
+    DDP__TRY(ddp__file_begin(&o, path, err));
+    ddp__file_put(&o, bytes, n);
+    return ddp__file_end(&o, err);
 }
 
 int ddp__parse_double(const char *s, double *out)
@@ -3764,6 +4074,7 @@ typedef struct ddp__hooks {
 typedef struct ddp__owned {
     struct ddp__owned *next;
     void (*destroy)(struct ddp__owned *self);
+    uint64_t *passes; /* what random masks depend on, part of a checkpoint; NULL before the build */
 } ddp__owned;
 
 typedef struct ddp__host {
@@ -5181,6 +5492,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     if (!g->state)
         return ddp__fail(&g->error, DDP_MEMORY, "out of memory: activations need %zu bytes; use a "
                          "smaller batch", g->reuse.bytes);
+    g->owned.passes = &g->state->pass;
     return DDP_OK;
 }
 
@@ -10628,6 +10940,69 @@ uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n)
 }
 /* ==== end data/hash.c ==== */
 
+/* ==== begin data/deal.h ==== [data] */
+/* Dealing samples to ranks: a deck of all samples, shuffled anew each epoch by the seed. */
+#ifndef DDP_DATA_DEAL_H
+#define DDP_DATA_DEAL_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Which of n >= 1 samples is card number `card`, counted from the start of training: the deck of
+ * epoch card / n is a permutation of all samples. Never stored: O(1). Pure. */
+DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
+
+/* The first card of a rank's batch in a step: world x batch cards a step, rank 0 the first. */
+DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_DATA_DEAL_H */
+/* ==== end data/deal.h ==== */
+
+/* ==== begin data/deal.c ==== [data] */
+
+/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next
+ * power of four; values outside the deck are permuted again until they fall inside, at most
+ * four times on average (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). */
+static uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key)
+{
+    int half = 1, round;
+    uint64_t mask, left, right, mixed;
+    ddp_rng r;
+
+    while (half < 31 && (UINT64_C(1) << (2 * half)) < n) half++;
+    mask = (UINT64_C(1) << half) - 1;
+    do {
+        left = i >> half;
+        right = i & mask;
+        for (round = 0; round < 4; round++) {
+            r = ddp_rng_seed(key + (uint64_t)round, right);
+            mixed = left ^ (ddp_rng_u64(&r) & mask);
+            left = right;
+            right = mixed;
+        }
+        i = left << half | right;
+    } while (i >= n);
+    return i;
+}
+
+long ddp__deal(uint64_t seed, uint64_t card, uint64_t n)
+{
+    ddp_rng key = ddp_rng_seed(seed, card / n);
+
+    return (long)ddp__shuffled(card % n, n, ddp_rng_u64(&key));
+}
+
+uint64_t ddp__deal_first(long step, int rank, int world, long batch)
+{
+    return ((uint64_t)step * (uint64_t)world + (uint64_t)rank) * (uint64_t)batch;
+}
+/* ==== end data/deal.c ==== */
+
 /* ==== begin data/tokens.c ==== [data] */
 
 /* llm.c writes 256 int32: magic, version, token count. */
@@ -10636,6 +11011,7 @@ uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n)
 #define DDP__TOKENS_LLAMA3  20240801u /* version 7, 32 bits */
 
 struct ddp_tokens {
+    char     *name;             /* for errors */
     ddp__text file;             /* the whole file */
     const unsigned char *first; /* first token inside it */
     int       width;            /* bytes per token: 1, 2 or 4, little endian */
@@ -10722,8 +11098,12 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     t->count = (long)n;
     if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) {
         DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
-    } else if (n % 2 == 0 &&
-               (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz"))) {
+    } else if (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz")) {
+        if (n % 2)
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s has %zu bytes, but a .bin file holds 16-bit tokens, an even "
+                             "number: is it cut off? (under another ending it is read as bytes)",
+                             name, n);
         t->width = 2;
         t->count = (long)(n / 2);
     }
@@ -10751,36 +11131,39 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
 
 /* ---- opening ---- */
 
-static ddp_tokens *ddp__tokens_new(ddp_error *err)
+static ddp_tokens *ddp__tokens_new(const char *name, ddp_error *err)
 {
     ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
 
-    if (!t) ddp__fail(err, DDP_MEMORY, "out of memory while opening a token stream");
-    return t;
+    if (t) t->name = ddp__strdup(name);
+    if (t && t->name) return t;
+    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    ddp_tokens_close(t);
+    return NULL;
 }
 
-static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, const char *name, ddp_error *err)
+static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, ddp_error *err)
 {
-    if (ddp__tokens_scan(t, name, err) == DDP_OK) return t;
+    if (ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
 }
 
 ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err)
 {
-    ddp_tokens *t = ddp__tokens_new(err);
+    ddp_tokens *t = ddp__tokens_new(path, err);
 
     if (!t) return NULL;
     if (ddp__file_read(path, &t->file, err)) {
         ddp_tokens_close(t);
         return NULL;
     }
-    return ddp__tokens_finish(t, path, err);
+    return ddp__tokens_finish(t, err);
 }
 
 ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_tokens *t = ddp__tokens_new(err);
+    ddp_tokens *t = ddp__tokens_new(name, err);
 
     if (!t) return NULL;
     ddp__text_add(&t->file, (const char *)bytes, n);
@@ -10789,13 +11172,14 @@ ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
         ddp_tokens_close(t);
         return NULL;
     }
-    return ddp__tokens_finish(t, name, err);
+    return ddp__tokens_finish(t, err);
 }
 
 void ddp_tokens_close(ddp_tokens *t)
 {
     if (!t) return;
     ddp__text_free(&t->file);
+    if (t->name) DDP_FREE(t->name);
     DDP_FREE(t);
 }
 
@@ -10817,6 +11201,18 @@ int32_t ddp_tokens_at(const ddp_tokens *t, long i)
     if (t->width == 1) return p[0];
     if (t->width == 2) return p[0] | p[1] << 8;
     return (int32_t)ddp__tokens_word(p);
+}
+
+ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err)
+{
+    long i;
+
+    if (t->vocabulary <= vocabulary) return DDP_OK;
+    for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {}
+    return ddp__fail(err, DDP_FORMAT,
+                     "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of "
+                     "the file is %ld",
+                     t->name, ddp_tokens_at(t, i), i, vocabulary, t->vocabulary - 1);
 }
 
 ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
@@ -10872,46 +11268,17 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
 
 /* ---- dealing ---- */
 
-/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next
- * power of four; values outside the deck are permuted again until they fall inside, at most
- * four times on average (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). */
-static uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key)
-{
-    int half = 1, round;
-    uint64_t mask, left, right, mixed;
-    ddp_rng r;
-
-    while (half < 31 && (UINT64_C(1) << (2 * half)) < n) half++;
-    mask = (UINT64_C(1) << half) - 1;
-    do {
-        left = i >> half;
-        right = i & mask;
-        for (round = 0; round < 4; round++) {
-            r = ddp_rng_seed(key + (uint64_t)round, right);
-            mixed = left ^ (ddp_rng_u64(&r) & mask);
-            left = right;
-            right = mixed;
-        }
-        i = left << half | right;
-    } while (i >= n);
-    return i;
-}
-
 void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                       long batch, int32_t *tokens, int32_t *labels)
 {
-    uint64_t windows = (uint64_t)ddp_tokens_windows(r), card, epoch;
-    ddp_rng key;
+    uint64_t windows = (uint64_t)ddp_tokens_windows(r),
+             first = ddp__deal_first(step, rank, world, batch);
     long b;
 
     if (windows == 0) return;
-    for (b = 0; b < batch; b++) {
-        card = ((uint64_t)step * (uint64_t)world + (uint64_t)rank) * (uint64_t)batch + (uint64_t)b;
-        epoch = card / windows;
-        key = ddp_rng_seed(seed, epoch);
-        card = ddp__shuffled(card % windows, windows, ddp_rng_u64(&key));
-        ddp_tokens_window(r, (long)card, tokens + b * r->seq, labels + b * r->seq);
-    }
+    for (b = 0; b < batch; b++)
+        ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq,
+                          labels + b * r->seq);
 }
 
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)
@@ -10921,6 +11288,415 @@ double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long bat
     return windows ? (double)step * (double)world * (double)batch / (double)windows : 0;
 }
 /* ==== end data/tokens.c ==== */
+
+/* ==== begin data/images.c ==== [data] */
+
+#include <dirent.h>
+
+#define DDP__CIFAR_PIXELS 3072 /* 3 x 32 x 32: red, green, blue */
+#define DDP__IDX_IMAGES   0x00000803u
+#define DDP__IDX_LABELS   0x00000801u
+
+static size_t ddp__image_bytes(const ddp_images *m)
+{
+    return (size_t)(m->channels * m->height * m->width);
+}
+
+static ddp_images *ddp__images_new(const char *name, ddp_error *err)
+{
+    ddp_images *m = (ddp_images *)ddp__calloc(1, sizeof *m);
+
+    if (m) m->name = ddp__strdup(name);
+    if (m && m->name) return m;
+    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    ddp_images_close(m);
+    return NULL;
+}
+
+/* Room for more images. */
+static ddp_status ddp__images_grow(ddp_images *m, const char *name, long more, ddp_error *err)
+{
+    size_t count = (size_t)m->count + (size_t)more, bytes = count * ddp__image_bytes(m);
+    unsigned char *p = (unsigned char *)DDP_REALLOC(m->pixels, bytes), *l;
+
+    if (p) m->pixels = p;
+    l = p ? (unsigned char *)DDP_REALLOC(m->labels, count) : NULL;
+    if (l) m->labels = l;
+    if (l) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu bytes of images", name, bytes);
+}
+
+void ddp_images_close(ddp_images *m)
+{
+    if (!m) return;
+    if (m->pixels) DDP_FREE(m->pixels);
+    if (m->labels) DDP_FREE(m->labels);
+    if (m->name) DDP_FREE(m->name);
+    DDP_FREE(m);
+}
+
+/* ---- IDX: big endian, a magic number with type and dimensions, then the dimensions ---- */
+
+static uint32_t ddp__idx_word(const unsigned char *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size_t n,
+                                  uint32_t magic, const char *what, ddp_error *err)
+{
+    size_t header = magic == DDP__IDX_IMAGES ? 16 : 8;
+
+    if (n < header)
+        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are fewer than the %zu of a header of IDX "
+                         "%s: is it cut off?", name, n, header, what);
+    if (ddp__idx_word(p) == magic) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%s: begins with %08x, but IDX %s of bytes begin with %08x",
+                     name, ddp__idx_word(p), what, magic);
+}
+
+static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p,
+                                  size_t n, ddp_error *err)
+{
+    uint32_t count, height, width;
+
+    DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
+    count = ddp__idx_word(p + 4);
+    height = ddp__idx_word(p + 8);
+    width = ddp__idx_word(p + 12);
+    if (count < 1 || height < 1 || width < 1 || height > 65535 || width > 65535)
+        return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at "
+                         "least 1, and at most 65535 x 65535 pixels, are possible", name, count,
+                         height, width);
+    if ((n - 16) / ((size_t)height * width) != count || (n - 16) % ((size_t)height * width))
+        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u images of %u x %u pixels, "
+                         "but %zu bytes follow: is it cut off?", name, count, height, width,
+                         n - 16);
+    m->channels = 1;
+    m->height = (long)height;
+    m->width = (long)width;
+    DDP__TRY(ddp__images_grow(m, name, (long)count, err));
+    memcpy(m->pixels, p + 16, n - 16);
+    m->count = (long)count;
+    return DDP_OK;
+}
+
+/* At least ten classes: a small part of a set may lack the last. */
+static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p,
+                                  size_t n, ddp_error *err)
+{
+    uint32_t count;
+    long i;
+
+    DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_LABELS, "labels", err));
+    count = ddp__idx_word(p + 4);
+    if (count != n - 8)
+        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u labels, but %zu bytes "
+                         "follow: is it cut off?", name, count, n - 8);
+    if ((long)count != m->count)
+        return ddp__fail(err, DDP_FORMAT, "%s has %u labels, but %s has %ld images: are they of "
+                         "one set?", name, count, m->name, m->count);
+    memcpy(m->labels, p + 8, count);
+    m->classes = 10;
+    for (i = 0; i < m->count; i++)
+        if (m->labels[i] >= m->classes) m->classes = m->labels[i] + 1;
+    return DDP_OK;
+}
+
+ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
+                                 const char *label_name, const void *labels, size_t m,
+                                 ddp_error *err)
+{
+    ddp_images *set = ddp__images_new(image_name, err);
+
+    if (set && ddp__idx_images(set, image_name, (const unsigned char *)images, n, err) == DDP_OK &&
+        ddp__idx_labels(set, label_name, (const unsigned char *)labels, m, err) == DDP_OK)
+        return set;
+    ddp_images_close(set);
+    return NULL;
+}
+
+ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err)
+{
+    ddp__text a, b;
+    ddp_images *m = NULL;
+
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
+    if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
+        m = ddp_images_idx_bytes(images, a.data, a.size, labels, b.data, b.size, err);
+    ddp__text_free(&a);
+    ddp__text_free(&b);
+    return m;
+}
+
+/* ---- CIFAR: records of one label (two of CIFAR-100: coarse, fine) and 3072 pixels ---- */
+
+static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned char *p, size_t n,
+                                 int classes, ddp_error *err)
+{
+    size_t head = classes == 100 ? 2 : 1, record = head + DDP__CIFAR_PIXELS, i;
+
+    if (classes != 10 && classes != 100)
+        return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name,
+                         classes);
+    if (n == 0 || n % record)
+        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are no whole number of CIFAR-%d records "
+                         "of %zu: record %zu has only %zu; is it cut off?", name, n, classes,
+                         record, n / record, n % record);
+    m->channels = 3;
+    m->height = m->width = 32;
+    m->classes = classes;
+    DDP__TRY(ddp__images_grow(m, name, (long)(n / record), err));
+    for (i = 0; i < n / record; i++, p += record) {
+        if (p[head - 1] >= classes)
+            return ddp__fail(err, DDP_FORMAT, "%s: record %zu has label %d; CIFAR-%d has 0 to %d",
+                             name, i, p[head - 1], classes, classes - 1);
+        m->labels[m->count] = p[head - 1];
+        memcpy(m->pixels + (size_t)m->count * DDP__CIFAR_PIXELS, p + head, DDP__CIFAR_PIXELS);
+        m->count++;
+    }
+    return DDP_OK;
+}
+
+ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes,
+                                   ddp_error *err)
+{
+    ddp_images *m = ddp__images_new(name, err);
+
+    if (m && ddp__cifar_add(m, name, (const unsigned char *)bytes, n, classes, err) == DDP_OK)
+        return m;
+    ddp_images_close(m);
+    return NULL;
+}
+
+static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
+{
+    ddp__text t;
+    ddp_status s;
+
+    memset(&t, 0, sizeof t);
+    s = ddp__file_read(path, &t, err);
+    if (s == DDP_OK)
+        s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
+    ddp__text_free(&t);
+    return s;
+}
+
+ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
+{
+    ddp_images *m = ddp__images_new(path, err);
+
+    if (m && ddp__cifar_file(m, path, classes, err) == DDP_OK) return m;
+    ddp_images_close(m);
+    return NULL;
+}
+
+/* ---- a folder ---- */
+
+enum { DDP__FOLDER_FILES = 64 };
+
+/* Files of one kind in a folder. */
+typedef struct ddp__folder {
+    char *path[DDP__FOLDER_FILES]; /* sorted by name */
+    int   count;
+} ddp__folder;
+
+static void ddp__folder_free(ddp__folder *f)
+{
+    while (f->count) DDP_FREE(f->path[--f->count]);
+}
+
+static int ddp__folder_order(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* name = start, anything if open, end, and perhaps .gz */
+static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
+{
+    size_t n = strlen(name), s = strlen(start), e = strlen(end);
+
+    if (n > 3 && !strcmp(name + n - 3, ".gz")) n -= 3;
+    return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) &&
+           (open || n == s + e);
+}
+
+static ddp_status ddp__folder_list(const char *folder, const char *start, int open,
+                                   const char *end, ddp__folder *out, ddp_error *err)
+{
+    DIR *d = opendir(folder);
+    struct dirent *entry;
+    ddp__text path;
+    int lost = 0;
+
+    memset(out, 0, sizeof *out);
+    if (!d) return ddp__fail(err, DDP_IO, "cannot read %s: %s", folder, strerror(errno));
+    while ((entry = readdir(d)) != NULL) {
+        if (!ddp__folder_match(entry->d_name, start, open, end)) continue;
+        memset(&path, 0, sizeof path);
+        ddp__text_addf(&path, "%s/%s", folder, entry->d_name);
+        if (out->count == DDP__FOLDER_FILES || path.failed) {
+            lost = 1;
+            ddp__text_free(&path);
+        } else {
+            out->path[out->count++] = path.data;
+        }
+    }
+    closedir(d);
+    qsort(out->path, (size_t)out->count, sizeof *out->path, ddp__folder_order);
+    if (!lost) return DDP_OK;
+    ddp__folder_free(out);
+    return ddp__fail(err, DDP_MEMORY, "%s: more than %d files %s*%s, or out of memory", folder,
+                     DDP__FOLDER_FILES, start, end);
+}
+
+/* MNIST of a folder; *found 0 and nothing done where there is none. */
+static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp_error *err)
+{
+    const char *start = test ? "t10k-" : "train-";
+    ddp__folder images, labels;
+    ddp_images *m = NULL;
+    char begin[32];
+
+    memset(&labels, 0, sizeof labels);
+    *found = 1;
+    snprintf(begin, sizeof begin, "%simages", start);
+    if (ddp__folder_list(folder, begin, 1, "idx3-ubyte", &images, err)) return NULL;
+    snprintf(begin, sizeof begin, "%slabels", start);
+    if (images.count == 0) *found = 0;
+    else if (ddp__folder_list(folder, begin, 1, "idx1-ubyte", &labels, err) == DDP_OK) {
+        if (labels.count)
+            m = ddp_images_idx(images.path[0], labels.path[0], err);
+        else
+            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, begin,
+                      images.path[0]);
+    }
+    ddp__folder_free(&images);
+    ddp__folder_free(&labels);
+    return m;
+}
+
+static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, int *found,
+                                     ddp_error *err)
+{
+    const char *start = classes == 10 ? (test ? "test_batch" : "data_batch")
+                                      : (test ? "test" : "train");
+    ddp__folder files;
+    ddp_images *m = NULL;
+    int i;
+
+    *found = 1;
+    if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
+    if (files.count == 0) *found = 0;
+    else m = ddp__images_new(files.path[0], err);
+    for (i = 0; m && i < files.count; i++) {
+        if (ddp__cifar_file(m, files.path[i], classes, err) == DDP_OK) continue;
+        ddp_images_close(m);
+        m = NULL;
+    }
+    ddp__folder_free(&files);
+    return m;
+}
+
+ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
+{
+    int found;
+    ddp_images *m = ddp__folder_idx(folder, test, &found, err);
+
+    if (!found) m = ddp__folder_cifar(folder, test, 10, &found, err);
+    if (!found) m = ddp__folder_cifar(folder, test, 100, &found, err);
+    if (!found)
+        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) "
+                  "or %s.bin (CIFAR-100), also with .gz, are looked for", folder,
+                  test ? "test" : "training", test ? "t10k" : "train",
+                  test ? "test_batch" : "data_batch", test ? "test" : "train");
+    return m;
+}
+
+/* ---- ranges and batches ---- */
+
+ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_range *train,
+                            ddp_image_range *val, ddp_error *err)
+{
+    long last;
+
+    if (!(held_out >= 0 && held_out < 1))
+        return ddp__fail(err, DDP_ARG,
+                         "the held-out share is %g: it must be at least 0 and below 1", held_out);
+    last = (long)((double)m->count * held_out);
+    if ((held_out > 0 && last < 1) || last >= m->count)
+        return ddp__fail(err, DDP_ARG, "holding out %g of the %ld images of %s leaves a part "
+                         "empty", held_out, m->count, m->name);
+    train->images = m;
+    train->first = 0;
+    train->count = m->count - last;
+    if (!val) return DDP_OK;
+    val->images = m;
+    val->first = train->count;
+    val->count = last;
+    return DDP_OK;
+}
+
+ddp_image_norm ddp_images_norm(const ddp_image_range *r)
+{
+    const ddp_images *m = r->images;
+    const size_t plane = (size_t)(m->height * m->width), size = ddp__image_bytes(m);
+    ddp_image_norm norm;
+    size_t k;
+    long c, i;
+
+    memset(&norm, 0, sizeof norm);
+    for (c = 0; c < m->channels; c++) {
+        double n = (double)r->count * (double)plane, mean, square;
+        uint64_t sum = 0, squares = 0; /* exact: the same in any order */
+
+        for (i = 0; i < r->count; i++) {
+            const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
+            for (k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
+        }
+        mean = (double)sum / n / 255;
+        square = (double)squares / n / 65025 - mean * mean;
+        norm.mean[c] = (float)mean;
+        norm.deviation[c] = square > 0 ? (float)sqrt(square) : 1;
+    }
+    return norm;
+}
+
+void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs,
+                    int32_t *label)
+{
+    const ddp_images *m = r->images;
+    const size_t plane = (size_t)(m->height * m->width);
+    const unsigned char *p = m->pixels + (size_t)(r->first + i) * ddp__image_bytes(m);
+    long c;
+    size_t k;
+
+    *label = m->labels[r->first + i];
+    for (c = 0; c < m->channels; c++) {
+        const float scale = 1 / (255 * norm->deviation[c]),
+                    shift = norm->mean[c] / norm->deviation[c];
+        for (k = 0; k < plane; k++) *inputs++ = (float)*p++ * scale - shift;
+    }
+}
+
+void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed,
+                      long step, int rank, int world, long batch, float *inputs, int32_t *labels)
+{
+    const size_t size = ddp__image_bytes(r->images);
+    const uint64_t first = ddp__deal_first(step, rank, world, batch);
+    long b;
+
+    for (b = 0; r->count && b < batch; b++)
+        ddp_images_get(r, norm, ddp__deal(seed, first + (uint64_t)b, (uint64_t)r->count),
+                       inputs + (size_t)b * size, labels + b);
+}
+
+double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch)
+{
+    return r->count ? (double)step * (double)world * (double)batch / (double)r->count : 0;
+}
+/* ==== end data/images.c ==== */
 
 /* ==== begin io/json.h ==== [io] */
 /* A strict, small JSON reader (RFC 8259) for plan and topology files, and two writer helpers. */
@@ -11431,6 +12207,1013 @@ void ddp__json_number(ddp__text *t, double x)
     ddp__text_add(t, text, strlen(text));
 }
 /* ==== end io/json.c ==== */
+
+/* ==== begin io/safetensors_core.h ==== [io] */
+/* Writing a safetensors file array by array, for arrays that do not exist in memory as a whole. */
+#ifndef DDP_IO_SAFETENSORS_CORE_H
+#define DDP_IO_SAFETENSORS_CORE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Begins PATH with its header; then exactly the bytes of all arrays must follow, in order, by
+ * ddp__file_put, and ddp__file_end. */
+DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
+                                          const ddp_safetensor *tensors, const char *const *notes,
+                                          ddp_error *err);
+
+/* "[3, 4]" into text, for error sentences. */
+DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_IO_SAFETENSORS_CORE_H */
+/* ==== end io/safetensors_core.h ==== */
+
+/* ==== begin io/safetensors.c ==== [io] */
+
+/* Layout: 8 bytes, the length of the header (little endian); the header, a JSON object from name
+ * to {dtype, shape, data_offsets} that may end in blanks; the arrays without gaps. */
+#define DDP__ST_HEADER ((uint64_t)8 << 20) /* longest header that is read */
+#define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
+#define DDP__ST_CHUNK  4096                /* elements converted at a time */
+
+DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are assumed");
+
+struct ddp_safetensors {
+    char           *name;
+    int             fd;    /* -1: the arrays lie in memory */
+    const char     *bytes; /* the arrays, where fd is -1 */
+    uint64_t        begin; /* of the arrays in the file */
+    uint64_t        size;  /* of all arrays */
+    ddp__json      *header;
+    int             count;
+    ddp_safetensor *tensor; /* [count] by offset; names lie in header */
+};
+
+/* ---- types and shapes ---- */
+
+static const struct {
+    const char *name;
+    size_t      bytes;
+} ddp__st_types[] = {{"F32", 4}, {"F64", 8}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
+                     {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
+
+enum { DDP__ST_TYPES = (int)(sizeof ddp__st_types / sizeof ddp__st_types[0]) };
+
+const char *ddp_safetensors_type_name(ddp_safetensors_type type)
+{
+    return (int)type >= 0 && (int)type < DDP__ST_TYPES ? ddp__st_types[type].name : "unknown";
+}
+
+size_t ddp_safetensors_type_bytes(ddp_safetensors_type type)
+{
+    return (int)type >= 0 && (int)type < DDP__ST_TYPES ? ddp__st_types[type].bytes : 0;
+}
+
+uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
+{
+    uint64_t n = 1;
+    int i;
+
+    for (i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
+    return n;
+}
+
+const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
+{
+    size_t at = 0;
+    int i;
+
+    snprintf(text, room, "[]");
+    for (i = 0; i < t->dims && at < room; i++)
+        at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
+                               i == t->dims - 1 ? "]" : "");
+    return text;
+}
+
+/* Fills t->bytes; 0 if the shape is impossible or its bytes are more than 2^53. */
+static int ddp__st_measure(ddp_safetensor *t)
+{
+    double n = (double)ddp_safetensors_type_bytes(t->type);
+    int i, empty = 0;
+
+    if (t->dims < 0 || t->dims > DDP_SAFETENSORS_DIMS || !(n > 0)) return 0;
+    for (i = 0; i < t->dims; i++) {
+        if (t->dim[i] < 0) return 0;
+        if (t->dim[i] == 0) empty = 1;
+        else n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
+        if (!(n <= DDP__ST_EXACT)) return 0;
+    }
+    t->bytes = empty ? 0 : (uint64_t)n;
+    return 1;
+}
+
+/* ---- reading the header ---- */
+
+static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
+                              const char *fmt, ...) DDP__PRINTF(4, 5);
+
+static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
+                              const char *fmt, ...)
+{
+    char what[200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" %s", s->name, t->name, what);
+}
+
+/* A whole number from 0 to 2^53. */
+static int ddp__st_whole(const ddp__json *v, uint64_t *out)
+{
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= DDP__ST_EXACT) ||
+        v->number != floor(v->number))
+        return 0;
+    *out = (uint64_t)v->number;
+    return 1;
+}
+
+static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v,
+                               ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < DDP__ST_TYPES && strcmp(v->string, ddp__st_types[i].name); i++) {}
+    if (i == DDP__ST_TYPES)
+        return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, "
+                           "I8, U8 and BOOL are understood", v->string);
+    t->type = (ddp_safetensors_type)i;
+    return DDP_OK;
+}
+
+static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list,
+                                ddp_error *err)
+{
+    const ddp__json *v;
+    uint64_t n;
+
+    if (list->count > DDP_SAFETENSORS_DIMS)
+        return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count,
+                           DDP_SAFETENSORS_DIMS);
+    for (v = list->first; v; v = v->next) {
+        if (!ddp__st_whole(v, &n))
+            return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers "
+                               "from 0 to 2^53 are possible", t->dims,
+                               v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
+        t->dim[t->dims++] = (int64_t)n;
+    }
+    if (ddp__st_measure(t)) return DDP_OK;
+    return ddp__st_bad(s, t, err, "has a shape of more than 2^53 bytes");
+}
+
+static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t,
+                                 const ddp__json *entry, ddp_error *err)
+{
+    const ddp__json *type, *shape, *offsets;
+    uint64_t begin, end;
+
+    if (entry->kind != DDP__JSON_OBJECT || entry->count != 3)
+        return ddp__st_bad(s, t, err, "must be an object of dtype, shape and data_offsets");
+    DDP__TRY(ddp__json_need(s->name, entry, "dtype", DDP__JSON_STRING, &type, err));
+    DDP__TRY(ddp__json_need(s->name, entry, "shape", DDP__JSON_ARRAY, &shape, err));
+    DDP__TRY(ddp__json_need(s->name, entry, "data_offsets", DDP__JSON_ARRAY, &offsets, err));
+    DDP__TRY(ddp__st_type(s, t, type, err));
+    DDP__TRY(ddp__st_shape(s, t, shape, err));
+    if (offsets->count != 2 || !ddp__st_whole(offsets->first, &begin) ||
+        !ddp__st_whole(offsets->first->next, &end) || begin > end)
+        return ddp__st_bad(s, t, err, "has data_offsets that are no pair of a begin and an end");
+    if (end - begin != t->bytes)
+        return ddp__st_bad(s, t, err, "takes %" PRIu64 " bytes by its shape, but data_offsets give "
+                           "it %" PRIu64, t->bytes, end - begin);
+    if (end > s->size)
+        return ddp__st_bad(s, t, err, "ends at byte %" PRIu64 ", but the file holds %" PRIu64
+                           " bytes of data: is it cut off?", end, s->size);
+    t->offset = begin;
+    return DDP_OK;
+}
+
+static int ddp__st_by_offset(const void *a, const void *b)
+{
+    const ddp_safetensor *x = (const ddp_safetensor *)a, *y = (const ddp_safetensor *)b;
+
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones lie before */
+}
+
+static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
+{
+    uint64_t at = 0;
+    int i;
+
+    for (i = 0; i < s->count; i++) {
+        const ddp_safetensor *t = &s->tensor[i];
+
+        if (t->offset < at)
+            return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
+                               "that ends at %" PRIu64, t->offset, s->tensor[i - 1].name, at);
+        if (t->offset > at)
+            return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", a gap of %" PRIu64 " bytes "
+                               "behind the one before", t->offset, t->offset - at);
+        at += t->bytes;
+    }
+    if (at == s->size) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name,
+                     s->size - at);
+}
+
+static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
+{
+    const ddp__json *v;
+
+    if (notes->kind == DDP__JSON_OBJECT) {
+        for (v = notes->first; v && v->kind == DDP__JSON_STRING; v = v->next) {}
+        if (!v) return DDP_OK;
+    }
+    return ddp__fail(err, DDP_FORMAT, "%.120s: __metadata__ must be an object of texts", s->name);
+}
+
+/* text: the header's n bytes. */
+static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
+{
+    const ddp__json *v;
+
+    if (n == 0 || *text != '{')
+        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is no JSON object: this is no "
+                         "safetensors file", s->name);
+    s->header = ddp__json_parse(s->name, text, n, err);
+    if (!s->header) return err ? err->code : DDP_FORMAT;
+    s->tensor = (ddp_safetensor *)ddp__calloc((size_t)s->header->count, sizeof *s->tensor);
+    if (!s->tensor)
+        return ddp__fail(err, DDP_MEMORY, "%.120s: out of memory for %ld tensors", s->name,
+                         s->header->count);
+    for (v = s->header->first; v; v = v->next) {
+        if (!strcmp(v->key, "__metadata__")) {
+            DDP__TRY(ddp__st_notes(s, v, err));
+            continue;
+        }
+        s->tensor[s->count].name = v->key;
+        DDP__TRY(ddp__st_tensor(s, &s->tensor[s->count], v, err));
+        s->count++;
+    }
+    qsort(s->tensor, (size_t)s->count, sizeof *s->tensor, ddp__st_by_offset);
+    return ddp__st_packed(s, err);
+}
+
+/* Length of the header, from its first 8 bytes and the size of the file. */
+static ddp_status ddp__st_length(const char *name, const unsigned char *word, uint64_t size,
+                                 uint64_t *length, ddp_error *err)
+{
+    uint64_t n = 0;
+    int k;
+
+    if (size < 8)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are no safetensors file: is "
+                         "it cut off?", name, size);
+    for (k = 7; k >= 0; k--) n = n << 8 | word[k];
+    if (n > size - 8)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but "
+                         "only %" PRIu64 " follow: cut off, or no safetensors file", name, n,
+                         size - 8);
+    if (n > DDP__ST_HEADER)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
+                         " are read", name, n, DDP__ST_HEADER);
+    *length = n;
+    return DDP_OK;
+}
+
+/* ---- reading bytes ---- */
+
+static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n,
+                                ddp_error *err)
+{
+    char *p = (char *)out;
+
+    while (n) {
+        ssize_t got = pread(s->fd, p, n, (off_t)at);
+
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0)
+            return ddp__fail(err, DDP_IO, "cannot read %.120s at byte %" PRIu64 ": %s", s->name, at,
+                             got ? strerror(errno) : "the file has become shorter");
+        p += got;
+        n -= (size_t)got;
+        at += (uint64_t)got;
+    }
+    return DDP_OK;
+}
+
+/* n bytes of the data, from byte at of it. */
+static ddp_status ddp__st_data(const ddp_safetensors *s, uint64_t at, void *out, size_t n,
+                               ddp_error *err)
+{
+    if (s->fd >= 0) return ddp__st_pread(s, s->begin + at, out, n, err);
+    if (n) memcpy(out, s->bytes + at, n);
+    return DDP_OK;
+}
+
+/* ---- opening ---- */
+
+static ddp_safetensors *ddp__st_new(const char *name, ddp_error *err)
+{
+    ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
+
+    if (s) s->name = ddp__strdup(name);
+    if (s && s->name) {
+        s->fd = -1;
+        return s;
+    }
+    if (s) DDP_FREE(s);
+    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    return NULL;
+}
+
+static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
+{
+    unsigned char word[8];
+    struct stat st;
+    uint64_t n = 0;
+    char *text;
+    ddp_status code;
+
+    s->fd = open(s->name, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0 || fstat(s->fd, &st))
+        return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name,
+                         S_ISDIR(st.st_mode) ? "a directory" : "a pipe or a device");
+    memset(word, 0, sizeof word);
+    if (st.st_size >= 8) DDP__TRY(ddp__st_pread(s, 0, word, 8, err));
+    DDP__TRY(ddp__st_length(s->name, word, (uint64_t)st.st_size, &n, err));
+    s->begin = 8 + n;
+    s->size = (uint64_t)st.st_size - s->begin;
+    text = (char *)ddp__calloc((size_t)n, 1);
+    if (!text) return ddp__fail(err, DDP_MEMORY, "out of memory for the header of %s", s->name);
+    code = ddp__st_pread(s, 8, text, (size_t)n, err);
+    if (code == DDP_OK) code = ddp__st_header(s, text, (size_t)n, err);
+    DDP_FREE(text);
+    return code;
+}
+
+static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t size, ddp_error *err)
+{
+    uint64_t n = 0;
+
+    DDP__TRY(ddp__st_length(s->name, (const unsigned char *)bytes, size, &n, err));
+    s->begin = 8 + n;
+    s->size = size - s->begin;
+    s->bytes = bytes + s->begin;
+    return ddp__st_header(s, bytes + 8, (size_t)n, err);
+}
+
+ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
+{
+    ddp_safetensors *s = ddp__st_new(path, err);
+
+    if (!s || ddp__st_file(s, err) == DDP_OK) return s;
+    ddp_safetensors_close(s);
+    return NULL;
+}
+
+ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
+                                            ddp_error *err)
+{
+    ddp_safetensors *s = ddp__st_new(name, err);
+
+    if (!s || ddp__st_memory(s, (const char *)bytes, n, err) == DDP_OK) return s;
+    ddp_safetensors_close(s);
+    return NULL;
+}
+
+void ddp_safetensors_close(ddp_safetensors *s)
+{
+    if (!s) return;
+    if (s->fd >= 0) close(s->fd);
+    if (s->tensor) DDP_FREE(s->tensor);
+    ddp__json_free(s->header);
+    DDP_FREE(s->name);
+    DDP_FREE(s);
+}
+
+/* ---- looking things up ---- */
+
+int ddp_safetensors_count(const ddp_safetensors *s) { return s->count; }
+
+const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index)
+{
+    return index >= 0 && index < s->count ? &s->tensor[index] : NULL;
+}
+
+const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
+{
+    int i;
+
+    for (i = 0; i < s->count; i++)
+        if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
+    return NULL;
+}
+
+const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
+{
+    const ddp__json *v = ddp__json_get(ddp__json_get(s->header, "__metadata__"), key);
+
+    return v ? v->string : NULL;
+}
+
+/* ---- reading arrays ---- */
+
+static uint16_t ddp__st_half(const unsigned char *p) { return (uint16_t)(p[0] | p[1] << 8); }
+
+/* A float16 as a float: exact, subnormals and NaN payloads included. */
+static float ddp__st_from_half(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu,
+             bits;
+    float out;
+
+    if (exponent == 0) {
+        out = ldexpf((float)fraction, -24);
+        return sign ? -out : out;
+    }
+    bits = sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
+
+static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n,
+                            float *out)
+{
+    size_t i;
+    uint32_t bits;
+    double wide;
+
+    for (i = 0; i < n; i++) {
+        if (type == DDP_ST_F16) {
+            out[i] = ddp__st_from_half(ddp__st_half(from + 2 * i));
+        } else if (type == DDP_ST_BF16) {
+            bits = (uint32_t)ddp__st_half(from + 2 * i) << 16;
+            memcpy(&out[i], &bits, sizeof bits);
+        } else {
+            memcpy(&wide, from + 8 * i, sizeof wide);
+            /* beyond float's range the cast would be undefined */
+            out[i] = wide > (double)FLT_MAX    ? INFINITY
+                     : wide < -(double)FLT_MAX ? -INFINITY
+                                               : (float)wide;
+        }
+    }
+}
+
+static ddp_status ddp__st_range(const ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
+                                size_t count, ddp_error *err)
+{
+    uint64_t n = ddp_safetensors_elements(t);
+
+    if (first <= n && count <= n - first) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has %" PRIu64 " elements; %zu from "
+                     "number %" PRIu64 " on were asked for", s->name, t->name, n, count, first);
+}
+
+ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
+                                 size_t count, void *out, ddp_error *err)
+{
+    size_t width = ddp_safetensors_type_bytes(t->type);
+
+    DDP__TRY(ddp__st_range(s, t, first, count, err));
+    return ddp__st_data(s, t->offset + first * width, out, count * width, err);
+}
+
+ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
+                                  size_t count, float *out, ddp_error *err)
+{
+    unsigned char chunk[8 * DDP__ST_CHUNK];
+
+    if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
+    if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are "
+                         "needed (F32, F64, F16 or BF16)", s->name, t->name,
+                         ddp_safetensors_type_name(t->type));
+    DDP__TRY(ddp__st_range(s, t, first, count, err));
+    while (count) {
+        size_t n = count < DDP__ST_CHUNK ? count : DDP__ST_CHUNK;
+
+        DDP__TRY(ddp_safetensors_bytes(s, t, first, n, chunk, err));
+        ddp__st_convert(t->type, chunk, n, out);
+        out += n;
+        first += n;
+        count -= n;
+    }
+    return DDP_OK;
+}
+
+/* ---- writing ---- */
+
+static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors, int i,
+                                uint64_t *at, ddp__text *text, ddp_error *err)
+{
+    ddp_safetensor t = tensors[i];
+    int k;
+
+    for (k = 0; k < i; k++)
+        if (!strcmp(tensors[k].name, t.name))
+            return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
+    if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
+        return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or "
+                         "shape", path, t.name);
+    ddp__text_add(text, ",", text->size > 1);
+    ddp__json_string(text, t.name);
+    ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
+    for (k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
+    ddp__text_addf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, *at + t.bytes);
+    *at += t.bytes;
+    return DDP_OK;
+}
+
+static ddp_status ddp__st_header_text(const char *path, int count, const ddp_safetensor *tensors,
+                                      const char *const *notes, ddp__text *text, ddp_error *err)
+{
+    uint64_t at = 0;
+    int i;
+
+    ddp__text_add(text, "{", 1);
+    if (notes && *notes) {
+        ddp__text_addf(text, "\"__metadata__\":{");
+        for (i = 0; notes[i]; i += 2) {
+            ddp__text_add(text, ",", i > 0);
+            ddp__json_string(text, notes[i]);
+            ddp__text_add(text, ":", 1);
+            ddp__json_string(text, notes[i + 1]);
+        }
+        ddp__text_add(text, "}", 1);
+    }
+    for (i = 0; i < count; i++) DDP__TRY(ddp__st_entry(path, tensors, i, &at, text, err));
+    ddp__text_add(text, "}", 1);
+    while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
+    if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
+    return DDP_OK;
+}
+
+ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
+                                  const ddp_safetensor *tensors, const char *const *notes,
+                                  ddp_error *err)
+{
+    unsigned char word[8];
+    ddp__text text;
+    ddp_status s;
+    int k;
+
+    memset(&text, 0, sizeof text);
+    s = ddp__st_header_text(path, count, tensors, notes, &text, err);
+    if (s == DDP_OK) s = ddp__file_begin(f, path, err);
+    if (s == DDP_OK) {
+        for (k = 0; k < 8; k++) word[k] = (unsigned char)((uint64_t)text.size >> (8 * k));
+        ddp__file_put(f, word, sizeof word);
+        ddp__file_put(f, text.data, text.size);
+    }
+    ddp__text_free(&text);
+    return s;
+}
+
+ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
+                                 const void *const *data, const char *const *notes, ddp_error *err)
+{
+    ddp__file f;
+    int i;
+
+    DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
+    for (i = 0; i < count; i++)
+        ddp__file_put(&f, data[i],
+                      (size_t)ddp_safetensors_elements(&tensors[i]) *
+                          ddp_safetensors_type_bytes(tensors[i].type));
+    return ddp__file_end(&f, err);
+}
+/* ==== end io/safetensors.c ==== */
+
+/* ==== begin io/weights.c ==== [io] */
+
+#define DDP__WEIGHT_NAME 192
+
+/* ---- names ---- */
+
+/* An operator of a layer whose name ends in `layer` is called by the rest of it and `name`. */
+typedef struct ddp__weight_rule {
+    const char *layer, *op;
+    int         occurrence; /* of op in the layer, from 0 */
+    const char *name;
+    int         transposed; /* its matrix lies (in, out) in the file */
+} ddp__weight_rule;
+
+static const ddp__weight_rule ddp__weights_gpt2[] = {
+    {"embed", "embedding", 0, "wte", 0},      {"embed", "position", 0, "wpe", 0},
+    {".attn", "layer_norm", 0, ".ln_1", 0},   {".attn", "linear", 0, ".attn.c_attn", 1},
+    {".attn", "linear", 1, ".attn.c_proj", 1}, {".mlp", "layer_norm", 0, ".ln_2", 0},
+    {".mlp", "linear", 0, ".mlp.c_fc", 1},    {".mlp", "linear", 1, ".mlp.c_proj", 1},
+    {"head", "layer_norm", 0, "ln_f", 0},     {NULL, NULL, 0, NULL, 0}};
+
+static const ddp__weight_rule ddp__weights_resnet[] = {
+    {".downsample", "conv2d", 0, ".downsample.0", 0},
+    {".downsample", "batch_norm2d", 0, ".downsample.1", 0},
+    {"conv1", "conv2d", 0, "conv1", 0},
+    {"conv1", "batch_norm2d", 0, "bn1", 0},
+    {"conv2", "conv2d", 0, "conv2", 0},
+    {"conv2", "batch_norm2d", 0, "bn2", 0},
+    {"conv3", "conv2d", 0, "conv3", 0},
+    {"conv3", "batch_norm2d", 0, "bn3", 0},
+    {"head", "linear", 0, "fc", 0},
+    {NULL, NULL, 0, NULL, 0}};
+
+/* Convolutions are numbered among the operators before the classifier: ddp__weight_place. */
+static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classifier.0", 0},
+                                                    {"fc7", "linear", 0, "classifier.3", 0},
+                                                    {"head", "linear", 0, "classifier.6", 0},
+                                                    {NULL, NULL, 0, NULL, 0}};
+
+typedef enum ddp__weight_family {
+    DDP__WEIGHTS_OTHER,
+    DDP__WEIGHTS_GPT2,
+    DDP__WEIGHTS_RESNET,
+    DDP__WEIGHTS_VGG
+} ddp__weight_family;
+
+/* One array of the model and its place in the file. */
+typedef struct ddp__weight {
+    char           name[DDP__WEIGHT_NAME];
+    float         *data; /* NULL: the graph is not built */
+    ddp_safetensor as;   /* type and shape in the file; name points above */
+    int            transposed;
+    const ddp_safetensor *from; /* found in the file */
+} ddp__weight;
+
+/* A layer that only models of one family have. */
+static ddp__weight_family ddp__weights_family(const ddp_graph *g)
+{
+    int i;
+
+    for (i = 0; i < g->layers; i++) {
+        if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
+        if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
+        if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
+    }
+    return DDP__WEIGHTS_OTHER;
+}
+
+/* How many arrays of its own a node has in a file. */
+static int ddp__weights_of(const ddp_node *n)
+{
+    return n->op ? n->spec.params - (n->tied >= 0 && n->spec.params > 0) + n->spec.buffers : 0;
+}
+
+static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
+{
+    size_t n = strlen(text), k = strlen(end);
+
+    if (n < k || strcmp(text + n - k, end)) return 0;
+    *rest = n - k;
+    return 1;
+}
+
+/* Operators of the same kind before n in its layer; others: of any kind with arrays, at all. */
+static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *others)
+{
+    int i, same = 0;
+
+    *others = 0;
+    for (i = 0; i < g->nodes; i++) {
+        const ddp_node *o = g->node[i];
+
+        if (o->layer != n->layer || o == n || !ddp__weights_of(o)) continue;
+        ++*others;
+        same += i < n->index && !strcmp(o->op->name, n->op->name);
+    }
+    return same;
+}
+
+/* torchvision numbers the operators of "features": all of ours but the inputs. */
+static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
+{
+    int i, place = 0;
+
+    for (i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
+    return place;
+}
+
+/* The name of node n in the file; returns the rule's `transposed`. */
+static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
+{
+    static const ddp__weight_rule none[] = {{NULL, NULL, 0, NULL, 0}};
+    const ddp__weight_family family = ddp__weights_family(g);
+    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    const ddp__weight_rule *r = family == DDP__WEIGHTS_GPT2     ? ddp__weights_gpt2
+                                : family == DDP__WEIGHTS_RESNET ? ddp__weights_resnet
+                                : family == DDP__WEIGHTS_VGG    ? ddp__weights_vgg
+                                                                : none;
+    int others, occurrence = ddp__weight_occurrence(g, n, &others);
+    size_t rest;
+
+    for (; r->layer; r++) {
+        if (strcmp(r->op, n->op->name) || r->occurrence != occurrence ||
+            !ddp__weight_ends(layer, r->layer, &rest))
+            continue;
+        snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
+        return r->transposed;
+    }
+    if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d"))
+        snprintf(out, room, "features.%d", ddp__weight_place(g, n));
+    else if (!others) snprintf(out, room, "%.100s", layer);
+    else if (!occurrence) snprintf(out, room, "%.100s.%.30s", layer, n->op->name);
+    else snprintf(out, room, "%.100s.%.30s.%d", layer, n->op->name, occurrence);
+    return 0;
+}
+
+static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int buffer,
+                             ddp__weight *w)
+{
+    const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
+    char node[DDP__WEIGHT_NAME - 24];
+    int i, transposed;
+
+    memset(w, 0, sizeof *w);
+    transposed = ddp__weight_node(g, n, node, sizeof node);
+    snprintf(w->name, sizeof w->name, "%s.%.20s", node,
+             buffer ? p->name : k == 0 ? "weight" : k == 1 ? "bias" : p->name);
+    w->data = buffer ? n->buffer[k] : n->param[k];
+    w->as.type = DDP_ST_F32;
+    w->as.dims = p->shape.dims;
+    for (i = 0; i < p->shape.dims; i++) w->as.dim[i] = p->shape.dim[i];
+    if (transposed && w->as.dims == 2) {
+        w->transposed = 1;
+        w->as.dim[0] = p->shape.dim[1];
+        w->as.dim[1] = p->shape.dim[0];
+    }
+}
+
+/* Array number index; 0 behind the last. */
+static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
+{
+    int i, k;
+
+    for (i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        const int own = ddp__weights_of(n), first = n->tied >= 0;
+
+        if (index >= own) {
+            index -= own;
+            continue;
+        }
+        k = first + index;
+        if (k < n->spec.params) ddp__weight_fill(g, n, k, 0, w);
+        else ddp__weight_fill(g, n, k - n->spec.params, 1, w);
+        return 1;
+    }
+    return 0;
+}
+
+int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape)
+{
+    ddp__weight w;
+    int i;
+
+    if (!g || index < 0 || !ddp__weight_at(g, index, &w)) return 0;
+    snprintf(name, room, "%s", w.name);
+    memset(shape, 0, sizeof *shape);
+    shape->dims = w.as.dims;
+    for (i = 0; i < w.as.dims; i++) shape->dim[i] = (long)w.as.dim[i];
+    return 1;
+}
+
+/* ---- lists ---- */
+
+typedef struct ddp__weights {
+    ddp__weight *list;
+    int          count;
+    float       *scratch; /* room for the largest transposed matrix */
+} ddp__weights;
+
+static void ddp__weights_free(ddp__weights *s)
+{
+    if (s->list) DDP_FREE(s->list);
+    if (s->scratch) DDP_FREE(s->scratch);
+}
+
+static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s,
+                                    ddp_error *err)
+{
+    size_t most = 0;
+    int i;
+
+    memset(s, 0, sizeof *s);
+    if (!g || !g->built)
+        return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build",
+                         path);
+    for (i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
+    s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
+    for (i = 0; s->list && i < s->count; i++) {
+        ddp__weight *w = &s->list[i];
+        size_t n;
+
+        ddp__weight_at(g, i, w);
+        w->as.name = w->name;
+        n = (size_t)ddp_safetensors_elements(&w->as);
+        if (w->transposed && n > most) most = n;
+    }
+    s->scratch = (float *)ddp__calloc(most, sizeof(float));
+    if (s->list && s->scratch) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "%s: out of memory for a list of %d tensors", path, s->count);
+}
+
+/* out (columns, rows) of in (rows, columns), in blocks that fit the cache. */
+static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns, float *out)
+{
+    enum { BLOCK = 32 };
+    int64_t r, c, i, k;
+
+    for (r = 0; r < rows; r += BLOCK)
+        for (c = 0; c < columns; c += BLOCK)
+            for (i = r; i < rows && i < r + BLOCK; i++)
+                for (k = c; k < columns && k < c + BLOCK; k++)
+                    out[k * rows + i] = in[i * columns + k];
+}
+
+/* ---- loading ---- */
+
+/* Tensors that other libraries save and this one has no use for. */
+static int ddp__weight_ignored(ddp__weight_family family, const char *name)
+{
+    size_t rest;
+
+    if (family == DDP__WEIGHTS_GPT2)
+        return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
+                                           ddp__weight_ends(name, ".attn.masked_bias", &rest));
+    return family == DDP__WEIGHTS_RESNET && ddp__weight_ends(name, ".num_batches_tracked", &rest);
+}
+
+static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
+{
+    int i;
+
+    for (i = 0; i < s->count; i++)
+        if (!strcmp(s->list[i].name, name)) return &s->list[i];
+    return NULL;
+}
+
+static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t,
+                                    ddp_error *err)
+{
+    char ours[120], theirs[120];
+
+    if (w->from)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor",
+                         path, w->from->name, t->name);
+    if (t->dims != w->as.dims || memcmp(t->dim, w->as.dim, (size_t)t->dims * sizeof *t->dim))
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs "
+                         "%s", path, t->name, ddp__safetensors_shape(t, theirs, sizeof theirs),
+                         ddp__safetensors_shape(&w->as, ours, sizeof ours));
+    if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 &&
+        t->type != DDP_ST_BF16)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, "
+                         "F64, F16 or BF16", path, t->name, ddp_safetensors_type_name(t->type));
+    w->from = t;
+    return DDP_OK;
+}
+
+/* GPT-2's last matrix is its token table: a file that holds it twice must hold it twice. */
+static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, const char *path,
+                                    const ddp_safetensor *head, ddp_error *err)
+{
+    const ddp__weight *w = ddp__weight_named(s, "wte.weight");
+    const ddp_safetensor *table = w ? w->from : NULL;
+    uint64_t i = 0, n;
+    float a[512], b[512];
+    size_t k, now;
+
+    if (!table || head->dims != table->dims ||
+        memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
+                         "wte.weight; this model ties them", path, head->name);
+    n = ddp_safetensors_elements(head);
+    for (; i < n; i += now) {
+        now = n - i < 512 ? (size_t)(n - i) : 512;
+        DDP__TRY(ddp_safetensors_floats(f, head, i, now, a, err));
+        DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
+        for (k = 0; k < now; k++)
+            if (memcmp(&a[k], &b[k], sizeof *a))
+                return ddp__fail(err, DDP_FORMAT,
+                                 "%.120s: tensor \"%.60s\" differs from wte.weight "
+                                 "in element %" PRIu64 " (%g and %g); this model ties them",
+                                 path, head->name, i + k, (double)a[k], (double)b[k]);
+    }
+    return DDP_OK;
+}
+
+/* Every tensor of the file finds its array, and every array its tensor. */
+static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_safetensors *f,
+                                    const char *path, ddp_error *err)
+{
+    const ddp__weight_family family = ddp__weights_family(g);
+    const ddp_safetensor *head = NULL;
+    int i;
+
+    for (i = 0; i < ddp_safetensors_count(f); i++) {
+        const ddp_safetensor *t = ddp_safetensors_at(f, i);
+        const char *name = t->name;
+        ddp__weight *w;
+
+        if (family == DDP__WEIGHTS_GPT2 && !strncmp(name, "transformer.", 12)) name += 12;
+        if (ddp__weight_ignored(family, name)) continue;
+        if (family == DDP__WEIGHTS_GPT2 && !strcmp(name, "lm_head.weight")) {
+            head = t;
+            continue;
+        }
+        w = ddp__weight_named(s, name);
+        if (!w)
+            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is none of the %d of this "
+                             "model", path, t->name, s->count);
+        DDP__TRY(ddp__weight_match(path, w, t, err));
+    }
+    for (i = 0; i < s->count; i++)
+        if (!s->list[i].from)
+            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing",
+                             path, s->list[i].name);
+    return head ? ddp__weights_tied(s, f, path, head, err) : DDP_OK;
+}
+
+static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < s->count; i++) {
+        ddp__weight *w = &s->list[i];
+        size_t n = (size_t)ddp_safetensors_elements(w->from);
+
+        DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : w->data,
+                                        err));
+        if (w->transposed)
+            ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], w->data);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
+{
+    ddp__weights s;
+    ddp_safetensors *f = NULL;
+    ddp_error why;
+    ddp_status code;
+
+    memset(&why, 0, sizeof why);
+    code = ddp__weights_list(g, path, &s, &why);
+    if (code == DDP_OK) {
+        f = ddp_safetensors_open(path, &why);
+        code = why.code;
+    }
+    if (f) code = ddp__weights_pair(g, &s, f, path, &why);
+    if (f && code == DDP_OK) code = ddp__weights_read(&s, f, &why);
+    ddp_safetensors_close(f);
+    ddp__weights_free(&s);
+    if (err && code != DDP_OK) *err = why;
+    return code;
+}
+
+/* ---- saving ---- */
+
+static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_error *err)
+{
+    static const char *const notes[] = {"format", "pt", NULL};
+    ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
+    ddp__file f;
+    ddp_status code;
+    int i;
+
+    if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
+    for (i = 0; i < s->count; i++) list[i] = s->list[i].as;
+    code = ddp__safetensors_begin(&f, path, s->count, list, notes, err);
+    DDP_FREE(list);
+    if (code != DDP_OK) return code;
+    for (i = 0; i < s->count; i++) {
+        const ddp__weight *w = &s->list[i];
+        size_t n = (size_t)ddp_safetensors_elements(&w->as);
+
+        if (w->transposed)
+            ddp__weight_transpose(w->data, w->as.dim[1], w->as.dim[0], s->scratch);
+        ddp__file_put(&f, w->transposed ? s->scratch : w->data, n * sizeof(float));
+    }
+    return ddp__file_end(&f, err);
+}
+
+ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
+{
+    ddp__weights s;
+    ddp_status code = ddp__weights_list(g, path, &s, err);
+
+    if (code == DDP_OK) code = ddp__weights_write(&s, path, err);
+    ddp__weights_free(&s);
+    return code;
+}
+/* ==== end io/weights.c ==== */
 
 /* ==== begin net/wire.h ==== [net] */
 /* A wire: non-blocking byte streams from this rank to every peer. Threads and TCP are wires;
@@ -27856,6 +29639,10 @@ DDP_LIB const ddp__strategy_table *ddp__strategy_find(ddp_strategy s);
 
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* A 64-bit value travels as four floats of 16 bits each: exact, and the engine moves floats. */
+#define DDP__WORDS 4
+DDP_LIB void       ddp__pack64(float *out, uint64_t v);
+DDP_LIB uint64_t   ddp__unpack64(const float *in);
 
 /* update.c */
 DDP_LIB void   ddp__update_layer(ddp_ctx *d, int layer);
@@ -28762,17 +30549,14 @@ int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
 /* ==== begin sync/start.c ==== [sync] */
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 
-/* A 64-bit value travels as four floats of 16 bits each: exact, and the engine moves floats. */
-#define DDP__WORDS 4
-
-static void ddp__pack64(float *out, uint64_t v)
+void ddp__pack64(float *out, uint64_t v)
 {
     int i;
 
     for (i = 0; i < DDP__WORDS; i++) out[i] = (float)((v >> (16 * i)) & 0xffff);
 }
 
-static uint64_t ddp__unpack64(const float *in)
+uint64_t ddp__unpack64(const float *in)
 {
     uint64_t v = 0;
     int i;
@@ -30299,6 +32083,617 @@ int ddp_launch(const ddp_config *given, int (*fn)(ddp_ctx *, void *), void *user
     return (int)s;
 }
 /* ==== end sync/launch.c ==== */
+
+/* ==== begin sync/checkpoint.c ==== [sync] */
+
+#include <dirent.h>
+
+enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_NUMBERS };
+#define DDP__C_CHUNK ((size_t)65536) /* values hashed at a time */
+
+/* One array of a shard, and the memory it is saved from or loaded into. */
+typedef struct ddp__shard_array {
+    char           name[48];
+    ddp_safetensor as;
+    void          *data;
+} ddp__shard_array;
+
+/* A shard as it lies in memory. Small values lie in copies, so that loading can fail halfway. */
+typedef struct ddp__shard {
+    ddp__shard_array *list;
+    int               count;
+    int64_t          *updates; /* [layers] */
+    int64_t          *random;  /* [graphs] */
+    int               graphs;
+    int64_t           number[DDP__C_NUMBERS];
+    float             lr;
+    ddp_plan          plan; /* layers 0 = none */
+    double            cost[3];
+} ddp__shard;
+
+/* What a manifest says. */
+typedef struct ddp__manifest {
+    ddp__json   *root;
+    long         step;
+    int          world, period, synchronised;
+    const char  *strategy, *optimizer;
+    const ddp__json *hash; /* array of texts, one per rank */
+} ddp__manifest;
+
+/* ---- names ---- */
+
+static ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
+    DDP__PRINTF(3, 4);
+
+static ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
+{
+    char path[4096];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(path, sizeof path, fmt, ap);
+    va_end(ap);
+    t->size = 0;
+    if (n > 0 && (size_t)n < sizeof path) ddp__text_add(t, path, (size_t)n);
+    if (t->size && !t->failed) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
+}
+
+/* The step of a folder's name, -1 if it is none of ours. */
+static long ddp__checkpoint_step(const char *name)
+{
+    long step;
+
+    if (strncmp(name, "step-", 5) || strlen(name) != 17 || !ddp__parse_long(name + 5, &step))
+        return -1;
+    return step;
+}
+
+/* Newest whole checkpoint of folder below step `below`; -1 if there is none. */
+static ddp_status ddp__checkpoint_newest(const char *folder, long below, long *out, ddp_error *err)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *e;
+    ddp__text path;
+    ddp_status s = DDP_OK;
+
+    *out = -1;
+    if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
+    memset(&path, 0, sizeof path);
+    while (s == DDP_OK && (e = readdir(dir)) != NULL) {
+        long step = ddp__checkpoint_step(e->d_name);
+        if (step <= *out || step >= below) continue;
+        s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
+        if (s == DDP_OK && access(path.data, R_OK) == 0) *out = step;
+    }
+    closedir(dir);
+    ddp__text_free(&path);
+    return s;
+}
+
+/* ---- a shard in memory ---- */
+
+static void ddp__shard_free(ddp__shard *s)
+{
+    if (s->list) DDP_FREE(s->list);
+    if (s->updates) DDP_FREE(s->updates);
+    if (s->random) DDP_FREE(s->random);
+    ddp_plan_free(&s->plan);
+    memset(s, 0, sizeof *s);
+}
+
+static void ddp__shard_add(ddp__shard *s, ddp_safetensors_type type, void *data, size_t n,
+                           const char *fmt, int a, int b)
+{
+    ddp__shard_array *x = &s->list[s->count++];
+    size_t at = (size_t)snprintf(x->name, sizeof x->name, "%s", fmt);
+
+    if (a >= 0) at += (size_t)snprintf(x->name + at, sizeof x->name - at, ".%d", a);
+    if (b >= 0) snprintf(x->name + at, sizeof x->name - at, ".%d", b);
+    x->as.name = x->name;
+    x->as.type = type;
+    x->as.dims = 1;
+    x->as.dim[0] = (int64_t)n;
+    x->data = data;
+}
+
+static void ddp__shard_add_plan(ddp__shard *s, int layers)
+{
+    size_t L = (size_t)layers;
+
+    ddp__shard_add(s, DDP_ST_F64, s->cost, 3, "plan.cost", -1, -1);
+    ddp__shard_add(s, DDP_ST_I32, s->plan.step_of, L, "plan.step_of", -1, -1);
+    ddp__shard_add(s, DDP_ST_U8, s->plan.fill, L * (size_t)s->plan.period, "plan.fill", -1, -1);
+}
+
+/* Lists the context's arrays; with a plan of that period, 0 = none. */
+static ddp_status ddp__shard_open(ddp_ctx *d, int period, ddp__shard *s, ddp_error *err)
+{
+    const ddp__owned *o;
+    int l, b, room = 8;
+
+    memset(s, 0, sizeof *s);
+    for (l = 0; l < d->layers; l++) room += d->unit[l].blocks + 1;
+    for (o = d->host.owned; o; o = o->next) s->graphs += o->passes != NULL;
+    s->list = (ddp__shard_array *)ddp__calloc((size_t)room, sizeof *s->list);
+    s->updates = (int64_t *)ddp__calloc((size_t)d->layers, sizeof *s->updates);
+    s->random = (int64_t *)ddp__calloc((size_t)s->graphs, sizeof *s->random);
+    if (!s->list || !s->updates || !s->random)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint of %d layers", d->layers);
+    if (period) DDP__TRY(ddp_plan_new(d->layers, period, &s->plan, err));
+    ddp__shard_add(s, DDP_ST_I64, s->number, DDP__C_NUMBERS, "numbers", -1, -1);
+    ddp__shard_add(s, DDP_ST_I64, s->updates, (size_t)d->layers, "updates", -1, -1);
+    ddp__shard_add(s, DDP_ST_I64, s->random, (size_t)s->graphs, "random", -1, -1);
+    if (period) ddp__shard_add_plan(s, d->layers);
+    ddp__shard_add(s, DDP_ST_F32, &s->lr, 1, "lr", -1, -1);
+    for (l = 0; l < d->layers; l++) {
+        ddp__unit *u = &d->unit[l];
+        for (b = 0; b < u->blocks; b++)
+            ddp__shard_add(s, DDP_ST_F32, u->block[b].params, u->block[b].count, "layer", l, b);
+        if (u->state_count)
+            ddp__shard_add(s, DDP_ST_F32, u->state, u->state_count, "state", l, -1);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__shard_take(ddp_ctx *d, ddp__shard *s, ddp_error *err)
+{
+    const ddp__owned *o;
+    int l, i = 0;
+
+    DDP__TRY(ddp__shard_open(d, d->plan.layers ? d->plan.period : 0, s, err));
+    s->number[DDP__C_STEP] = d->step;
+    s->number[DDP__C_FINAL] = d->plan_final;
+    s->number[DDP__C_SOLVER] = d->plan.solver;
+    s->number[DDP__C_COST] = d->plan.cost;
+    s->lr = d->lr;
+    for (l = 0; l < d->layers; l++) s->updates[l] = d->unit[l].updates;
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) s->random[i++] = (int64_t)*o->passes;
+    if (!s->plan.layers) return DDP_OK;
+    s->cost[0] = d->plan.objective_s, s->cost[1] = d->plan.exposed_s,
+    s->cost[2] = d->plan.lower_bound_s;
+    memcpy(s->plan.step_of, d->plan.step_of, (size_t)d->layers * sizeof *d->plan.step_of);
+    if (d->plan.fill)
+        memcpy(s->plan.fill, d->plan.fill, (size_t)d->layers * (size_t)d->plan.period);
+    return DDP_OK;
+}
+
+/* The rest of what loading changes, after the arrays. keep_plan 0: another world plans anew. */
+static void ddp__shard_give(ddp_ctx *d, ddp__shard *s, int keep_plan)
+{
+    ddp__owned *o;
+    int l, i = 0;
+
+    d->step = (long)s->number[DDP__C_STEP];
+    d->lr = s->lr;
+    for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)s->updates[l];
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) *o->passes = (uint64_t)s->random[i++];
+    if (keep_plan && s->number[DDP__C_FINAL]) d->plan_final = 1;
+    if (!d->plan_final) d->cfg.profile_steps += (int)d->step; /* measured by this process anew */
+    if (!keep_plan || !s->plan.layers) return;
+    s->plan.objective_s = s->cost[0], s->plan.exposed_s = s->cost[1],
+    s->plan.lower_bound_s = s->cost[2];
+    s->plan.solver = (ddp_solver)s->number[DDP__C_SOLVER];
+    s->plan.cost = (ddp_cost)s->number[DDP__C_COST];
+    ddp_plan_free(&d->plan);
+    d->plan = s->plan;
+    memset(&s->plan, 0, sizeof s->plan);
+}
+
+/* ---- fingerprints: of floats as numbers, of the rest as bytes ---- */
+
+static uint64_t ddp__shard_hash_part(uint64_t h, const ddp_safetensor *t, const void *p, size_t n)
+{
+    if (t->type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
+    return ddp__hash(h, p, n * ddp_safetensors_type_bytes(t->type));
+}
+
+static uint64_t ddp__shard_hash(const ddp__shard *s)
+{
+    uint64_t h = 0, n, at;
+    int i;
+
+    for (i = 0; i < s->count; i++) {
+        const ddp_safetensor *t = &s->list[i].as;
+        for (n = ddp_safetensors_elements(t), at = 0; at < n; at += DDP__C_CHUNK)
+            h = ddp__shard_hash_part(h, t,
+                                     (const char *)s->list[i].data +
+                                         at * ddp_safetensors_type_bytes(t->type),
+                                     n - at < DDP__C_CHUNK ? (size_t)(n - at) : DDP__C_CHUNK);
+    }
+    return h;
+}
+
+static ddp_status ddp__shard_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err)
+{
+    double *chunk = (double *)ddp__calloc(DDP__C_CHUNK, sizeof *chunk);
+    uint64_t h = 0, n, at;
+    ddp_status s = DDP_OK;
+    int i;
+
+    if (!chunk) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    for (i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
+        const ddp_safetensor *t = ddp_safetensors_at(f, i);
+        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n; at += DDP__C_CHUNK) {
+            size_t now = n - at < DDP__C_CHUNK ? (size_t)(n - at) : DDP__C_CHUNK;
+            s = ddp_safetensors_bytes(f, t, at, now, chunk, err);
+            if (s == DDP_OK) h = ddp__shard_hash_part(h, t, chunk, now);
+        }
+    }
+    DDP_FREE(chunk);
+    *out = h;
+    return s;
+}
+
+/* ---- saving ---- */
+
+static ddp_status ddp__shard_write(const ddp__shard *s, const char *path, ddp_error *err)
+{
+    ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
+    ddp__file f;
+    ddp_status code;
+    int i;
+
+    if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
+    for (i = 0; i < s->count; i++) list[i] = s->list[i].as;
+    code = ddp__safetensors_begin(&f, path, s->count, list, NULL, err);
+    DDP_FREE(list);
+    if (code != DDP_OK) return code;
+    for (i = 0; i < s->count; i++)
+        ddp__file_put(&f, s->list[i].data,
+                      (size_t)s->list[i].as.dim[0] *
+                          ddp_safetensors_type_bytes(s->list[i].as.type));
+    return ddp__file_end(&f, err);
+}
+
+static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const float *words,
+                                      ddp_error *err)
+{
+    ddp__text t;
+    ddp_status s;
+    int i, equal = 1;
+
+    memset(&t, 0, sizeof t);
+    for (i = 1; i < d->world; i++)
+        if (ddp__unpack64(words) != ddp__unpack64(words + (size_t)i * DDP__WORDS)) equal = 0;
+    ddp__text_addf(&t, "{\"format\": \"dreamddp checkpoint 1\", \"step\": %ld, \"world\": %d,\n"
+                   " \"strategy\": \"%s\", \"period\": %d, \"synchronised\": %s,\n \"optimizer\": ",
+                   d->step, d->world, d->strategy->name, d->cfg.period, equal ? "true" : "false");
+    ddp__json_string(&t, d->optimizer.name);
+    ddp__text_addf(&t, ",\n \"hash\": [");
+    for (i = 0; i < d->world; i++)
+        ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "",
+                       ddp__unpack64(words + (size_t)i * DDP__WORDS));
+    ddp__text_addf(&t, "],\n \"layers\": [");
+    for (i = 0; i < d->layers; i++) {
+        ddp__text_addf(&t, "%s", i ? ", " : "");
+        ddp__json_string(&t, d->unit[i].name);
+    }
+    ddp__text_addf(&t, "]}\n");
+    s = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
+                 : ddp__file_write(path, t.data, t.size, err);
+    ddp__text_free(&t);
+    return s;
+}
+
+/* Removes the checkpoint of a step: its manifest first, so that half of it is none. */
+static void ddp__checkpoint_remove(const char *folder, long step)
+{
+    ddp__text path, at;
+    DIR *dir;
+    struct dirent *e;
+
+    memset(&path, 0, sizeof path);
+    memset(&at, 0, sizeof at);
+    if (ddp__checkpoint_path(&path, NULL, "%s/step-%012ld/manifest.json", folder, step) == DDP_OK)
+        remove(path.data);
+    dir = ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK
+              ? opendir(path.data)
+              : NULL;
+    while (dir && (e = readdir(dir)) != NULL)
+        if (!strncmp(e->d_name, "rank-", 5) &&
+            ddp__checkpoint_path(&at, NULL, "%s/%s", path.data, e->d_name) == DDP_OK)
+            remove(at.data);
+    if (dir) {
+        closedir(dir);
+        rmdir(path.data); /* with a file of somebody else in it, it stays */
+    }
+    ddp__text_free(&at);
+    ddp__text_free(&path);
+}
+
+static ddp_status ddp__checkpoint_prune(const ddp_ctx *d, const char *folder, int keep,
+                                        ddp_error *err)
+{
+    long step = d->step + 1;
+
+    for (; keep > 0; keep--) {
+        DDP__TRY(ddp__checkpoint_newest(folder, step, &step, err));
+        if (step < 0) return DDP_OK;
+    }
+    for (;;) {
+        long old;
+        if (d->step + 1 == step) return DDP_OK; /* keep 0: all stay */
+        DDP__TRY(ddp__checkpoint_newest(folder, step, &old, err));
+        if (old < 0) return DDP_OK;
+        ddp__checkpoint_remove(folder, old);
+    }
+}
+
+static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
+{
+    if (mkdir(path, 0777) == 0 || errno == EEXIST) return DDP_OK;
+    return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
+}
+
+/* words: [world] hashes of all shards, of which this rank fills its own. */
+static ddp_status ddp__checkpoint_write(ddp_ctx *d, const char *folder, int keep, ddp__shard *shard,
+                                        float *words, ddp__text *path)
+{
+    ddp_error *err = &d->host.error;
+    float token = 0;
+    ddp__piece p;
+
+    DDP__TRY(ddp__shard_take(d, shard, err));
+    DDP__TRY(ddp__checkpoint_folder(folder, err));
+    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld", folder, d->step));
+    DDP__TRY(ddp__checkpoint_folder(path->data, err));
+    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, d->step));
+    if (d->rank == 0) remove(path->data); /* of an earlier run: its shards are about to change */
+    p.data = &token;
+    p.count = 1;
+    DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err));
+    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/rank-%04d.safetensors", folder,
+                                  d->step, d->rank));
+    DDP__TRY(ddp__shard_write(shard, path->data, err));
+    ddp__pack64(words + (size_t)d->rank * DDP__WORDS, ddp__shard_hash(shard));
+    p.data = words;
+    p.count = (size_t)d->world * DDP__WORDS;
+    DDP__TRY(ddp__blocking(d, DDP__ALL_GATHER, &p, 1, 1, 0, err));
+    if (d->rank) return DDP_OK;
+    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, d->step));
+    DDP__TRY(ddp__manifest_write(d, path->data, words, err));
+    return ddp__checkpoint_prune(d, folder, keep, err);
+}
+
+int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
+{
+    ddp__shard shard;
+    ddp__text path;
+    float *words;
+    ddp_status s = DDP_OK;
+
+    DDP__ENTER(d);
+    if (!folder || !*folder || keep < 0)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
+    if (d->phase != DDP__OUTSIDE)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
+                              "after ddp_step_end", d->step);
+    memset(&shard, 0, sizeof shard);
+    memset(&path, 0, sizeof path);
+    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK) s = ddp__average_wait_all(d, &d->host.error);
+    words = (float *)ddp__calloc((size_t)d->world * DDP__WORDS, sizeof *words);
+    if (s == DDP_OK && !words)
+        s = ddp__fail(&d->host.error, DDP_MEMORY, "out of memory for a checkpoint");
+    if (s == DDP_OK) s = ddp__checkpoint_write(d, folder, keep, &shard, words, &path);
+    if (words) DDP_FREE(words);
+    ddp__shard_free(&shard);
+    ddp__text_free(&path);
+    return s == DDP_OK ? 0 : ddp__ctx_fail(d, &d->host.error);
+}
+
+/* ---- loading ---- */
+
+static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
+{
+    const ddp__json *v, *flag;
+    double number[3];
+    static const char *const keys[3] = {"step", "world", "period"};
+    int k;
+
+    m->root = ddp__json_read(path, err);
+    if (!m->root) return err->code;
+    DDP__TRY(ddp__json_need(path, m->root, "format", DDP__JSON_STRING, &v, err));
+    if (strcmp(v->string, "dreamddp checkpoint 1"))
+        return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"dreamddp checkpoint "
+                         "1\" is understood", path, v->string);
+    for (k = 0; k < 3; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, keys[k], DDP__JSON_NUMBER, &v, err));
+        number[k] = v->number;
+        if (!(number[k] >= 0 && number[k] < 1e9) || number[k] != floor(number[k]))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, keys[k], number[k]);
+    }
+    m->step = (long)number[0], m->world = (int)number[1], m->period = (int)number[2];
+    DDP__TRY(ddp__json_need(path, m->root, "strategy", DDP__JSON_STRING, &v, err));
+    m->strategy = v->string;
+    DDP__TRY(ddp__json_need(path, m->root, "optimizer", DDP__JSON_STRING, &v, err));
+    m->optimizer = v->string;
+    DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
+    flag = ddp__json_get(m->root, "synchronised");
+    m->synchronised = flag && flag->kind == DDP__JSON_TRUE;
+    if (m->hash->count != m->world || m->world < 1)
+        return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count,
+                         m->world);
+    return DDP_OK;
+}
+
+/* Is it of this model, and may this run take it? */
+static ddp_status ddp__manifest_fits(const ddp_ctx *d, const char *path, const ddp__manifest *m,
+                                     int *same, ddp_error *err)
+{
+    const ddp__json *layers, *v;
+    int l = 0;
+
+    DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
+    if (layers->count != d->layers)
+        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d",
+                         path, layers->count, d->layers);
+    for (v = layers->first; v; v = v->next, l++)
+        if (v->kind != DDP__JSON_STRING || strcmp(v->string, d->unit[l].name))
+            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is "
+                             "\"%.60s\", here it is \"%.60s\"", path, l,
+                             v->kind == DDP__JSON_STRING ? v->string : "", d->unit[l].name);
+    if (strcmp(m->optimizer, d->optimizer.name))
+        return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
+                         "has %.40s", path, m->optimizer, d->optimizer.name);
+    *same = m->world == d->world && m->period == d->cfg.period &&
+            !strcmp(m->strategy, d->strategy->name);
+    if (*same || m->synchronised) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH,
+                     "%.160s is of %d workers under %.20s with period %d and not "
+                     "synchronised (its ranks hold unlike values): it goes on with exactly that, "
+                     "not with %d workers under %s with period %d",
+                     path, m->world, m->strategy, m->period, d->world, d->strategy->name,
+                     d->cfg.period);
+}
+
+static ddp_status ddp__shard_check(const ddp__shard *s, ddp_safetensors *f, const char *path,
+                                   ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < s->count; i++) {
+        const ddp__shard_array *x = &s->list[i];
+        const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
+
+        if (!t || t->type != x->as.type || t->dims != 1 || t->dim[0] != x->as.dim[0])
+            return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\" is missing or not %" PRId64
+                             " values of %s: it is a checkpoint of another model", path, x->name,
+                             x->as.dim[0], ddp_safetensors_type_name(x->as.type));
+    }
+    if (ddp_safetensors_count(f) == s->count) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model has %d", path,
+                     ddp_safetensors_count(f), s->count);
+}
+
+/* Only values that were checked leave a shard. */
+static ddp_status ddp__shard_sane(const ddp_ctx *d, const ddp__shard *s, const ddp__manifest *m,
+                                  const char *path, ddp_error *err)
+{
+    int l, bad = s->number[DDP__C_STEP] != m->step;
+
+    for (l = 0; l < d->layers && s->plan.layers; l++)
+        bad |= s->plan.step_of[l] < 0 || s->plan.step_of[l] >= s->plan.period;
+    if (!bad) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its plan is not that of the manifest",
+                     path);
+}
+
+static ddp_status ddp__shard_read(ddp__shard *s, ddp_safetensors *f, int small, ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < s->count; i++) {
+        const ddp__shard_array *x = &s->list[i];
+        int large = !strncmp(x->name, "layer.", 6) || !strncmp(x->name, "state.", 6);
+
+        if (large == small) continue;
+        DDP__TRY(ddp_safetensors_bytes(f, ddp_safetensors_find(f, x->name), 0,
+                                       (size_t)x->as.dim[0], x->data, err));
+    }
+    return DDP_OK;
+}
+
+/* Everything that can be wrong is found before the first array changes. */
+static ddp_status ddp__shard_load(ddp_ctx *d, const ddp__manifest *m, int rank, int same,
+                                  const char *path, ddp_error *err)
+{
+    ddp_safetensors *f = ddp_safetensors_open(path, err);
+    const ddp__json *hash = m->hash->first;
+    const ddp_safetensor *fill;
+    ddp__shard shard;
+    uint64_t h = 0;
+    char text[20];
+    ddp_status s;
+
+    if (!f) return err->code;
+    fill = ddp_safetensors_find(f, "plan.fill");
+    s = ddp__shard_open(d, fill && fill->dims == 1 && fill->dim[0] < INT_MAX
+                               ? (int)(fill->dim[0] / d->layers) : 0, &shard, err);
+    if (s == DDP_OK) s = ddp__shard_check(&shard, f, path, err);
+    if (s == DDP_OK) s = ddp__shard_hash_file(f, &h, err);
+    while (rank-- > 0) hash = hash->next;
+    snprintf(text, sizeof text, "%016" PRIx64, h);
+    if (s == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
+        s = ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest says %.40s: it "
+                      "was changed, or is of another checkpoint", path, text,
+                      hash->kind == DDP__JSON_STRING ? hash->string : "nothing");
+    if (s == DDP_OK) s = ddp__shard_read(&shard, f, 1, err);
+    if (s == DDP_OK) s = ddp__shard_sane(d, &shard, m, path, err);
+    if (s == DDP_OK) s = ddp__shard_read(&shard, f, 0, err);
+    if (s == DDP_OK) ddp__shard_give(d, &shard, same);
+    ddp__shard_free(&shard);
+    ddp_safetensors_close(f);
+    return s;
+}
+
+/* Rank 0 says which checkpoint is the newest: the others might see another. */
+static ddp_status ddp__checkpoint_choose(ddp_ctx *d, const char *folder, long *step)
+{
+    float words[DDP__WORDS];
+    ddp__piece p;
+
+    if (d->rank == 0) {
+        DDP__TRY(ddp__checkpoint_newest(folder, LONG_MAX, step, &d->host.error));
+        if (*step < 0)
+            return ddp__fail(&d->host.error, DDP_IO, "%.200s holds no whole checkpoint (a folder "
+                             "step-... with manifest.json)", folder);
+    }
+    ddp__pack64(words, (uint64_t)*step);
+    p.data = words;
+    p.count = DDP__WORDS;
+    DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, &d->host.error));
+    *step = (long)ddp__unpack64(words);
+    return DDP_OK;
+}
+
+static ddp_status ddp__checkpoint_read(ddp_ctx *d, const char *folder, ddp__manifest *m,
+                                       ddp__text *path)
+{
+    ddp_error *err = &d->host.error;
+    float token = 0;
+    ddp__piece p;
+    long step = 0;
+    int same = 0, rank;
+
+    DDP__TRY(ddp__checkpoint_choose(d, folder, &step));
+    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, step));
+    DDP__TRY(ddp__manifest_read(path->data, m, err));
+    DDP__TRY(ddp__manifest_fits(d, path->data, m, &same, err));
+    rank = same ? d->rank : 0;
+    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/rank-%04d.safetensors", folder, step,
+                                  rank));
+    DDP__TRY(ddp__shard_load(d, m, rank, same, path->data, err));
+    p.data = &token;
+    p.count = 1;
+    return ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err); /* all, or none goes on */
+}
+
+int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
+{
+    ddp__manifest m;
+    ddp__text path;
+    ddp_status s = DDP_OK;
+
+    DDP__ENTER(d);
+    if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
+    if (d->step || d->phase != DDP__OUTSIDE)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before "
+                              "the first", d->step);
+    memset(&m, 0, sizeof m);
+    memset(&path, 0, sizeof path);
+    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK) s = ddp__checkpoint_read(d, folder, &m, &path);
+    if (s == DDP_OK && world) *world = m.world;
+    ddp__json_free(m.root);
+    ddp__text_free(&path);
+    return s == DDP_OK ? 0 : ddp__ctx_fail(d, &d->host.error);
+}
+/* ==== end sync/checkpoint.c ==== */
 
 /* ==== begin report/summary.h ==== [report] */
 /* The table of a report: one row per strategy, the same cells in text and in HTML. */

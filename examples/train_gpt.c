@@ -8,22 +8,80 @@
 #include "dreamddp.h"
 #include "cli.h"
 #include "training.h"
-#include "train_gpt_options.h"
-#include "train_gpt_results.h"
+#include "trainer_options.h"
+#include "trainer_results.h"
+#include "trainer.h"
 
-static ddp_status load(program *p, ddp_error *err)
+static int parse_gpt(program *p, int argc, char **argv)
+{
+    const cli_option own[] = {
+        {"--model", CLI_TEXT, &p->model, "NAME", "gpt2 or llama2 [gpt2]"},
+        {"--layers", CLI_COUNT, &p->layers, "N", "transformer blocks [4]"},
+        {"--heads", CLI_COUNT, &p->heads, "N", "attention heads [4]"},
+        {"--dim", CLI_COUNT, &p->dim, "N", "width, a multiple of --heads [64]"},
+        {"--kv-heads", CLI_COUNT, &p->kv_heads, "N",
+         "llama2: heads of keys and values; 0 = --heads [0]"},
+        {"--hidden", CLI_COUNT, &p->hidden, "N", "llama2: width of the MLP; 0 = 8/3 width [0]"},
+        {"--tied", CLI_FLAG, &p->tied, "", "llama2: the token table is also the last matrix"},
+        {"--seq", CLI_COUNT, &p->seq, "N", "tokens per sequence [64]"},
+        {"--vocab", CLI_COUNT, &p->vocab, "N", "vocabulary; 0 = from the data, larger pads [0]"},
+        {"--dropout", CLI_REAL, &p->dropout, "P", "dropout probability [0]"},
+        {"--data", CLI_TEXT, &p->data, "FILE",
+         "any file as bytes, llm.c or nanoGPT .bin, .gz of these"},
+        {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the data kept for val_loss [0.1]"},
+        {"--val-batches", CLI_COUNT, &p->val_batches, "N",
+         "batches of it that val_loss is the mean of; 0 = all [20]"},
+        {"--sample", CLI_COUNT, &p->sample, "N", "print N tokens drawn from the trained model [0]"},
+        {"--temperature", CLI_REAL, &p->temperature, "X",
+         "of the sample; 0 = always the likeliest [0.8]"},
+        {"--top-k", CLI_COUNT, &p->top_k, "N", "draw from the N likeliest; 0 = from all [40]"},
+    };
+
+    return parse(p, argc, argv,
+                 "Trains a GPT over slow links and prints one JSON object of results.", own,
+                 (int)(sizeof own / sizeof own[0]));
+}
+
+/* What ddp_open and the model's builder do not check themselves. */
+static ddp_status choose_gpt(program *p, ddp_error *err)
+{
+    if (strcmp(p->model, "gpt2") && strcmp(p->model, "llama2"))
+        return refuse(err, "unknown model %s; choose gpt2 or llama2", p->model);
+    if (!(p->temperature >= 0))
+        return refuse(err, "--temperature %g: at least 0, which always takes the likeliest token",
+                      p->temperature);
+    if (!strcmp(p->model, "llama2") && p->dropout != 0)
+        return refuse(err, "--dropout %g: llama2 has none; leave it out", p->dropout);
+    if (strcmp(p->model, "llama2") && (p->kv_heads || p->hidden || p->tied))
+        return refuse(err, "--kv-heads, --hidden and --tied belong to --model llama2, not to %s",
+                      p->model);
+    if (p->emulate && p->sample)
+        return refuse(err, "--emulate-compute trains nothing that --sample %ld could draw from",
+                      p->sample);
+    if (!p->data && !p->emulate)
+        return refuse(err, "--data FILE is missing; any text file will do, e.g. --data dreamddp.h");
+    return DDP_OK;
+}
+
+/* A sample begins after a line's end where the data are text, else after their first token. */
+static void choose_sample(program *p)
+{
+    sampling *s = &p->t.sample;
+    long token;
+
+    s->length = p->sample, s->top_k = p->top_k, s->temperature = p->temperature;
+    s->seed = (uint64_t)p->seed;
+    s->first = p->sample ? ddp_tokens_at(p->tokens, 0) : 0;
+    for (token = 0; p->sample && token < ddp_tokens_vocabulary(p->tokens); token++)
+        if (ddp_tokens_byte(p->tokens, token) == '\n') s->first = (int32_t)token;
+}
+
+static ddp_status load_gpt(program *p, ddp_error *err)
 {
     training *t = &p->t;
     ddp_gpt2_config *m = &t->model;
     ddp_llama2_config *llama = &p->llama;
 
-    if (p->emulate) {
-        ddp_link none = {0, 0};
-        t->emulate = &p->emulated;
-        t->emulate_scale = p->emulate_scale;
-        snprintf(p->described, sizeof p->described, "sleeps for the times of %.90s", p->emulate);
-        return ddp_profile_read(p->emulate, &none, &p->emulated, err);
-    }
     p->tokens = ddp_tokens_open(p->data, err);
     if (!p->tokens) return err->code;
     m->vocabulary = ddp_tokens_vocabulary(p->tokens);
@@ -45,105 +103,40 @@ static ddp_status load(program *p, ddp_error *err)
              "%s, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
              t->llama ? "Llama-2" : "GPT-2", p->layers, p->heads, p->dim, p->seq, m->vocabulary);
     if (training_check(t, err)) return err->code;
-    return ddp_tokens_split(p->tokens, p->held_out, p->seq, &t->train, &t->val, err);
-}
-
-/* A sample begins after a line's end where the data are text, else after their first token. */
-static int32_t *prepare_sample(program *p)
-{
-    sampling *s = &p->t.sample;
-    long token;
-
-    s->length = p->sample, s->top_k = p->top_k, s->temperature = p->temperature;
-    s->seed = (uint64_t)p->seed;
-    s->first = p->sample ? ddp_tokens_at(p->tokens, 0) : 0;
-    for (token = 0; p->sample && token < ddp_tokens_vocabulary(p->tokens); token++)
-        if (ddp_tokens_byte(p->tokens, token) == '\n') s->first = (int32_t)token;
-    return (int32_t *)training_share((size_t)p->sample * sizeof(int32_t));
-}
-
-static ddp_status prepare(program *p, ddp_error *err)
-{
-    training *t = &p->t;
-
-    training_host(p->host, sizeof p->host);
-    if (load(p, err)) return err->code;
-    if (p->epochs) {
-        long per_step = p->workers * p->batch * p->accumulate;
-        t->windows = p->epochs * ddp_tokens_windows(&t->train);
-        p->steps = (t->windows + per_step - 1) / per_step;
-    }
-    t->schedule.base = p->lr, t->schedule.warmup = p->warmup, t->schedule.total = p->steps;
-    t->schedule.min_ratio = 0.1, t->schedule.step_size = p->steps / 3 + 1, t->schedule.gamma = 0.1;
-    t->steps = p->steps, t->accumulate = p->accumulate, t->seed = (uint64_t)p->seed;
-    t->workers = (int)p->workers, t->period = (int)p->period;
+    if (ddp_tokens_split(p->tokens, p->held_out, p->seq, &t->train, &t->val, err)) return err->code;
     t->val_batches = p->val_batches ? p->val_batches : LONG_MAX;
-    t->label = p->quiet ? NULL : p->strategy;
-    /* only the ranks that are started here leave something behind here */
-    t->result = training_result_new(p->rank >= 0 ? 1 : (int)p->workers, p->steps,
-                                    p->period > 0 ? (int)p->period : 64);
-    if (t->result) t->result->sample = prepare_sample(p);
-    if (t->result && t->result->sample) return DDP_OK;
-    refuse(err, "out of memory for the results of %ld steps", p->steps);
-    return err->code = DDP_MEMORY;
+    t->windows = p->epochs * ddp_tokens_windows(&t->train);
+    choose_sample(p);
+    return DDP_OK;
 }
 
-static ddp_status finish(const program *p, ddp_error *err)
+/* Bytes as they are, token numbers in words of their own. */
+static void write_sample(const program *p)
 {
-    ddp_jsonl *out;
-    ddp_status s;
+    long i;
 
-    write_sample(p);
-    out = ddp_jsonl_stream(stdout, err);
-    ddp_jsonl_event(out, NULL);
-    write_results(p, out);
-    ddp_jsonl_end(out);
-    s = ddp_jsonl_close(out, err);
-    if (s == DDP_OK && (p->json || p->trace)) s = write_files(p, err);
-    if (s == DDP_OK && p->write_profile) s = write_profile(p, err);
-    return s;
-}
-
-static ddp_status run(program *p, ddp_error *err)
-{
-    ddp_status s = choose(p, err);
-
-    if (s == DDP_OK) s = check(p, err);
-    if (s == DDP_OK) s = prepare(p, err);
-    if (s == DDP_OK) s = check_writable(p->json, err);
-    if (s == DDP_OK) s = check_writable(p->trace, err);
-    if (s == DDP_OK) s = check_writable(p->write_profile, err);
-    if (s != DDP_OK) return s;
-    configure(p);
-    s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
-    /* of ranks that were started one by one, rank 0 has the results */
-    if (s == DDP_OK && p->t.result->complete) return finish(p, err);
-    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2)
-        write_failure(p, err);
-    return s;
+    for (i = 0; i < p->sample; i++) {
+        const long token = p->t.result->sample[i];
+        const int byte = ddp_tokens_byte(p->tokens, token);
+        if (byte < 0) printf("%ld ", token);
+        else putchar(byte);
+    }
+    if (p->sample) putchar('\n');
 }
 
 int main(int argc, char **argv)
 {
     program *p = (program *)malloc(sizeof *p);
-    ddp_error err;
     int code;
 
     if (!p) return 1;
-    memset(&err, 0, sizeof err);
-    cli_catch_interrupt();
-    defaults(p);
-    code = parse(p, argc, argv);
-    if (code < 0) {
-        code = ddp_status_exit_code(run(p, &err));
-        if (code && cli_interrupted) {
-            snprintf(err.msg, sizeof err.msg, "interrupted, nothing was written");
-            code = ddp_status_exit_code(DDP_ABORTED);
-        }
-        if (code) fprintf(stderr, "train_gpt: %s\n", err.msg);
-    }
+    defaults(p, "train_gpt");
+    p->choose = choose_gpt, p->load = load_gpt, p->print = write_sample;
+    p->model = "gpt2", p->layers = 4, p->heads = 4, p->dim = 64, p->seq = 64;
+    p->val_batches = 20, p->temperature = 0.8, p->top_k = 40;
+    code = parse_gpt(p, argc, argv);
+    if (code < 0) code = trainer_main(p);
     ddp_tokens_close(p->tokens);
-    ddp_profile_free(&p->emulated);
     free(p);
     return code;
 }

@@ -1,4 +1,4 @@
-/* One training run on every rank: what train_gpt does once and quickstart once per strategy.
+/* One training run on every rank: what a trainer does once and quickstart once per strategy.
  * Results lie in memory shared with the worker processes, so that the parent can report them. */
 #ifndef EXAMPLES_TRAINING_H
 #define EXAMPLES_TRAINING_H
@@ -23,15 +23,17 @@ typedef struct training_result {
     int    complete;               /* 1: rank 0 of this run has filled it */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss;               /* NAN without validation data */
+    double test_accuracy;          /* share of test images told right; NAN without test images */
     int32_t *sample;               /* [sampling.length] tokens drawn after training */
     double step_s, hidden_pct;     /* over the counted steps */
     double seconds;                /* rank 0, profile steps included */
-    double tokens_per_s;           /* all ranks */
-    long   steps;
+    double samples_per_s;          /* tokens or images, all ranks */
+    long   steps, first;           /* first: of this run, the step of the checkpoint */
     int    world;
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
     char   param_hash[17];
+    char   error[DDP_ERROR_TEXT];  /* of a model that could not be built, loaded or saved; or "" */
     ddp_report_step *step;         /* [steps] */
     double          *wait_s;       /* [steps] rank 0 waited for communication; NAN unknown */
     int              workers;      /* places in rank */
@@ -48,8 +50,24 @@ typedef struct training_result {
     double comm_s[TRAINING_LAYERS];
 } training_result;
 
+struct training;
+struct training_model;
+
+/* A model other than a language model, its data and how it is judged. */
+typedef struct training_task {
+    ddp_node *(*build)(ddp_graph *g, const struct training *t, ddp_node **logits);
+    /* fills the graph's inputs with micro-batch number pass of a rank */
+    void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank,
+                  int world);
+    /* val_loss and test_accuracy, on rank 0 after the training; returns 0 or the first error */
+    int (*judge)(const struct training *t, const struct training_model *m, training_result *r);
+} training_task;
+
 typedef struct training {
     const char       *label;        /* of the progress line; NULL = none */
+    const training_task *task;      /* NULL = a language model; else only batch of model is read,
+                                       the images of a micro-batch, and context is 1 */
+    const void       *data;         /* of the task */
     ddp_gpt2_config   model;
     const ddp_llama2_config *llama; /* NULL, or what is trained instead, of the same vocabulary,
                                        context and batch */
@@ -57,10 +75,15 @@ typedef struct training {
     ddp_optimizer     optimizer;
     ddp_lr_schedule   schedule;
     long              steps, accumulate;
-    long              windows;      /* 0, or what all workers together train on instead of steps */
+    long              windows;      /* 0, or what (windows or images) all workers together train
+                                       on instead of steps */
     long              val_batches;  /* most batches of val_loss, 0 = 20 */
     sampling          sample;       /* needs result->sample */
     uint64_t          seed;
+    const char       *save, *resume; /* folders of checkpoints, or NULL */
+    long              save_every, keep; /* steps; 0 = at the end only, 0 = all */
+    long              first_pass;   /* micro-batches before this run, in this world's counting */
+    const char       *load, *store; /* weights to begin with, and where they go; or NULL */
     int               workers, period;
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
     double            emulate_scale; /* their parameters are divided by this */
@@ -122,7 +145,7 @@ static inline void training_host(char *out, size_t room)
 }
 
 /* Small models learn sooner from a wider start than GPT-2's 0.02, which suits a width of 768. */
-static float training_deviation(long dim)
+static inline float training_deviation(long dim)
 {
     return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f;
 }
@@ -131,7 +154,7 @@ static float training_deviation(long dim)
 
 typedef struct training_model {
     ddp_graph *graph;
-    ddp_node  *loss;
+    ddp_node  *loss, *logits;
     int32_t   *tokens, *labels;
     int        layers;
     float    **params, **grads; /* emulated layers */
@@ -146,6 +169,7 @@ static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch,
     ddp_gpt2_config gpt2 = t->model;
     ddp_llama2_config llama;
 
+    if (t->task) return t->task->build(g, t, logits);
     gpt2.batch = batch, gpt2.context = context;
     if (!t->llama) return ddp_gpt2(g, &gpt2, logits);
     llama = *t->llama;
@@ -204,12 +228,24 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     memset(m, 0, sizeof *m);
     if (t->emulate) return training_build_emulated(d, t, m);
     m->graph = ddp_graph_new(d);
-    m->loss = training_add_model(m->graph, t, t->model.batch, t->model.context, NULL);
+    m->loss = training_add_model(m->graph, t, t->model.batch, t->model.context, &m->logits);
     bad = ddp_graph_build(m->graph);
     if (bad) {
-        if (m->graph)
-            ddp_abort(d, ddp_graph_error(m->graph)->msg); /* the peers learn why this rank leaves */
+        if (m->graph) {
+            const char *why = ddp_graph_error(m->graph)->msg;
+            snprintf(t->result->error, sizeof t->result->error, "%s", why);
+            ddp_abort(d, why); /* the peers learn why this rank leaves */
+        }
         return bad;
+    }
+    if (t->load && ddp_rank(d) == 0) { /* the others start from rank 0's parameters */
+        ddp_error why;
+        bad = (int)ddp_weights_load(m->graph, t->load, &why);
+        if (bad) {
+            snprintf(t->result->error, sizeof t->result->error, "%s", why.msg);
+            ddp_abort(d, why.msg);
+            return bad;
+        }
     }
     m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
     m->labels = (int32_t *)ddp_data(m->graph, "labels");
@@ -259,7 +295,8 @@ static int training_emulated_step(ddp_ctx *d, const training *t, training_model 
     return bad;
 }
 
-static int training_step(ddp_ctx *d, const training *t, training_model *m, long step, double *loss)
+/* pass: number of the first micro-batch. */
+static int training_step(ddp_ctx *d, const training *t, training_model *m, long pass, double *loss)
 {
     long a;
     int bad = 0;
@@ -267,7 +304,10 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     *loss = 0;
     if (t->emulate) return training_emulated_step(d, t, m);
     for (a = 0; !bad && a < t->accumulate; a++) {
-        ddp_tokens_batch(&t->train, t->seed, step * t->accumulate + a, ddp_rank(d), ddp_world(d),
+        if (t->task)
+            t->task->batch(t, m, pass + a, ddp_rank(d), ddp_world(d));
+        else
+            ddp_tokens_batch(&t->train, t->seed, pass + a, ddp_rank(d), ddp_world(d),
                          t->model.batch, m->tokens, m->labels);
         bad = ddp_forward(m->graph);
         if (!bad) bad = ddp_backward(m->graph, m->loss);
@@ -276,7 +316,8 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     return bad;
 }
 
-static double training_validate(const training *t, training_model *m)
+/* The mean loss over what is held out; NAN without. */
+static double training_validate(const training *t, const training_model *m)
 {
     long windows = t->emulate ? 0 : ddp_tokens_windows(&t->val), batches = windows / t->model.batch,
          b, i;
@@ -344,6 +385,7 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
     if (!bad && ddp_rank(d) == 0) {
         long last = t->steps / 10 + 1, k;
         if (last > 10) last = 10;
+        if (last > t->steps - r->first) last = t->steps - r->first;
         for (i = 0; i < n; i++) {
             r->step[i].loss = t->emulate ? NAN : (double)x[i]; /* layers that sleep learn nothing */
             r->step[i].divergence = (double)x[n + i];
@@ -352,7 +394,7 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
             r->layer_divergence[i] = (double)x[2 * n + i];
         r->step_s = (double)x[2 * n + L];
         r->hidden_pct = (double)x[2 * n + L + 1];
-        r->first_loss = r->step[0].loss;
+        r->first_loss = r->step[r->first].loss;
         r->final_loss = 0;
         for (k = t->steps - last; k < t->steps; k++)
             r->final_loss += r->step[k].loss / (double)last;
@@ -405,15 +447,26 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     r->seconds = seconds;
     r->world = ddp_world(d);
     r->bytes_sent = own->stats.bytes_sent;
-    r->tokens_per_s =
+    r->samples_per_s =
         t->emulate || r->step_s <= 0
             ? 0
             : (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d)) /
                   r->step_s;
-    r->val_loss = training_validate(t, m);
+    r->val_loss = r->test_accuracy = NAN;
+    if (t->task && !t->emulate) bad = t->task->judge(t, m, r);
+    else r->val_loss = training_validate(t, m);
+    if (bad) return bad;
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
+    if (t->store) {
+        ddp_error why;
+        bad = (int)ddp_weights_save(m->graph, t->store, &why);
+        if (bad) {
+            snprintf(r->error, sizeof r->error, "%s", why.msg);
+            return bad;
+        }
+    }
     bad = training_sample(t, m);
     r->complete = !bad;
     return bad;
@@ -430,6 +483,23 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
     return sum > 0 ? sum : 0;
 }
 
+/* Goes on from a checkpoint: *first is the next step. Of another world, the data go on where that
+ * world stopped, rounded down to a whole batch of this one. */
+static int training_resume(ddp_ctx *d, training *t, long *first)
+{
+    int from = 1, bad = t->resume ? ddp_checkpoint_load(d, t->resume, &from) : 0;
+
+    *first = ddp_step(d);
+    if (bad || !t->resume) return bad;
+    t->first_pass = *first * t->accumulate * from / ddp_world(d) - *first * t->accumulate;
+    if (*first < t->steps) return 0;
+    snprintf(t->result->error, sizeof t->result->error,
+             "%s is at step %ld already, and the run has %ld steps: nothing is left to train",
+             t->resume, *first, t->steps);
+    ddp_abort(d, t->result->error);
+    return DDP_ARG;
+}
+
 /* The loop of one rank: what ddp_launch calls. */
 static int training_run(ddp_ctx *d, void *user)
 {
@@ -440,8 +510,8 @@ static int training_run(ddp_ctx *d, void *user)
     ddp_progress progress;
     ddp_stats s, before;
     double begin,
-        tokens = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
-    long step;
+        samples = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
+    long step, first = 0;
     int bad = training_build(d, t, &m);
 
     if (t->windows) { /* the launcher may have started more workers than the command line says */
@@ -450,10 +520,12 @@ static int training_run(ddp_ctx *d, void *user)
         t->schedule.step_size = t->steps / 3 + 1;
     }
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
+    if (!bad) bad = training_resume(d, t, &first);
+    if (ddp_rank(d) == 0) r->first = first;
     ddp_progress_start(&progress, ddp_rank(d) == 0 && t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
     memset(&before, 0, sizeof before);
-    for (step = 0; !bad && step < t->steps; step++) {
+    for (step = first; !bad && step < t->steps; step++) {
         ddp_step_info info;
         double loss;
         if (cli_interrupted) {
@@ -463,7 +535,7 @@ static int training_run(ddp_ctx *d, void *user)
         }
         memset(&info, 0, sizeof info);
         info.lr = (float)ddp_lr_at(&t->schedule, step);
-        bad = training_step(d, t, &m, step, &loss);
+        bad = training_step(d, t, &m, step * t->accumulate + t->first_pass, &loss);
         info.loss = loss;
         if (!bad) bad = ddp_report(d, &info);
         if (!bad) bad = ddp_step_end(d);
@@ -479,7 +551,9 @@ static int training_run(ddp_ctx *d, void *user)
             r->steps = step + 1;
         }
         before = s;
-        ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : tokens);
+        if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
+            bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
+        ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
     }
     ddp_progress_end(&progress);
     if (!bad) bad = training_finish(d, t, &m, begin);

@@ -24,7 +24,7 @@
  *     [base]    status and errors, allocator hook, clock, random numbers, logger
  *     [graph]   layers; models as static graphs of operators, forward and backward
  *     [ops]     the operators' kernels            [nn]      optimizers, schedules, models
- *     [data]    token streams                     [io]      JSON
+ *     [data]    token streams, images             [io]      JSON, safetensors, weights
  *     [net]     transports, shaped links, the comm worker
  *     [profile] layer costs, the link model       [plan]    what to send when, what to run where
  *     [compress] Top-K, messages, AdaTopK         [sync]    the context and its hooks
@@ -74,6 +74,9 @@
 #include "nn/schedule.h"
 #include "data/hash.h"
 #include "data/tokens.h"
+#include "data/images.h"
+#include "io/safetensors.h"
+#include "io/weights.h"
 #include "net/netspec.h"
 #include "profile/profile.h"
 #include "profile/network.h"
@@ -100,6 +103,7 @@
 #include "compress/feedback.h"
 #include "compress/estimate.h"
 #include "sync/session.h"
+#include "sync/checkpoint.h"
 #include "report/data.h"
 #include "report/progress.h"
 #include "report/jsonl.h"
@@ -169,9 +173,15 @@
 #include "nn/resnet.c"
 #include "nn/vgg.c"
 #include "data/hash.c"
+#include "data/deal.h"
+#include "data/deal.c"
 #include "data/tokens.c"
+#include "data/images.c"
 #include "io/json.h"
 #include "io/json.c"
+#include "io/safetensors_core.h"
+#include "io/safetensors.c"
+#include "io/weights.c"
 #include "net/wire.h"
 #include "net/wire_threads.h"
 #include "net/socket.h"
@@ -277,6 +287,7 @@
 #include "sync/hooks.c"
 #include "sync/session.c"
 #include "sync/launch.c"
+#include "sync/checkpoint.c"
 #include "report/summary.h"
 #include "report/lanes.h"
 #include "report/svg.h"

@@ -100,11 +100,6 @@ static void llmc_and_nanogpt_files_are_recognised(void **unused)
     assert_int_equal(ddp_tokens_count(t), 2);
     assert_int_equal(ddp_tokens_at(t, 1), 258);
     ddp_tokens_close(t);
-
-    t = ddp_tokens_from_bytes("odd.bin", "\1\0\2", 3, NULL); /* bytes */
-    assert_non_null(t);
-    assert_int_equal(ddp_tokens_count(t), 3);
-    ddp_tokens_close(t);
 }
 
 static void refused(const char *name, const void *bytes, size_t n, const char *part)
@@ -128,6 +123,7 @@ static void useless_files_are_refused_with_name_size_and_need(void **unused)
     refused("none.txt", "", 0, "is empty");
     refused("one.txt", "x", 1, "(1 bytes) holds 1 token");
     refused("one.bin", "xy", 2, "seq + 1");
+    refused("odd.bin", "\1\0\2", 3, "has 3 bytes, but a .bin file holds 16-bit tokens");
     put32(f, 20240520);
     put32(f + 4, 2);
     refused("v2.bin", f, sizeof f, "version 2");
@@ -148,6 +144,19 @@ static void useless_files_are_refused_with_name_size_and_need(void **unused)
     assert_non_null(strstr(err.msg, "/no/such/file"));
     assert_null(ddp_tokens_open("/", &err));
     assert_int_equal(err.code, DDP_IO);
+}
+
+static void a_token_beyond_the_vocabulary_is_named(void **unused)
+{
+    ddp_tokens *t = ddp_tokens_from_bytes("n.bin", "\1\0\7\0\2\1\2\1", 8, NULL);
+    ddp_error err;
+
+    (void)unused;
+    assert_non_null(t);
+    assert_int_equal(ddp_tokens_check(t, 259, NULL), DDP_OK);
+    assert_int_equal(ddp_tokens_check(t, 258, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "n.bin: token 258 at place 2 is beyond the vocabulary of 258"));
+    ddp_tokens_close(t);
 }
 
 static void a_window_predicts_the_next_token(void **unused)
@@ -363,6 +372,7 @@ int main(void)
         cmocka_unit_test(all_256_bytes_fit),
         cmocka_unit_test(llmc_and_nanogpt_files_are_recognised),
         cmocka_unit_test(useless_files_are_refused_with_name_size_and_need),
+        cmocka_unit_test(a_token_beyond_the_vocabulary_is_named),
         cmocka_unit_test(a_window_predicts_the_next_token),
         cmocka_unit_test(the_held_out_end_is_never_trained_on),
         cmocka_unit_test(the_deck_is_a_permutation_of_every_size),

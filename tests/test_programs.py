@@ -3,12 +3,13 @@
 
     tests/test_programs.py [WORD...]     only the cases whose names contain one of the words
 
-Needs build/train_gpt, build/own_loop, build/quickstart and build/plan (`make all`). Every case
+Needs build/train_gpt, build/train_image, build/own_loop, build/quickstart and build/plan (`make all`). Every case
 runs in its own folder; beyond what it checks itself, no program may leave a process of its
 group, a temporary file, or more than one line of complaint behind.
 """
 import concurrent.futures
 import csv as csv_module
+import glob
 import json
 import os
 import re
@@ -229,6 +230,55 @@ def check(folder):
         out, err = run(folder, "-c", command % (TRAIN, " ".join(SMALL + ["--steps", "4"])),
                        program="/bin/bash", code=1)
         sentence(err, "space|pipe")
+
+
+# ---- stopping and going on ----
+
+@case("a killed run that goes on ends with the same parameters")
+def check(folder):
+    args = SMALL + ["--workers", 2, "--deterministic", "--dropout", "0.1", "--steps", 4000, "--strategy", "localsgd"]
+    p = start(folder, *args, "--save", "ck", "--save-every", 1, "--keep", 3)
+    wait_until(lambda: len(glob.glob(os.path.join(folder, "ck", "*", "manifest.json"))) > 1, 30, "no checkpoint")
+    os.killpg(p.pid, signal.SIGKILL)
+    p.communicate()
+    for f in glob.glob(os.path.join(folder, "ck", "*", "*.tmp.*")):
+        os.remove(f)  # of the write that was cut off
+    last = max(int(f.split("step-")[1][:12]) for f in glob.glob(os.path.join(folder, "ck", "*", "manifest.json")))
+    args[args.index(4000)] = last + 7
+    whole, rest = train(folder, *args), train(folder, *args, "--resume", "ck")
+    expect(whole["param_hash"] == rest["param_hash"], "%s after resuming at %d, %s without" % (
+        rest["param_hash"], last, whole["param_hash"]))
+    sentence(run(folder, *args, "--resume", "ck", "--workers", 1, code=1)[1], "2 workers", "not synchronised")
+    sentence(run(folder, *args, "--resume", "none", code=1)[1], "none", "No such file")
+
+
+@case("weights that leave one run begin the next")
+def check(folder):
+    first = train(folder, *SMALL, "--steps", 4, "--export", "w.safetensors")
+    second = train(folder, *SMALL, "--steps", 1, "--lr", "1e-30", "--weight-decay", 0, "--load", "w.safetensors")
+    expect(first["param_hash"] == second["param_hash"], "other weights")
+    sentence(run(folder, *SMALL, "--steps", 1, "--layers", 2, "--load", "w.safetensors", code=1)[1], "w.safetensors",
+             "h.1.* is missing")
+    sentence(run(folder, *SMALL, "--steps", 1, "--load", "text", code=1)[1], "text", "safetensors")
+
+
+@case("train_image: a folder of images, and what it refuses")
+def check(folder):
+    image = os.path.join(BUILD, "train_image")
+    record = bytes([3]) + bytes(range(256)) * 12
+    for name in ("data_batch_1.bin", "test_batch.bin"):
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(record * 8)
+    args = ["--data", ".", "--steps", 3, "--batch", 2, "--hidden", "4", "--quiet"]
+    got = result(run(folder, *args, "--workers", 2, program=image)[0])
+    expect(0 <= got["test_accuracy"] <= 1 and got["images_per_s"] > 0 and got["steps"] == 3, str(got))
+    for words, more in ((["lenet", "resnet18"], ["--model", "lenet"]), (["4,x", "512,256"], ["--hidden", "4,x"]),
+                        (["--batch 0", "image"], ["--batch", 0])):
+        sentence(run(folder, *args, *more, code=2, program=image)[1], *words, program="train_image")
+    with open(os.path.join(folder, "data_batch_1.bin"), "ab") as f:
+        f.write(b"x")
+    sentence(run(folder, *args, code=1, program=image)[1], "data_batch_1.bin", "record 8 has only 1",
+             program="train_image")
 
 
 # ---- ranks that are started one by one ----

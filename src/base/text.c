@@ -1,4 +1,5 @@
 #include "base/platform.h"
+#include "base/memory.h"
 #include "base/text.h"
 
 static int ddp__text_reserve(ddp__text *t, size_t more)
@@ -108,33 +109,76 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err)
+ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
     ddp__text tmp;
     struct stat st;
-    FILE *f;
-    int why = 0, direct = !stat(path, &st) && !S_ISREG(st.st_mode);
+    int why, direct = !stat(path, &st) && !S_ISREG(st.st_mode);
 
+    memset(o, 0, sizeof *o);
     memset(&tmp, 0, sizeof tmp);
     ddp__text_addf(&tmp, "%s", path);
     if (!direct) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
-    if (tmp.failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    f = fopen(tmp.data, "wb");
-    if (!f) {
-        why = errno;
+    o->path = ddp__strdup(path);
+    if (tmp.failed || !o->path) {
         ddp__text_free(&tmp);
-        return ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(why));
+        if (o->path) DDP_FREE(o->path);
+        return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     }
-    if (n && fwrite(bytes, 1, n, f) != n) why = errno;
-    if (!why && (fflush(f) || fsync(fileno(f))) && errno != EINVAL && errno != EROFS) why = errno;
-    if (fclose(f) && !why) why = errno;
-    if (!direct && !why && rename(tmp.data, path)) why = errno;
-    if (!direct && why) remove(tmp.data);
-    ddp__text_free(&tmp);
-    if (why)
-        return ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", path,
-                         strerror(why));
-    return DDP_OK;
+    o->tmp = tmp.data;
+    o->f = fopen(o->tmp, "wb");
+    if (o->f) return DDP_OK;
+    why = errno;
+    DDP_FREE(o->path);
+    DDP_FREE(o->tmp);
+    return ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(why));
+}
+
+void ddp__file_put(ddp__file *o, const void *bytes, size_t n)
+{
+    if (n && !o->why && fwrite(bytes, 1, n, o->f) != n) o->why = errno ? errno : EIO;
+}
+
+/* Closes the file, and leaves it under its name if keep and all went well. */
+static void ddp__file_close(ddp__file *o, int keep)
+{
+    int direct = !strcmp(o->tmp, o->path);
+
+    if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL &&
+        errno != EROFS)
+        o->why = errno;
+    if (fclose(o->f) && !o->why) o->why = errno;
+    if (!direct && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
+    if (!direct && (!keep || o->why)) remove(o->tmp);
+}
+
+void ddp__file_drop(ddp__file *o)
+{
+    ddp__file_close(o, 0);
+    DDP_FREE(o->path);
+    DDP_FREE(o->tmp);
+}
+
+ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
+{
+    ddp_status s = DDP_OK;
+
+    ddp__file_close(o, 1);
+    if (o->why)
+        s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path,
+                      strerror(o->why));
+    DDP_FREE(o->path);
+    DDP_FREE(o->tmp);
+    return s;
+}
+
+ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err)
+{
+    ddp__file o;
+
+    DDP__TRY(ddp__file_begin(&o, path, err));
+    ddp__file_put(&o, bytes, n);
+    return ddp__file_end(&o, err);
 }
 
 int ddp__parse_double(const char *s, double *out)

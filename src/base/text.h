@@ -4,6 +4,8 @@
 
 #include "base/fail.h"
 
+#include <stdio.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +24,21 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 
 /* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
-/* Writes to PATH.tmp.PID, flushes, renames: PATH is either the old file or the whole new one.
- * What is no regular file (/dev/stdout, a pipe) is written straight to. */
+
+/* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed,
+ * renamed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure
+ * puts do nothing, and the end reports it; every begin that succeeds needs an end or a drop. */
+typedef struct ddp__file {
+    FILE *f;
+    char *path, *tmp; /* equal where the file is written straight to */
+    int   why;        /* errno of the first failure */
+} ddp__file;
+
+DDP_LIB ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err);
+DDP_LIB void       ddp__file_put(ddp__file *o, const void *bytes, size_t n);
+DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
+DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
+/* The three in one. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */

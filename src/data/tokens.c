@@ -1,8 +1,8 @@
 #include "base/platform.h"
 #include "base/fail.h"
 #include "base/memory.h"
-#include "base/rng.h"
 #include "base/text.h"
+#include "data/deal.h"
 #include "data/tokens.h"
 
 /* llm.c writes 256 int32: magic, version, token count. */
@@ -11,6 +11,7 @@
 #define DDP__TOKENS_LLAMA3  20240801u /* version 7, 32 bits */
 
 struct ddp_tokens {
+    char     *name;             /* for errors */
     ddp__text file;             /* the whole file */
     const unsigned char *first; /* first token inside it */
     int       width;            /* bytes per token: 1, 2 or 4, little endian */
@@ -97,8 +98,12 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     t->count = (long)n;
     if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) {
         DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
-    } else if (n % 2 == 0 &&
-               (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz"))) {
+    } else if (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz")) {
+        if (n % 2)
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s has %zu bytes, but a .bin file holds 16-bit tokens, an even "
+                             "number: is it cut off? (under another ending it is read as bytes)",
+                             name, n);
         t->width = 2;
         t->count = (long)(n / 2);
     }
@@ -126,36 +131,39 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
 
 /* ---- opening ---- */
 
-static ddp_tokens *ddp__tokens_new(ddp_error *err)
+static ddp_tokens *ddp__tokens_new(const char *name, ddp_error *err)
 {
     ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
 
-    if (!t) ddp__fail(err, DDP_MEMORY, "out of memory while opening a token stream");
-    return t;
+    if (t) t->name = ddp__strdup(name);
+    if (t && t->name) return t;
+    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    ddp_tokens_close(t);
+    return NULL;
 }
 
-static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, const char *name, ddp_error *err)
+static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, ddp_error *err)
 {
-    if (ddp__tokens_scan(t, name, err) == DDP_OK) return t;
+    if (ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
 }
 
 ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err)
 {
-    ddp_tokens *t = ddp__tokens_new(err);
+    ddp_tokens *t = ddp__tokens_new(path, err);
 
     if (!t) return NULL;
     if (ddp__file_read(path, &t->file, err)) {
         ddp_tokens_close(t);
         return NULL;
     }
-    return ddp__tokens_finish(t, path, err);
+    return ddp__tokens_finish(t, err);
 }
 
 ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_tokens *t = ddp__tokens_new(err);
+    ddp_tokens *t = ddp__tokens_new(name, err);
 
     if (!t) return NULL;
     ddp__text_add(&t->file, (const char *)bytes, n);
@@ -164,13 +172,14 @@ ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
         ddp_tokens_close(t);
         return NULL;
     }
-    return ddp__tokens_finish(t, name, err);
+    return ddp__tokens_finish(t, err);
 }
 
 void ddp_tokens_close(ddp_tokens *t)
 {
     if (!t) return;
     ddp__text_free(&t->file);
+    if (t->name) DDP_FREE(t->name);
     DDP_FREE(t);
 }
 
@@ -192,6 +201,18 @@ int32_t ddp_tokens_at(const ddp_tokens *t, long i)
     if (t->width == 1) return p[0];
     if (t->width == 2) return p[0] | p[1] << 8;
     return (int32_t)ddp__tokens_word(p);
+}
+
+ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err)
+{
+    long i;
+
+    if (t->vocabulary <= vocabulary) return DDP_OK;
+    for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {}
+    return ddp__fail(err, DDP_FORMAT,
+                     "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of "
+                     "the file is %ld",
+                     t->name, ddp_tokens_at(t, i), i, vocabulary, t->vocabulary - 1);
 }
 
 ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
@@ -247,46 +268,17 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
 
 /* ---- dealing ---- */
 
-/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next
- * power of four; values outside the deck are permuted again until they fall inside, at most
- * four times on average (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). */
-static uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key)
-{
-    int half = 1, round;
-    uint64_t mask, left, right, mixed;
-    ddp_rng r;
-
-    while (half < 31 && (UINT64_C(1) << (2 * half)) < n) half++;
-    mask = (UINT64_C(1) << half) - 1;
-    do {
-        left = i >> half;
-        right = i & mask;
-        for (round = 0; round < 4; round++) {
-            r = ddp_rng_seed(key + (uint64_t)round, right);
-            mixed = left ^ (ddp_rng_u64(&r) & mask);
-            left = right;
-            right = mixed;
-        }
-        i = left << half | right;
-    } while (i >= n);
-    return i;
-}
-
 void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                       long batch, int32_t *tokens, int32_t *labels)
 {
-    uint64_t windows = (uint64_t)ddp_tokens_windows(r), card, epoch;
-    ddp_rng key;
+    uint64_t windows = (uint64_t)ddp_tokens_windows(r),
+             first = ddp__deal_first(step, rank, world, batch);
     long b;
 
     if (windows == 0) return;
-    for (b = 0; b < batch; b++) {
-        card = ((uint64_t)step * (uint64_t)world + (uint64_t)rank) * (uint64_t)batch + (uint64_t)b;
-        epoch = card / windows;
-        key = ddp_rng_seed(seed, epoch);
-        card = ddp__shuffled(card % windows, windows, ddp_rng_u64(&key));
-        ddp_tokens_window(r, (long)card, tokens + b * r->seq, labels + b * r->seq);
-    }
+    for (b = 0; b < batch; b++)
+        ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq,
+                          labels + b * r->seq);
 }
 
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)

@@ -21,12 +21,12 @@ extern "C" {
 #endif
 
 /* ddp_tokens_open - reads a whole file: llm.c's .bin (its header says 16 or 32 bits), nanoGPT's
- * .bin (a name ending in .bin, an even size: 16-bit tokens), else any file as bytes, whose
- * distinct values are numbered in ascending order. A name ending in .gz is unpacked first.
+ * .bin (a name ending in .bin: 16-bit tokens), else any file as bytes, whose distinct values are
+ * numbered in ascending order. A name ending in .gz is unpacked first.
  * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending
  * chooses the format as above. bytes is copied.
  * Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
- * contradicts the size. Freed by ddp_tokens_close. */
+ * contradicts the size, a .bin of odd size. Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
                                           ddp_error *err);
@@ -40,6 +40,10 @@ DDP_API long    ddp_tokens_count(const ddp_tokens *t);
 DDP_API long    ddp_tokens_vocabulary(const ddp_tokens *t);
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
 DDP_API int     ddp_tokens_byte(const ddp_tokens *t, long token);
+
+/* ddp_tokens_check - DDP_FORMAT if a token is not below vocabulary; the sentence names the first
+ * and its place. */
+DDP_API ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err);
 
 /* ddp_tokens_split - the stream as two ranges: the last held_out (0 <= held_out < 1) of it in
  * *val, the rest in *train. held_out 0: val->count is 0 and val may be NULL.

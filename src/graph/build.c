@@ -138,6 +138,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     if (!g->state)
         return ddp__fail(&g->error, DDP_MEMORY, "out of memory: activations need %zu bytes; use a "
                          "smaller batch", g->reuse.bytes);
+    g->owned.passes = &g->state->pass;
     return DDP_OK;
 }
 

@@ -21,6 +21,7 @@ typedef struct ddp__hooks {
 typedef struct ddp__owned {
     struct ddp__owned *next;
     void (*destroy)(struct ddp__owned *self);
+    uint64_t *passes; /* what random masks depend on, part of a checkpoint; NULL before the build */
 } ddp__owned;
 
 typedef struct ddp__host {

@@ -137,6 +137,10 @@ DDP_LIB const ddp__strategy_table *ddp__strategy_find(ddp_strategy s);
 
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* A 64-bit value travels as four floats of 16 bits each: exact, and the engine moves floats. */
+#define DDP__WORDS 4
+DDP_LIB void       ddp__pack64(float *out, uint64_t v);
+DDP_LIB uint64_t   ddp__unpack64(const float *in);
 
 /* update.c */
 DDP_LIB void   ddp__update_layer(ddp_ctx *d, int layer);

@@ -4,17 +4,14 @@
 #include "base/text.h"
 #include "sync/context.h"
 
-/* A 64-bit value travels as four floats of 16 bits each: exact, and the engine moves floats. */
-#define DDP__WORDS 4
-
-static void ddp__pack64(float *out, uint64_t v)
+void ddp__pack64(float *out, uint64_t v)
 {
     int i;
 
     for (i = 0; i < DDP__WORDS; i++) out[i] = (float)((v >> (16 * i)) & 0xffff);
 }
 
-static uint64_t ddp__unpack64(const float *in)
+uint64_t ddp__unpack64(const float *in)
 {
     uint64_t v = 0;
     int i;

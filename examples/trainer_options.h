@@ -1,8 +1,13 @@
-/* What train_gpt is asked to do: its options, their defaults, and what is refused. */
-#ifndef EXAMPLES_TRAIN_GPT_OPTIONS_H
-#define EXAMPLES_TRAIN_GPT_OPTIONS_H
+/* What a trainer is asked to do: the options that train_gpt and train_image share, their defaults,
+ * and what is refused. */
+#ifndef EXAMPLES_TRAINER_OPTIONS_H
+#define EXAMPLES_TRAINER_OPTIONS_H
+
+struct pictures;
 
 typedef struct program {
+    const char *name;    /* "train_gpt" */
+    const char *samples; /* what a batch is of: "sequence" */
     const char *strategy, *transport, *model, *optimizer, *schedule, *solver, *cost, *fill;
     const char *net, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank,
@@ -13,9 +18,16 @@ typedef struct program {
     ddp_config  cfg;
     training    t;
     ddp_llama2_config llama;
-    ddp_tokens *tokens;
+    ddp_tokens *tokens;       /* of train_gpt */
+    struct pictures *pictures; /* of train_image */
+    const char *widths;
     ddp_profile emulated;
     char   command[1024], described[128], host[128];
+    /* what differs between trainers: checks of the command line, the data and the model of t, and
+       what goes to stdout before the results (or NULL) */
+    ddp_status (*choose)(struct program *p, ddp_error *err);
+    ddp_status (*load)(struct program *p, ddp_error *err);
+    void (*print)(const struct program *p);
 } program;
 
 /* A mistake of the user, as the library reports its own. */
@@ -29,43 +41,28 @@ static ddp_status refuse(ddp_error *err, const char *fmt, ...)
     return err->code = DDP_ARG;
 }
 
-static void defaults(program *p)
+static void defaults(program *p, const char *name)
 {
     memset(p, 0, sizeof *p);
-    p->model = "gpt2", p->optimizer = "adamw", p->schedule = "constant";
+    p->name = name, p->optimizer = "adamw", p->schedule = "constant";
     p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
     p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
-    p->layers = 4, p->heads = 4, p->dim = 64, p->seq = 64;
+    p->samples = "sequence";
+    p->t.keep = 2;
     p->lr = 3e-3, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
-    p->val_batches = 20, p->temperature = 0.8, p->top_k = 40;
 }
 
-static int parse(program *p, int argc, char **argv)
+enum { OPTIONS = 64 }; /* most of a program */
+
+/* own: the count options that only this program has. */
+static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own,
+                 int count)
 {
-    const cli_option table[] = {
-        {"--model", CLI_TEXT, &p->model, "NAME", "gpt2 or llama2 [gpt2]"},
-        {"--layers", CLI_COUNT, &p->layers, "N", "transformer blocks [4]"},
-        {"--heads", CLI_COUNT, &p->heads, "N", "attention heads [4]"},
-        {"--dim", CLI_COUNT, &p->dim, "N", "width, a multiple of --heads [64]"},
-        {"--kv-heads", CLI_COUNT, &p->kv_heads, "N",
-         "llama2: heads of keys and values; 0 = --heads [0]"},
-        {"--hidden", CLI_COUNT, &p->hidden, "N", "llama2: width of the MLP; 0 = 8/3 width [0]"},
-        {"--tied", CLI_FLAG, &p->tied, "", "llama2: the token table is also the last matrix"},
-        {"--seq", CLI_COUNT, &p->seq, "N", "tokens per sequence [64]"},
-        {"--vocab", CLI_COUNT, &p->vocab, "N", "vocabulary; 0 = from the data, larger pads [0]"},
-        {"--dropout", CLI_REAL, &p->dropout, "P", "dropout probability [0]"},
-        {"--data", CLI_TEXT, &p->data, "FILE",
-         "any file as bytes, llm.c or nanoGPT .bin, .gz of these"},
-        {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the data kept for val_loss [0.1]"},
-        {"--val-batches", CLI_COUNT, &p->val_batches, "N",
-         "batches of it that val_loss is the mean of; 0 = all [20]"},
-        {"--sample", CLI_COUNT, &p->sample, "N", "print N tokens drawn from the trained model [0]"},
-        {"--temperature", CLI_REAL, &p->temperature, "X",
-         "of the sample; 0 = always the likeliest [0.8]"},
-        {"--top-k", CLI_COUNT, &p->top_k, "N", "draw from the N likeliest; 0 = from all [40]"},
+    const cli_option shared[] = {
         {"--steps", CLI_COUNT, &p->steps, "N", "steps [100]"},
         {"--epochs", CLI_COUNT, &p->epochs, "N", "instead of --steps: passes over the data"},
-        {"--batch", CLI_COUNT, &p->batch, "N", "sequences per worker and micro-batch [4]"},
+        {"--batch", CLI_COUNT, &p->batch, "N",
+         "sequences or images per worker and micro-batch [4]"},
         {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
         {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, adam or adamw [adamw]"},
@@ -107,6 +104,14 @@ static int parse(program *p, int argc, char **argv)
          "divide their parameters by F; scale --net alike [1]"},
         {"--check-writes", CLI_FLAG, &p->check_writes, "",
          "report writes to a layer that is in flight"},
+        {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
+        {"--save-every", CLI_COUNT, &p->t.save_every, "N",
+         "steps between them; 0 = at the end [0]"},
+        {"--keep", CLI_COUNT, &p->t.keep, "N", "of them, keep the newest N; 0 = all [2]"},
+        {"--resume", CLI_TEXT, &p->t.resume, "FOLDER", "go on from the newest checkpoint in it"},
+        {"--load", CLI_TEXT, &p->t.load, "FILE",
+         "begin with these weights (safetensors, the usual names)"},
+        {"--export", CLI_TEXT, &p->t.store, "FILE", "write the trained weights (safetensors)"},
         {"--json", CLI_TEXT, &p->json, "FILE", "JSON lines of the run"},
         {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run, opens in Perfetto"},
         {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
@@ -114,10 +119,13 @@ static int parse(program *p, int argc, char **argv)
         {"--quiet", CLI_FLAG, &p->quiet, "", "no progress line"},
     };
 
+    const int more = (int)(sizeof shared / sizeof shared[0]);
+    cli_option table[OPTIONS];
+
+    memcpy(table, own, (size_t)count * sizeof *own);
+    memcpy(table + count, shared, sizeof shared);
     cli_command(argc, argv, p->command, sizeof p->command);
-    return cli_parse(argc, argv,
-                     "Trains a GPT over slow links and prints one JSON object of results.", table,
-                     (int)(sizeof table / sizeof table[0]));
+    return cli_parse(argc, argv, about, table, count + more);
 }
 
 /* An option that was not given can come from the environment. */
@@ -143,8 +151,6 @@ static ddp_status choose(program *p, ddp_error *err)
     if (strcmp(p->transport, "tcp") && strcmp(p->transport, "threads"))
         return refuse(err, "unknown transport %s; choose tcp or threads", p->transport);
     c->transport = strcmp(p->transport, "tcp") ? DDP_THREADS : DDP_TCP;
-    if (strcmp(p->model, "gpt2") && strcmp(p->model, "llama2"))
-        return refuse(err, "unknown model %s; choose gpt2 or llama2", p->model);
     if (p->solver && ddp_solver_named(p->solver, &c->solver, NULL))
         return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter",
                       p->solver);
@@ -163,7 +169,7 @@ static ddp_status choose(program *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* Everything that ddp_open and the model's builder do not check themselves. */
+/* What ddp_open does not check itself. */
 static ddp_status check(const program *p, ddp_error *err)
 {
     if (p->workers < 1 || p->workers > 256)
@@ -173,7 +179,7 @@ static ddp_status check(const program *p, ddp_error *err)
                       "--period 0: H is at least 1 step; 1 averages every layer in every step");
     if (p->steps < 1 && !p->epochs)
         return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
-    if (p->batch < 1) return refuse(err, "--batch 0: at least 1 sequence is needed");
+    if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
@@ -183,17 +189,6 @@ static ddp_status check(const program *p, ddp_error *err)
     if (!(p->held_out >= 0 && p->held_out < 1))
         return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1",
                       p->held_out);
-    if (!(p->temperature >= 0))
-        return refuse(err, "--temperature %g: at least 0, which always takes the likeliest token",
-                      p->temperature);
-    if (!strcmp(p->model, "llama2") && p->dropout != 0)
-        return refuse(err, "--dropout %g: llama2 has none; leave it out", p->dropout);
-    if (strcmp(p->model, "llama2") && (p->kv_heads || p->hidden || p->tied))
-        return refuse(err, "--kv-heads, --hidden and --tied belong to --model llama2, not to %s",
-                      p->model);
-    if (p->emulate && p->sample)
-        return refuse(err, "--emulate-compute trains nothing that --sample %ld could draw from",
-                      p->sample);
     if (!(p->emulate_scale >= 1))
         return refuse(err, "--emulate-scale %g: at least 1, which sends every byte",
                       p->emulate_scale);
@@ -207,10 +202,15 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
         return refuse(err, "--rank %ld needs --transport tcp; threads live in one process",
                       p->rank);
+    if (p->t.save_every && !p->t.save)
+        return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
+    if (p->t.load && p->t.resume)
+        return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load,
+                      p->t.resume);
+    if (p->emulate && (p->t.load || p->t.store))
+        return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
     if (p->emulate && (p->accumulate > 1 || p->epochs))
         return refuse(err, "--emulate-compute has no data; leave out --accumulate and --epochs");
-    if (!p->data && !p->emulate)
-        return refuse(err, "--data FILE is missing; any text file will do, e.g. --data dreamddp.h");
     return DDP_OK;
 }
 
@@ -245,4 +245,4 @@ static void configure(program *p)
     c->cancel = &cli_interrupted;
 }
 
-#endif /* EXAMPLES_TRAIN_GPT_OPTIONS_H */
+#endif /* EXAMPLES_TRAINER_OPTIONS_H */

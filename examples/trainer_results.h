@@ -1,7 +1,6 @@
-/* What train_gpt leaves behind: the sample and the JSON object on stdout, and the files that a
- * user asked for. */
-#ifndef EXAMPLES_TRAIN_GPT_RESULTS_H
-#define EXAMPLES_TRAIN_GPT_RESULTS_H
+/* What a trainer leaves behind: the JSON object on stdout, and the files that a user asked for. */
+#ifndef EXAMPLES_TRAINER_RESULTS_H
+#define EXAMPLES_TRAINER_RESULTS_H
 
 /* Says before the training, not after it, that a file could not be written. */
 static ddp_status check_writable(const char *path, ddp_error *err)
@@ -18,20 +17,6 @@ static ddp_status check_writable(const char *path, ddp_error *err)
     return DDP_OK;
 }
 
-/* Bytes as they are, token numbers in words of their own. */
-static void write_sample(const program *p)
-{
-    long i;
-
-    for (i = 0; i < p->sample; i++) {
-        const long token = p->t.result->sample[i];
-        const int byte = ddp_tokens_byte(p->tokens, token);
-        if (byte < 0) printf("%ld ", token);
-        else putchar(byte);
-    }
-    if (p->sample) putchar('\n');
-}
-
 static void write_results(const program *p, ddp_jsonl *j)
 {
     const training_result *r = p->t.result;
@@ -41,9 +26,10 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "first_loss", r->first_loss);
     ddp_jsonl_number(j, "val_loss", r->val_loss);
+    if (p->t.task) ddp_jsonl_number(j, "test_accuracy", r->test_accuracy);
     ddp_jsonl_integer(j, "steps", r->steps);
     ddp_jsonl_number(j, "step_ms", 1e3 * r->step_s);
-    ddp_jsonl_number(j, "tokens_per_s", r->tokens_per_s);
+    ddp_jsonl_number(j, p->t.task ? "images_per_s" : "tokens_per_s", r->samples_per_s);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
     ddp_jsonl_number(j, "predicted_step_ms", 1e3 * r->rank[0].stats.predicted_step_s);
     ddp_jsonl_number(j, "predicted_hidden_pct", r->rank[0].stats.predicted_hidden_pct);
@@ -56,7 +42,7 @@ static void write_results(const program *p, ddp_jsonl *j)
 static void describe(const program *p, ddp_report_data *d)
 {
     memset(d, 0, sizeof *d);
-    d->title = "train_gpt", d->command = p->command, d->version = DDP_VERSION_STRING,
+    d->title = p->name, d->command = p->command, d->version = DDP_VERSION_STRING,
     d->host = p->host;
     d->net = p->net, d->model = p->described, d->seed = (uint64_t)p->seed,
     d->workers = (int)p->workers;
@@ -98,7 +84,7 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
     ddp_jsonl_run(j, d);
     ddp_jsonl_profile(j, d);
     ddp_jsonl_plan(j, d, d->runs);
-    for (i = 0; i < r->steps; i++) {
+    for (i = r->first; i < r->steps; i++) {
         const ddp_report_step *s = &r->step[i];
         ddp_jsonl_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
                        s->bytes, s->divergence);
@@ -173,4 +159,4 @@ static void write_failure(const program *p, const ddp_error *why)
     ddp_jsonl_close(j, NULL);
 }
 
-#endif /* EXAMPLES_TRAIN_GPT_RESULTS_H */
+#endif /* EXAMPLES_TRAINER_RESULTS_H */

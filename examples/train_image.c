@@ -1,0 +1,225 @@
+/* Trains an image classifier on MNIST or CIFAR files under any strategy, with one process or
+ * thread per worker.
+ *
+ *   cc -O2 -I. examples/train_image.c -o train_image -lm -lpthread
+ *   ./train_image --model mlp --data data/mnist --threads 2
+ *
+ * The last line of stdout is one JSON object with the results; --help lists the options. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "cli.h"
+#include "training.h"
+#include "trainer_options.h"
+#include "trainer_results.h"
+#include "trainer.h"
+
+/* The data and the model of a run. */
+typedef struct pictures {
+    ddp_images      *images, *tests; /* tests NULL: the folder has none */
+    ddp_image_range  train, val, test;
+    ddp_image_norm   norm;
+    const char      *model;
+    long             hidden[DDP_MLP_HIDDEN + 1]; /* of mlp */
+    float            dropout;                    /* of vgg */
+} pictures;
+
+/* ---- the task ---- */
+
+static ddp_node *build(ddp_graph *g, const training *t, ddp_node **logits)
+{
+    const pictures *own = (const pictures *)t->data;
+    const ddp_images *m = own->images;
+    ddp_resnet_config resnet;
+    ddp_vgg_config vgg;
+    ddp_mlp_config mlp;
+
+    if (!strncmp(own->model, "resnet", 6)) {
+        memset(&resnet, 0, sizeof resnet);
+        resnet.depth = atoi(own->model + 6), resnet.classes = m->classes, resnet.size = m->height;
+        resnet.channels = m->channels, resnet.batch = t->model.batch;
+        resnet.cifar = m->height <= 64;
+        return ddp_resnet(g, &resnet, logits);
+    }
+    if (!strncmp(own->model, "vgg", 3)) {
+        memset(&vgg, 0, sizeof vgg);
+        vgg.depth = atoi(own->model + 3), vgg.classes = m->classes, vgg.size = m->height;
+        vgg.channels = m->channels, vgg.batch = t->model.batch, vgg.dropout = own->dropout;
+        return ddp_vgg(g, &vgg, logits);
+    }
+    memset(&mlp, 0, sizeof mlp);
+    mlp.batch = t->model.batch, mlp.inputs = m->channels * m->height * m->width;
+    mlp.classes = m->classes;
+    memcpy(mlp.hidden, own->hidden, sizeof mlp.hidden);
+    return ddp_mlp(g, &mlp, logits);
+}
+
+static void fill(const training *t, const training_model *m, long pass, int rank, int world)
+{
+    const pictures *own = (const pictures *)t->data;
+
+    ddp_images_batch(&own->train, &own->norm, t->seed, pass, rank, world, t->model.batch,
+                     (float *)ddp_data(m->graph, "inputs"),
+                     (int32_t *)ddp_data(m->graph, "labels"));
+}
+
+/* Mean loss and share of images told right over a range. The last batch is filled up with images
+ * whose label -1 counts nowhere. */
+static int evaluate(const training *t, const training_model *m, const ddp_image_range *r,
+                    double *loss, double *accuracy)
+{
+    const pictures *own = (const pictures *)t->data;
+    const long batch = t->model.batch, classes = own->images->classes,
+               size = own->images->channels * own->images->height * own->images->width;
+    float *inputs = (float *)ddp_data(m->graph, "inputs");
+    int32_t *labels = (int32_t *)ddp_data(m->graph, "labels");
+    long first, i, c, right = 0;
+    double sum = 0;
+
+    for (first = 0; first < r->count; first += batch) {
+        const long n = r->count - first < batch ? r->count - first : batch;
+        const float *x;
+        int bad;
+
+        for (i = 0; i < batch; i++) {
+            ddp_images_get(r, &own->norm, i < n ? first + i : 0, inputs + i * size, labels + i);
+            if (i >= n) labels[i] = -1;
+        }
+        bad = ddp_evaluate(m->graph);
+        if (bad) return bad;
+        sum += (double)ddp_value(m->graph, m->loss) * (double)n;
+        x = ddp_output(m->graph, m->logits);
+        for (i = 0; x && i < n; i++, x += classes) {
+            long best = 0;
+            for (c = 1; c < classes; c++)
+                if (x[c] > x[best]) best = c;
+            right += best == labels[i];
+        }
+    }
+    *loss = r->count ? sum / (double)r->count : NAN;
+    *accuracy = r->count ? (double)right / (double)r->count : NAN;
+    return 0;
+}
+
+static int judge(const training *t, const training_model *m, training_result *r)
+{
+    const pictures *own = (const pictures *)t->data;
+    double unused;
+    int bad = evaluate(t, m, &own->val, &r->val_loss, &unused);
+
+    return bad ? bad : evaluate(t, m, &own->test, &unused, &r->test_accuracy);
+}
+
+/* ---- the command line ---- */
+
+static ddp_status choose_images(program *p, ddp_error *err)
+{
+    static const char *const names[] = {"mlp", "resnet18", "resnet50", "resnet101", "vgg16",
+                                        "vgg19"};
+    pictures *own = p->pictures;
+    const char *at = p->widths;
+    size_t i;
+    int n = 0;
+
+    for (i = 0; i < sizeof names / sizeof *names && strcmp(p->model, names[i]); i++) {}
+    if (i == sizeof names / sizeof *names)
+        return refuse(err, "unknown model %s; choose mlp, resnet18, resnet50, resnet101, vgg16 or "
+                      "vgg19", p->model);
+    if (p->epochs < 0) p->epochs = p->steps || p->emulate ? 0 : 8;
+    own->model = p->model;
+    own->dropout = (float)p->dropout;
+    if (p->dropout != 0 && strncmp(p->model, "vgg", 3))
+        return refuse(err, "--dropout %g: only the vgg models have dropout", p->dropout);
+    while (*at && n <= DDP_MLP_HIDDEN) {
+        char *end;
+        own->hidden[n] = strtol(at, &end, 10);
+        if (own->hidden[n] < 1 || own->hidden[n] > 1000000 || (*end && (*end != ',' || !end[1])))
+            break;
+        n++;
+        at = *end ? end + 1 : end;
+    }
+    if (*at || n > DDP_MLP_HIDDEN)
+        return refuse(err, "--hidden %s: up to %d widths of at least 1, as 512,256", p->widths,
+                      DDP_MLP_HIDDEN);
+    if (!p->data && !p->emulate)
+        return refuse(err, "--data FOLDER is missing: one with the files of MNIST, CIFAR-10 or "
+                      "CIFAR-100");
+    return DDP_OK;
+}
+
+static ddp_status load_images(program *p, ddp_error *err)
+{
+    pictures *own = p->pictures;
+    training *t = &p->t;
+    ddp_error none;
+
+    own->images = ddp_images_open(p->data, 0, err);
+    if (!own->images) return err->code;
+    if (ddp_images_split(own->images, p->held_out, &own->train, &own->val, err)) return err->code;
+    own->norm = ddp_images_norm(&own->train);
+    memset(&none, 0, sizeof none);
+    own->tests = ddp_images_open(p->data, 1, &none);
+    if (!own->tests && none.code != DDP_IO) {
+        *err = none;
+        return err->code;
+    }
+    own->test = own->val;
+    own->test.count = 0;
+    if (own->tests) {
+        const ddp_images *a = own->images, *b = own->tests;
+        if (a->channels != b->channels || a->height != b->height || a->width != b->width ||
+            a->classes != b->classes)
+            return refuse(err, "%s and %s hold unlike images", a->name, b->name);
+        if (ddp_images_split(b, 0, &own->test, NULL, err)) return err->code;
+    }
+    if (own->images->height != own->images->width && strcmp(p->model, "mlp"))
+        return refuse(err, "%s: images of %ld x %ld; %s needs square ones", p->data,
+                      own->images->height, own->images->width, p->model);
+    t->model.batch = p->batch, t->model.context = 1;
+    t->windows = p->epochs * own->train.count;
+    snprintf(p->described, sizeof p->described, "%s, images %ld x %ld x %ld, %ld classes", p->model,
+             own->images->channels, own->images->height, own->images->width, own->images->classes);
+    return training_check(t, err);
+}
+
+static int parse_images(program *p, int argc, char **argv)
+{
+    const cli_option own[] = {
+        {"--model", CLI_TEXT, &p->model, "NAME",
+         "mlp, resnet18, resnet50, resnet101, vgg16 or vgg19 [mlp]"},
+        {"--hidden", CLI_TEXT, &p->widths, "N,N,..", "mlp: widths of the hidden layers [512,256]"},
+        {"--dropout", CLI_REAL, &p->dropout, "P", "vgg: dropout probability [0]"},
+        {"--data", CLI_TEXT, &p->data, "FOLDER",
+         "files of MNIST (idx), CIFAR-10 or CIFAR-100 (bin), .gz of these"},
+        {"--held-out", CLI_REAL, &p->held_out, "F",
+         "fraction of the training images kept for val_loss [0]"},
+    };
+
+    return parse(
+        p, argc, argv,
+        "Trains an image classifier over slow links and prints one JSON object of results.", own,
+        (int)(sizeof own / sizeof own[0]));
+}
+
+int main(int argc, char **argv)
+{
+    static const training_task task = {build, fill, judge};
+    program *p = (program *)malloc(sizeof *p);
+    pictures *own = (pictures *)calloc(1, sizeof *own);
+    int code = 1;
+
+    if (p && own) {
+        defaults(p, "train_image");
+        p->choose = choose_images, p->load = load_images;
+        p->pictures = own, p->t.task = &task, p->t.data = own;
+        p->model = "mlp", p->widths = "512,256", p->samples = "image";
+        p->batch = 128, p->steps = 0, p->epochs = -1, p->lr = 1e-3, p->schedule = "cosine";
+        p->held_out = 0;
+        code = parse_images(p, argc, argv);
+        if (code < 0) code = trainer_main(p);
+        ddp_images_close(own->images);
+        ddp_images_close(own->tests);
+    }
+    free(own);
+    free(p);
+    return code;
+}

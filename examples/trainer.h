@@ -1,0 +1,97 @@
+/* How a trainer runs: from a parsed command line to results and an exit code. */
+#ifndef EXAMPLES_TRAINER_H
+#define EXAMPLES_TRAINER_H
+
+static ddp_status load_emulated(program *p, ddp_error *err)
+{
+    ddp_link none = {0, 0};
+
+    p->t.emulate = &p->emulated;
+    p->t.emulate_scale = p->emulate_scale;
+    snprintf(p->described, sizeof p->described, "sleeps for the times of %.90s", p->emulate);
+    return ddp_profile_read(p->emulate, &none, &p->emulated, err);
+}
+
+static ddp_status prepare(program *p, ddp_error *err)
+{
+    training *t = &p->t;
+
+    training_host(p->host, sizeof p->host);
+    if (p->emulate ? load_emulated(p, err) : p->load(p, err)) return err->code;
+    if (p->epochs) {
+        long per_step = p->workers * p->batch * p->accumulate;
+        p->steps = (t->windows + per_step - 1) / per_step;
+    }
+    t->schedule.base = p->lr, t->schedule.warmup = p->warmup, t->schedule.total = p->steps;
+    t->schedule.min_ratio = 0.1, t->schedule.step_size = p->steps / 3 + 1, t->schedule.gamma = 0.1;
+    t->steps = p->steps, t->accumulate = p->accumulate, t->seed = (uint64_t)p->seed;
+    t->workers = (int)p->workers, t->period = (int)p->period;
+    t->label = p->quiet ? NULL : p->strategy;
+    /* only the ranks that are started here leave something behind here */
+    t->result = training_result_new(p->rank >= 0 ? 1 : (int)p->workers, p->steps,
+                                    p->period > 0 ? (int)p->period : 64);
+    if (t->result)
+        t->result->sample = (int32_t *)training_share((size_t)p->sample * sizeof(int32_t));
+    if (t->result && t->result->sample) return DDP_OK;
+    refuse(err, "out of memory for the results of %ld steps", p->steps);
+    return err->code = DDP_MEMORY;
+}
+
+static ddp_status finish(const program *p, ddp_error *err)
+{
+    ddp_jsonl *out;
+    ddp_status s;
+
+    if (p->print) p->print(p);
+    out = ddp_jsonl_stream(stdout, err);
+    ddp_jsonl_event(out, NULL);
+    write_results(p, out);
+    ddp_jsonl_end(out);
+    s = ddp_jsonl_close(out, err);
+    if (s == DDP_OK && (p->json || p->trace)) s = write_files(p, err);
+    if (s == DDP_OK && p->write_profile) s = write_profile(p, err);
+    return s;
+}
+
+static ddp_status run(program *p, ddp_error *err)
+{
+    ddp_status s = choose(p, err);
+
+    if (s == DDP_OK) s = p->choose(p, err);
+    if (s == DDP_OK) s = check(p, err);
+    if (s == DDP_OK) s = prepare(p, err);
+    if (s == DDP_OK) s = check_writable(p->json, err);
+    if (s == DDP_OK) s = check_writable(p->trace, err);
+    if (s == DDP_OK) s = check_writable(p->write_profile, err);
+    if (s == DDP_OK) s = check_writable(p->t.store, err);
+    if (s != DDP_OK) return s;
+    configure(p);
+    s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
+    if (s != DDP_OK && *p->t.result->error)
+        snprintf(err->msg, sizeof err->msg, "%s", p->t.result->error);
+    /* of ranks that were started one by one, rank 0 has the results */
+    if (s == DDP_OK && p->t.result->complete) return finish(p, err);
+    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2)
+        write_failure(p, err);
+    return s;
+}
+
+/* The exit code. */
+static int trainer_main(program *p)
+{
+    ddp_error err;
+    int code;
+
+    memset(&err, 0, sizeof err);
+    cli_catch_interrupt();
+    code = ddp_status_exit_code(run(p, &err));
+    if (code && cli_interrupted) {
+        snprintf(err.msg, sizeof err.msg, "interrupted, nothing was written");
+        code = ddp_status_exit_code(DDP_ABORTED);
+    }
+    if (code) fprintf(stderr, "%s: %s\n", p->name, err.msg);
+    ddp_profile_free(&p->emulated);
+    return code;
+}
+
+#endif /* EXAMPLES_TRAINER_H */

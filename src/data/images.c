@@ -1,0 +1,411 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "data/deal.h"
+#include "data/images.h"
+
+#include <dirent.h>
+
+#define DDP__CIFAR_PIXELS 3072 /* 3 x 32 x 32: red, green, blue */
+#define DDP__IDX_IMAGES   0x00000803u
+#define DDP__IDX_LABELS   0x00000801u
+
+static size_t ddp__image_bytes(const ddp_images *m)
+{
+    return (size_t)(m->channels * m->height * m->width);
+}
+
+static ddp_images *ddp__images_new(const char *name, ddp_error *err)
+{
+    ddp_images *m = (ddp_images *)ddp__calloc(1, sizeof *m);
+
+    if (m) m->name = ddp__strdup(name);
+    if (m && m->name) return m;
+    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    ddp_images_close(m);
+    return NULL;
+}
+
+/* Room for more images. */
+static ddp_status ddp__images_grow(ddp_images *m, const char *name, long more, ddp_error *err)
+{
+    size_t count = (size_t)m->count + (size_t)more, bytes = count * ddp__image_bytes(m);
+    unsigned char *p = (unsigned char *)DDP_REALLOC(m->pixels, bytes), *l;
+
+    if (p) m->pixels = p;
+    l = p ? (unsigned char *)DDP_REALLOC(m->labels, count) : NULL;
+    if (l) m->labels = l;
+    if (l) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu bytes of images", name, bytes);
+}
+
+void ddp_images_close(ddp_images *m)
+{
+    if (!m) return;
+    if (m->pixels) DDP_FREE(m->pixels);
+    if (m->labels) DDP_FREE(m->labels);
+    if (m->name) DDP_FREE(m->name);
+    DDP_FREE(m);
+}
+
+/* ---- IDX: big endian, a magic number with type and dimensions, then the dimensions ---- */
+
+static uint32_t ddp__idx_word(const unsigned char *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size_t n,
+                                  uint32_t magic, const char *what, ddp_error *err)
+{
+    size_t header = magic == DDP__IDX_IMAGES ? 16 : 8;
+
+    if (n < header)
+        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are fewer than the %zu of a header of IDX "
+                         "%s: is it cut off?", name, n, header, what);
+    if (ddp__idx_word(p) == magic) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%s: begins with %08x, but IDX %s of bytes begin with %08x",
+                     name, ddp__idx_word(p), what, magic);
+}
+
+static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p,
+                                  size_t n, ddp_error *err)
+{
+    uint32_t count, height, width;
+
+    DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
+    count = ddp__idx_word(p + 4);
+    height = ddp__idx_word(p + 8);
+    width = ddp__idx_word(p + 12);
+    if (count < 1 || height < 1 || width < 1 || height > 65535 || width > 65535)
+        return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at "
+                         "least 1, and at most 65535 x 65535 pixels, are possible", name, count,
+                         height, width);
+    if ((n - 16) / ((size_t)height * width) != count || (n - 16) % ((size_t)height * width))
+        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u images of %u x %u pixels, "
+                         "but %zu bytes follow: is it cut off?", name, count, height, width,
+                         n - 16);
+    m->channels = 1;
+    m->height = (long)height;
+    m->width = (long)width;
+    DDP__TRY(ddp__images_grow(m, name, (long)count, err));
+    memcpy(m->pixels, p + 16, n - 16);
+    m->count = (long)count;
+    return DDP_OK;
+}
+
+/* At least ten classes: a small part of a set may lack the last. */
+static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p,
+                                  size_t n, ddp_error *err)
+{
+    uint32_t count;
+    long i;
+
+    DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_LABELS, "labels", err));
+    count = ddp__idx_word(p + 4);
+    if (count != n - 8)
+        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u labels, but %zu bytes "
+                         "follow: is it cut off?", name, count, n - 8);
+    if ((long)count != m->count)
+        return ddp__fail(err, DDP_FORMAT, "%s has %u labels, but %s has %ld images: are they of "
+                         "one set?", name, count, m->name, m->count);
+    memcpy(m->labels, p + 8, count);
+    m->classes = 10;
+    for (i = 0; i < m->count; i++)
+        if (m->labels[i] >= m->classes) m->classes = m->labels[i] + 1;
+    return DDP_OK;
+}
+
+ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
+                                 const char *label_name, const void *labels, size_t m,
+                                 ddp_error *err)
+{
+    ddp_images *set = ddp__images_new(image_name, err);
+
+    if (set && ddp__idx_images(set, image_name, (const unsigned char *)images, n, err) == DDP_OK &&
+        ddp__idx_labels(set, label_name, (const unsigned char *)labels, m, err) == DDP_OK)
+        return set;
+    ddp_images_close(set);
+    return NULL;
+}
+
+ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err)
+{
+    ddp__text a, b;
+    ddp_images *m = NULL;
+
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
+    if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
+        m = ddp_images_idx_bytes(images, a.data, a.size, labels, b.data, b.size, err);
+    ddp__text_free(&a);
+    ddp__text_free(&b);
+    return m;
+}
+
+/* ---- CIFAR: records of one label (two of CIFAR-100: coarse, fine) and 3072 pixels ---- */
+
+static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned char *p, size_t n,
+                                 int classes, ddp_error *err)
+{
+    size_t head = classes == 100 ? 2 : 1, record = head + DDP__CIFAR_PIXELS, i;
+
+    if (classes != 10 && classes != 100)
+        return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name,
+                         classes);
+    if (n == 0 || n % record)
+        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are no whole number of CIFAR-%d records "
+                         "of %zu: record %zu has only %zu; is it cut off?", name, n, classes,
+                         record, n / record, n % record);
+    m->channels = 3;
+    m->height = m->width = 32;
+    m->classes = classes;
+    DDP__TRY(ddp__images_grow(m, name, (long)(n / record), err));
+    for (i = 0; i < n / record; i++, p += record) {
+        if (p[head - 1] >= classes)
+            return ddp__fail(err, DDP_FORMAT, "%s: record %zu has label %d; CIFAR-%d has 0 to %d",
+                             name, i, p[head - 1], classes, classes - 1);
+        m->labels[m->count] = p[head - 1];
+        memcpy(m->pixels + (size_t)m->count * DDP__CIFAR_PIXELS, p + head, DDP__CIFAR_PIXELS);
+        m->count++;
+    }
+    return DDP_OK;
+}
+
+ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes,
+                                   ddp_error *err)
+{
+    ddp_images *m = ddp__images_new(name, err);
+
+    if (m && ddp__cifar_add(m, name, (const unsigned char *)bytes, n, classes, err) == DDP_OK)
+        return m;
+    ddp_images_close(m);
+    return NULL;
+}
+
+static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
+{
+    ddp__text t;
+    ddp_status s;
+
+    memset(&t, 0, sizeof t);
+    s = ddp__file_read(path, &t, err);
+    if (s == DDP_OK)
+        s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
+    ddp__text_free(&t);
+    return s;
+}
+
+ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
+{
+    ddp_images *m = ddp__images_new(path, err);
+
+    if (m && ddp__cifar_file(m, path, classes, err) == DDP_OK) return m;
+    ddp_images_close(m);
+    return NULL;
+}
+
+/* ---- a folder ---- */
+
+enum { DDP__FOLDER_FILES = 64 };
+
+/* Files of one kind in a folder. */
+typedef struct ddp__folder {
+    char *path[DDP__FOLDER_FILES]; /* sorted by name */
+    int   count;
+} ddp__folder;
+
+static void ddp__folder_free(ddp__folder *f)
+{
+    while (f->count) DDP_FREE(f->path[--f->count]);
+}
+
+static int ddp__folder_order(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* name = start, anything if open, end, and perhaps .gz */
+static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
+{
+    size_t n = strlen(name), s = strlen(start), e = strlen(end);
+
+    if (n > 3 && !strcmp(name + n - 3, ".gz")) n -= 3;
+    return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) &&
+           (open || n == s + e);
+}
+
+static ddp_status ddp__folder_list(const char *folder, const char *start, int open,
+                                   const char *end, ddp__folder *out, ddp_error *err)
+{
+    DIR *d = opendir(folder);
+    struct dirent *entry;
+    ddp__text path;
+    int lost = 0;
+
+    memset(out, 0, sizeof *out);
+    if (!d) return ddp__fail(err, DDP_IO, "cannot read %s: %s", folder, strerror(errno));
+    while ((entry = readdir(d)) != NULL) {
+        if (!ddp__folder_match(entry->d_name, start, open, end)) continue;
+        memset(&path, 0, sizeof path);
+        ddp__text_addf(&path, "%s/%s", folder, entry->d_name);
+        if (out->count == DDP__FOLDER_FILES || path.failed) {
+            lost = 1;
+            ddp__text_free(&path);
+        } else {
+            out->path[out->count++] = path.data;
+        }
+    }
+    closedir(d);
+    qsort(out->path, (size_t)out->count, sizeof *out->path, ddp__folder_order);
+    if (!lost) return DDP_OK;
+    ddp__folder_free(out);
+    return ddp__fail(err, DDP_MEMORY, "%s: more than %d files %s*%s, or out of memory", folder,
+                     DDP__FOLDER_FILES, start, end);
+}
+
+/* MNIST of a folder; *found 0 and nothing done where there is none. */
+static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp_error *err)
+{
+    const char *start = test ? "t10k-" : "train-";
+    ddp__folder images, labels;
+    ddp_images *m = NULL;
+    char begin[32];
+
+    memset(&labels, 0, sizeof labels);
+    *found = 1;
+    snprintf(begin, sizeof begin, "%simages", start);
+    if (ddp__folder_list(folder, begin, 1, "idx3-ubyte", &images, err)) return NULL;
+    snprintf(begin, sizeof begin, "%slabels", start);
+    if (images.count == 0) *found = 0;
+    else if (ddp__folder_list(folder, begin, 1, "idx1-ubyte", &labels, err) == DDP_OK) {
+        if (labels.count)
+            m = ddp_images_idx(images.path[0], labels.path[0], err);
+        else
+            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, begin,
+                      images.path[0]);
+    }
+    ddp__folder_free(&images);
+    ddp__folder_free(&labels);
+    return m;
+}
+
+static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, int *found,
+                                     ddp_error *err)
+{
+    const char *start = classes == 10 ? (test ? "test_batch" : "data_batch")
+                                      : (test ? "test" : "train");
+    ddp__folder files;
+    ddp_images *m = NULL;
+    int i;
+
+    *found = 1;
+    if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
+    if (files.count == 0) *found = 0;
+    else m = ddp__images_new(files.path[0], err);
+    for (i = 0; m && i < files.count; i++) {
+        if (ddp__cifar_file(m, files.path[i], classes, err) == DDP_OK) continue;
+        ddp_images_close(m);
+        m = NULL;
+    }
+    ddp__folder_free(&files);
+    return m;
+}
+
+ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
+{
+    int found;
+    ddp_images *m = ddp__folder_idx(folder, test, &found, err);
+
+    if (!found) m = ddp__folder_cifar(folder, test, 10, &found, err);
+    if (!found) m = ddp__folder_cifar(folder, test, 100, &found, err);
+    if (!found)
+        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) "
+                  "or %s.bin (CIFAR-100), also with .gz, are looked for", folder,
+                  test ? "test" : "training", test ? "t10k" : "train",
+                  test ? "test_batch" : "data_batch", test ? "test" : "train");
+    return m;
+}
+
+/* ---- ranges and batches ---- */
+
+ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_range *train,
+                            ddp_image_range *val, ddp_error *err)
+{
+    long last;
+
+    if (!(held_out >= 0 && held_out < 1))
+        return ddp__fail(err, DDP_ARG,
+                         "the held-out share is %g: it must be at least 0 and below 1", held_out);
+    last = (long)((double)m->count * held_out);
+    if ((held_out > 0 && last < 1) || last >= m->count)
+        return ddp__fail(err, DDP_ARG, "holding out %g of the %ld images of %s leaves a part "
+                         "empty", held_out, m->count, m->name);
+    train->images = m;
+    train->first = 0;
+    train->count = m->count - last;
+    if (!val) return DDP_OK;
+    val->images = m;
+    val->first = train->count;
+    val->count = last;
+    return DDP_OK;
+}
+
+ddp_image_norm ddp_images_norm(const ddp_image_range *r)
+{
+    const ddp_images *m = r->images;
+    const size_t plane = (size_t)(m->height * m->width), size = ddp__image_bytes(m);
+    ddp_image_norm norm;
+    size_t k;
+    long c, i;
+
+    memset(&norm, 0, sizeof norm);
+    for (c = 0; c < m->channels; c++) {
+        double n = (double)r->count * (double)plane, mean, square;
+        uint64_t sum = 0, squares = 0; /* exact: the same in any order */
+
+        for (i = 0; i < r->count; i++) {
+            const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
+            for (k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
+        }
+        mean = (double)sum / n / 255;
+        square = (double)squares / n / 65025 - mean * mean;
+        norm.mean[c] = (float)mean;
+        norm.deviation[c] = square > 0 ? (float)sqrt(square) : 1;
+    }
+    return norm;
+}
+
+void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs,
+                    int32_t *label)
+{
+    const ddp_images *m = r->images;
+    const size_t plane = (size_t)(m->height * m->width);
+    const unsigned char *p = m->pixels + (size_t)(r->first + i) * ddp__image_bytes(m);
+    long c;
+    size_t k;
+
+    *label = m->labels[r->first + i];
+    for (c = 0; c < m->channels; c++) {
+        const float scale = 1 / (255 * norm->deviation[c]),
+                    shift = norm->mean[c] / norm->deviation[c];
+        for (k = 0; k < plane; k++) *inputs++ = (float)*p++ * scale - shift;
+    }
+}
+
+void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed,
+                      long step, int rank, int world, long batch, float *inputs, int32_t *labels)
+{
+    const size_t size = ddp__image_bytes(r->images);
+    const uint64_t first = ddp__deal_first(step, rank, world, batch);
+    long b;
+
+    for (b = 0; r->count && b < batch; b++)
+        ddp_images_get(r, norm, ddp__deal(seed, first + (uint64_t)b, (uint64_t)r->count),
+                       inputs + (size_t)b * size, labels + b);
+}
+
+double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch)
+{
+    return r->count ? (double)step * (double)world * (double)batch / (double)r->count : 0;
+}

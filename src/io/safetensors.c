@@ -1,0 +1,561 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "io/json.h"
+#include "io/safetensors_core.h"
+
+/* Layout: 8 bytes, the length of the header (little endian); the header, a JSON object from name
+ * to {dtype, shape, data_offsets} that may end in blanks; the arrays without gaps. */
+#define DDP__ST_HEADER ((uint64_t)8 << 20) /* longest header that is read */
+#define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
+#define DDP__ST_CHUNK  4096                /* elements converted at a time */
+
+DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are assumed");
+
+struct ddp_safetensors {
+    char           *name;
+    int             fd;    /* -1: the arrays lie in memory */
+    const char     *bytes; /* the arrays, where fd is -1 */
+    uint64_t        begin; /* of the arrays in the file */
+    uint64_t        size;  /* of all arrays */
+    ddp__json      *header;
+    int             count;
+    ddp_safetensor *tensor; /* [count] by offset; names lie in header */
+};
+
+/* ---- types and shapes ---- */
+
+static const struct {
+    const char *name;
+    size_t      bytes;
+} ddp__st_types[] = {{"F32", 4}, {"F64", 8}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
+                     {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
+
+enum { DDP__ST_TYPES = (int)(sizeof ddp__st_types / sizeof ddp__st_types[0]) };
+
+const char *ddp_safetensors_type_name(ddp_safetensors_type type)
+{
+    return (int)type >= 0 && (int)type < DDP__ST_TYPES ? ddp__st_types[type].name : "unknown";
+}
+
+size_t ddp_safetensors_type_bytes(ddp_safetensors_type type)
+{
+    return (int)type >= 0 && (int)type < DDP__ST_TYPES ? ddp__st_types[type].bytes : 0;
+}
+
+uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
+{
+    uint64_t n = 1;
+    int i;
+
+    for (i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
+    return n;
+}
+
+const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
+{
+    size_t at = 0;
+    int i;
+
+    snprintf(text, room, "[]");
+    for (i = 0; i < t->dims && at < room; i++)
+        at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
+                               i == t->dims - 1 ? "]" : "");
+    return text;
+}
+
+/* Fills t->bytes; 0 if the shape is impossible or its bytes are more than 2^53. */
+static int ddp__st_measure(ddp_safetensor *t)
+{
+    double n = (double)ddp_safetensors_type_bytes(t->type);
+    int i, empty = 0;
+
+    if (t->dims < 0 || t->dims > DDP_SAFETENSORS_DIMS || !(n > 0)) return 0;
+    for (i = 0; i < t->dims; i++) {
+        if (t->dim[i] < 0) return 0;
+        if (t->dim[i] == 0) empty = 1;
+        else n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
+        if (!(n <= DDP__ST_EXACT)) return 0;
+    }
+    t->bytes = empty ? 0 : (uint64_t)n;
+    return 1;
+}
+
+/* ---- reading the header ---- */
+
+static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
+                              const char *fmt, ...) DDP__PRINTF(4, 5);
+
+static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
+                              const char *fmt, ...)
+{
+    char what[200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" %s", s->name, t->name, what);
+}
+
+/* A whole number from 0 to 2^53. */
+static int ddp__st_whole(const ddp__json *v, uint64_t *out)
+{
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= DDP__ST_EXACT) ||
+        v->number != floor(v->number))
+        return 0;
+    *out = (uint64_t)v->number;
+    return 1;
+}
+
+static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v,
+                               ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < DDP__ST_TYPES && strcmp(v->string, ddp__st_types[i].name); i++) {}
+    if (i == DDP__ST_TYPES)
+        return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, "
+                           "I8, U8 and BOOL are understood", v->string);
+    t->type = (ddp_safetensors_type)i;
+    return DDP_OK;
+}
+
+static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list,
+                                ddp_error *err)
+{
+    const ddp__json *v;
+    uint64_t n;
+
+    if (list->count > DDP_SAFETENSORS_DIMS)
+        return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count,
+                           DDP_SAFETENSORS_DIMS);
+    for (v = list->first; v; v = v->next) {
+        if (!ddp__st_whole(v, &n))
+            return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers "
+                               "from 0 to 2^53 are possible", t->dims,
+                               v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
+        t->dim[t->dims++] = (int64_t)n;
+    }
+    if (ddp__st_measure(t)) return DDP_OK;
+    return ddp__st_bad(s, t, err, "has a shape of more than 2^53 bytes");
+}
+
+static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t,
+                                 const ddp__json *entry, ddp_error *err)
+{
+    const ddp__json *type, *shape, *offsets;
+    uint64_t begin, end;
+
+    if (entry->kind != DDP__JSON_OBJECT || entry->count != 3)
+        return ddp__st_bad(s, t, err, "must be an object of dtype, shape and data_offsets");
+    DDP__TRY(ddp__json_need(s->name, entry, "dtype", DDP__JSON_STRING, &type, err));
+    DDP__TRY(ddp__json_need(s->name, entry, "shape", DDP__JSON_ARRAY, &shape, err));
+    DDP__TRY(ddp__json_need(s->name, entry, "data_offsets", DDP__JSON_ARRAY, &offsets, err));
+    DDP__TRY(ddp__st_type(s, t, type, err));
+    DDP__TRY(ddp__st_shape(s, t, shape, err));
+    if (offsets->count != 2 || !ddp__st_whole(offsets->first, &begin) ||
+        !ddp__st_whole(offsets->first->next, &end) || begin > end)
+        return ddp__st_bad(s, t, err, "has data_offsets that are no pair of a begin and an end");
+    if (end - begin != t->bytes)
+        return ddp__st_bad(s, t, err, "takes %" PRIu64 " bytes by its shape, but data_offsets give "
+                           "it %" PRIu64, t->bytes, end - begin);
+    if (end > s->size)
+        return ddp__st_bad(s, t, err, "ends at byte %" PRIu64 ", but the file holds %" PRIu64
+                           " bytes of data: is it cut off?", end, s->size);
+    t->offset = begin;
+    return DDP_OK;
+}
+
+static int ddp__st_by_offset(const void *a, const void *b)
+{
+    const ddp_safetensor *x = (const ddp_safetensor *)a, *y = (const ddp_safetensor *)b;
+
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones lie before */
+}
+
+static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
+{
+    uint64_t at = 0;
+    int i;
+
+    for (i = 0; i < s->count; i++) {
+        const ddp_safetensor *t = &s->tensor[i];
+
+        if (t->offset < at)
+            return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
+                               "that ends at %" PRIu64, t->offset, s->tensor[i - 1].name, at);
+        if (t->offset > at)
+            return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", a gap of %" PRIu64 " bytes "
+                               "behind the one before", t->offset, t->offset - at);
+        at += t->bytes;
+    }
+    if (at == s->size) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name,
+                     s->size - at);
+}
+
+static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
+{
+    const ddp__json *v;
+
+    if (notes->kind == DDP__JSON_OBJECT) {
+        for (v = notes->first; v && v->kind == DDP__JSON_STRING; v = v->next) {}
+        if (!v) return DDP_OK;
+    }
+    return ddp__fail(err, DDP_FORMAT, "%.120s: __metadata__ must be an object of texts", s->name);
+}
+
+/* text: the header's n bytes. */
+static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
+{
+    const ddp__json *v;
+
+    if (n == 0 || *text != '{')
+        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is no JSON object: this is no "
+                         "safetensors file", s->name);
+    s->header = ddp__json_parse(s->name, text, n, err);
+    if (!s->header) return err ? err->code : DDP_FORMAT;
+    s->tensor = (ddp_safetensor *)ddp__calloc((size_t)s->header->count, sizeof *s->tensor);
+    if (!s->tensor)
+        return ddp__fail(err, DDP_MEMORY, "%.120s: out of memory for %ld tensors", s->name,
+                         s->header->count);
+    for (v = s->header->first; v; v = v->next) {
+        if (!strcmp(v->key, "__metadata__")) {
+            DDP__TRY(ddp__st_notes(s, v, err));
+            continue;
+        }
+        s->tensor[s->count].name = v->key;
+        DDP__TRY(ddp__st_tensor(s, &s->tensor[s->count], v, err));
+        s->count++;
+    }
+    qsort(s->tensor, (size_t)s->count, sizeof *s->tensor, ddp__st_by_offset);
+    return ddp__st_packed(s, err);
+}
+
+/* Length of the header, from its first 8 bytes and the size of the file. */
+static ddp_status ddp__st_length(const char *name, const unsigned char *word, uint64_t size,
+                                 uint64_t *length, ddp_error *err)
+{
+    uint64_t n = 0;
+    int k;
+
+    if (size < 8)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are no safetensors file: is "
+                         "it cut off?", name, size);
+    for (k = 7; k >= 0; k--) n = n << 8 | word[k];
+    if (n > size - 8)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but "
+                         "only %" PRIu64 " follow: cut off, or no safetensors file", name, n,
+                         size - 8);
+    if (n > DDP__ST_HEADER)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
+                         " are read", name, n, DDP__ST_HEADER);
+    *length = n;
+    return DDP_OK;
+}
+
+/* ---- reading bytes ---- */
+
+static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n,
+                                ddp_error *err)
+{
+    char *p = (char *)out;
+
+    while (n) {
+        ssize_t got = pread(s->fd, p, n, (off_t)at);
+
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0)
+            return ddp__fail(err, DDP_IO, "cannot read %.120s at byte %" PRIu64 ": %s", s->name, at,
+                             got ? strerror(errno) : "the file has become shorter");
+        p += got;
+        n -= (size_t)got;
+        at += (uint64_t)got;
+    }
+    return DDP_OK;
+}
+
+/* n bytes of the data, from byte at of it. */
+static ddp_status ddp__st_data(const ddp_safetensors *s, uint64_t at, void *out, size_t n,
+                               ddp_error *err)
+{
+    if (s->fd >= 0) return ddp__st_pread(s, s->begin + at, out, n, err);
+    if (n) memcpy(out, s->bytes + at, n);
+    return DDP_OK;
+}
+
+/* ---- opening ---- */
+
+static ddp_safetensors *ddp__st_new(const char *name, ddp_error *err)
+{
+    ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
+
+    if (s) s->name = ddp__strdup(name);
+    if (s && s->name) {
+        s->fd = -1;
+        return s;
+    }
+    if (s) DDP_FREE(s);
+    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    return NULL;
+}
+
+static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
+{
+    unsigned char word[8];
+    struct stat st;
+    uint64_t n = 0;
+    char *text;
+    ddp_status code;
+
+    s->fd = open(s->name, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0 || fstat(s->fd, &st))
+        return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name,
+                         S_ISDIR(st.st_mode) ? "a directory" : "a pipe or a device");
+    memset(word, 0, sizeof word);
+    if (st.st_size >= 8) DDP__TRY(ddp__st_pread(s, 0, word, 8, err));
+    DDP__TRY(ddp__st_length(s->name, word, (uint64_t)st.st_size, &n, err));
+    s->begin = 8 + n;
+    s->size = (uint64_t)st.st_size - s->begin;
+    text = (char *)ddp__calloc((size_t)n, 1);
+    if (!text) return ddp__fail(err, DDP_MEMORY, "out of memory for the header of %s", s->name);
+    code = ddp__st_pread(s, 8, text, (size_t)n, err);
+    if (code == DDP_OK) code = ddp__st_header(s, text, (size_t)n, err);
+    DDP_FREE(text);
+    return code;
+}
+
+static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t size, ddp_error *err)
+{
+    uint64_t n = 0;
+
+    DDP__TRY(ddp__st_length(s->name, (const unsigned char *)bytes, size, &n, err));
+    s->begin = 8 + n;
+    s->size = size - s->begin;
+    s->bytes = bytes + s->begin;
+    return ddp__st_header(s, bytes + 8, (size_t)n, err);
+}
+
+ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
+{
+    ddp_safetensors *s = ddp__st_new(path, err);
+
+    if (!s || ddp__st_file(s, err) == DDP_OK) return s;
+    ddp_safetensors_close(s);
+    return NULL;
+}
+
+ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
+                                            ddp_error *err)
+{
+    ddp_safetensors *s = ddp__st_new(name, err);
+
+    if (!s || ddp__st_memory(s, (const char *)bytes, n, err) == DDP_OK) return s;
+    ddp_safetensors_close(s);
+    return NULL;
+}
+
+void ddp_safetensors_close(ddp_safetensors *s)
+{
+    if (!s) return;
+    if (s->fd >= 0) close(s->fd);
+    if (s->tensor) DDP_FREE(s->tensor);
+    ddp__json_free(s->header);
+    DDP_FREE(s->name);
+    DDP_FREE(s);
+}
+
+/* ---- looking things up ---- */
+
+int ddp_safetensors_count(const ddp_safetensors *s) { return s->count; }
+
+const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index)
+{
+    return index >= 0 && index < s->count ? &s->tensor[index] : NULL;
+}
+
+const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
+{
+    int i;
+
+    for (i = 0; i < s->count; i++)
+        if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
+    return NULL;
+}
+
+const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
+{
+    const ddp__json *v = ddp__json_get(ddp__json_get(s->header, "__metadata__"), key);
+
+    return v ? v->string : NULL;
+}
+
+/* ---- reading arrays ---- */
+
+static uint16_t ddp__st_half(const unsigned char *p) { return (uint16_t)(p[0] | p[1] << 8); }
+
+/* A float16 as a float: exact, subnormals and NaN payloads included. */
+static float ddp__st_from_half(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu,
+             bits;
+    float out;
+
+    if (exponent == 0) {
+        out = ldexpf((float)fraction, -24);
+        return sign ? -out : out;
+    }
+    bits = sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
+
+static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n,
+                            float *out)
+{
+    size_t i;
+    uint32_t bits;
+    double wide;
+
+    for (i = 0; i < n; i++) {
+        if (type == DDP_ST_F16) {
+            out[i] = ddp__st_from_half(ddp__st_half(from + 2 * i));
+        } else if (type == DDP_ST_BF16) {
+            bits = (uint32_t)ddp__st_half(from + 2 * i) << 16;
+            memcpy(&out[i], &bits, sizeof bits);
+        } else {
+            memcpy(&wide, from + 8 * i, sizeof wide);
+            /* beyond float's range the cast would be undefined */
+            out[i] = wide > (double)FLT_MAX    ? INFINITY
+                     : wide < -(double)FLT_MAX ? -INFINITY
+                                               : (float)wide;
+        }
+    }
+}
+
+static ddp_status ddp__st_range(const ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
+                                size_t count, ddp_error *err)
+{
+    uint64_t n = ddp_safetensors_elements(t);
+
+    if (first <= n && count <= n - first) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has %" PRIu64 " elements; %zu from "
+                     "number %" PRIu64 " on were asked for", s->name, t->name, n, count, first);
+}
+
+ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
+                                 size_t count, void *out, ddp_error *err)
+{
+    size_t width = ddp_safetensors_type_bytes(t->type);
+
+    DDP__TRY(ddp__st_range(s, t, first, count, err));
+    return ddp__st_data(s, t->offset + first * width, out, count * width, err);
+}
+
+ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
+                                  size_t count, float *out, ddp_error *err)
+{
+    unsigned char chunk[8 * DDP__ST_CHUNK];
+
+    if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
+    if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are "
+                         "needed (F32, F64, F16 or BF16)", s->name, t->name,
+                         ddp_safetensors_type_name(t->type));
+    DDP__TRY(ddp__st_range(s, t, first, count, err));
+    while (count) {
+        size_t n = count < DDP__ST_CHUNK ? count : DDP__ST_CHUNK;
+
+        DDP__TRY(ddp_safetensors_bytes(s, t, first, n, chunk, err));
+        ddp__st_convert(t->type, chunk, n, out);
+        out += n;
+        first += n;
+        count -= n;
+    }
+    return DDP_OK;
+}
+
+/* ---- writing ---- */
+
+static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors, int i,
+                                uint64_t *at, ddp__text *text, ddp_error *err)
+{
+    ddp_safetensor t = tensors[i];
+    int k;
+
+    for (k = 0; k < i; k++)
+        if (!strcmp(tensors[k].name, t.name))
+            return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
+    if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
+        return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or "
+                         "shape", path, t.name);
+    ddp__text_add(text, ",", text->size > 1);
+    ddp__json_string(text, t.name);
+    ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
+    for (k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
+    ddp__text_addf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, *at + t.bytes);
+    *at += t.bytes;
+    return DDP_OK;
+}
+
+static ddp_status ddp__st_header_text(const char *path, int count, const ddp_safetensor *tensors,
+                                      const char *const *notes, ddp__text *text, ddp_error *err)
+{
+    uint64_t at = 0;
+    int i;
+
+    ddp__text_add(text, "{", 1);
+    if (notes && *notes) {
+        ddp__text_addf(text, "\"__metadata__\":{");
+        for (i = 0; notes[i]; i += 2) {
+            ddp__text_add(text, ",", i > 0);
+            ddp__json_string(text, notes[i]);
+            ddp__text_add(text, ":", 1);
+            ddp__json_string(text, notes[i + 1]);
+        }
+        ddp__text_add(text, "}", 1);
+    }
+    for (i = 0; i < count; i++) DDP__TRY(ddp__st_entry(path, tensors, i, &at, text, err));
+    ddp__text_add(text, "}", 1);
+    while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
+    if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
+    return DDP_OK;
+}
+
+ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
+                                  const ddp_safetensor *tensors, const char *const *notes,
+                                  ddp_error *err)
+{
+    unsigned char word[8];
+    ddp__text text;
+    ddp_status s;
+    int k;
+
+    memset(&text, 0, sizeof text);
+    s = ddp__st_header_text(path, count, tensors, notes, &text, err);
+    if (s == DDP_OK) s = ddp__file_begin(f, path, err);
+    if (s == DDP_OK) {
+        for (k = 0; k < 8; k++) word[k] = (unsigned char)((uint64_t)text.size >> (8 * k));
+        ddp__file_put(f, word, sizeof word);
+        ddp__file_put(f, text.data, text.size);
+    }
+    ddp__text_free(&text);
+    return s;
+}
+
+ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
+                                 const void *const *data, const char *const *notes, ddp_error *err)
+{
+    ddp__file f;
+    int i;
+
+    DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
+    for (i = 0; i < count; i++)
+        ddp__file_put(&f, data[i],
+                      (size_t)ddp_safetensors_elements(&tensors[i]) *
+                          ddp_safetensors_type_bytes(tensors[i].type));
+    return ddp__file_end(&f, err);
+}

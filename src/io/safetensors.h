@@ -1,0 +1,86 @@
+/* Safetensors files (github.com/huggingface/safetensors): named arrays behind a JSON header. */
+#ifndef DDP_IO_SAFETENSORS_H
+#define DDP_IO_SAFETENSORS_H
+
+#include "base/status.h"
+
+#define DDP_SAFETENSORS_DIMS 8
+
+typedef enum ddp_safetensors_type {
+    DDP_ST_F32,
+    DDP_ST_F64,
+    DDP_ST_F16,
+    DDP_ST_BF16,
+    DDP_ST_I64,
+    DDP_ST_I32,
+    DDP_ST_I16,
+    DDP_ST_I8,
+    DDP_ST_U8,
+    DDP_ST_BOOL
+} ddp_safetensors_type;
+
+/* One array of a file, row-major, little endian. */
+typedef struct ddp_safetensor {
+    const char          *name;
+    ddp_safetensors_type type;
+    int                  dims; /* 0 = a scalar */
+    int64_t              dim[DDP_SAFETENSORS_DIMS];
+    uint64_t             offset; /* bytes from the first array; ignored in writing */
+    uint64_t             bytes;  /* ignored in writing */
+} ddp_safetensor;
+
+/* A file that was opened and wholly checked; its arrays are read on demand. */
+typedef struct ddp_safetensors ddp_safetensors;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_safetensors_open - opens a file and checks all of its header: JSON, types, shapes, no array
+ * beyond the end, none over another, no gap, no name twice. Headers of up to 8 MiB with at most
+ * 4096 entries. No array is read. NULL and *err on failure, which names file, array and value.
+ * ddp_safetensors_from_bytes - the same for a file in memory, borrowed until the close; name is
+ * for errors. An open file belongs to one thread. */
+DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
+DDP_API ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
+                                                    ddp_error *err);
+DDP_API void             ddp_safetensors_close(ddp_safetensors *s);
+
+/* ddp_safetensors_count - arrays; ddp_safetensors_at - number 0 <= index < count, in the order of
+ * their offsets; ddp_safetensors_find - by name, NULL if there is none.
+ * ddp_safetensors_note - an entry of the header's __metadata__, NULL if there is none.
+ * All borrowed until the close. */
+DDP_API int                   ddp_safetensors_count(const ddp_safetensors *s);
+DDP_API const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index);
+DDP_API const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
+DDP_API const char           *ddp_safetensors_note(const ddp_safetensors *s, const char *key);
+
+/* ddp_safetensors_elements - product of the dimensions.
+ * ddp_safetensors_floats - elements first .. first + count - 1 of a float array (F32, F64, F16,
+ * BF16) into out[count], converted to float.  ddp_safetensors_bytes - the same elements of any
+ * array as they stand. F32 goes from the file to out without a copy in between.
+ * Errors: another type, a range outside the array (DDP_ARG), the disk (DDP_IO). */
+DDP_API uint64_t   ddp_safetensors_elements(const ddp_safetensor *t);
+DDP_API ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t,
+                                          uint64_t first, size_t count, float *out,
+                                          ddp_error *err);
+DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t,
+                                         uint64_t first, size_t count, void *out, ddp_error *err);
+
+/* ddp_safetensors_write - a file of count arrays; data[i] points at array i. notes: pairs of key
+ * and text, ended by NULL; NULL = none. PATH is the old file or the whole new one, never between:
+ * written under another name, flushed, renamed. The arrays begin at a multiple of 8 bytes and
+ * follow each other without gaps. Errors: a name twice, an impossible shape, the disk. */
+DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
+                                         const void *const *data, const char *const *notes,
+                                         ddp_error *err);
+
+/* "F32"; bytes of one element. */
+DDP_API const char *ddp_safetensors_type_name(ddp_safetensors_type type);
+DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_IO_SAFETENSORS_H */

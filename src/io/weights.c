@@ -1,0 +1,424 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "graph/graph_internal.h"
+#include "io/safetensors_core.h"
+#include "io/weights.h"
+
+#define DDP__WEIGHT_NAME 192
+
+/* ---- names ---- */
+
+/* An operator of a layer whose name ends in `layer` is called by the rest of it and `name`. */
+typedef struct ddp__weight_rule {
+    const char *layer, *op;
+    int         occurrence; /* of op in the layer, from 0 */
+    const char *name;
+    int         transposed; /* its matrix lies (in, out) in the file */
+} ddp__weight_rule;
+
+static const ddp__weight_rule ddp__weights_gpt2[] = {
+    {"embed", "embedding", 0, "wte", 0},      {"embed", "position", 0, "wpe", 0},
+    {".attn", "layer_norm", 0, ".ln_1", 0},   {".attn", "linear", 0, ".attn.c_attn", 1},
+    {".attn", "linear", 1, ".attn.c_proj", 1}, {".mlp", "layer_norm", 0, ".ln_2", 0},
+    {".mlp", "linear", 0, ".mlp.c_fc", 1},    {".mlp", "linear", 1, ".mlp.c_proj", 1},
+    {"head", "layer_norm", 0, "ln_f", 0},     {NULL, NULL, 0, NULL, 0}};
+
+static const ddp__weight_rule ddp__weights_resnet[] = {
+    {".downsample", "conv2d", 0, ".downsample.0", 0},
+    {".downsample", "batch_norm2d", 0, ".downsample.1", 0},
+    {"conv1", "conv2d", 0, "conv1", 0},
+    {"conv1", "batch_norm2d", 0, "bn1", 0},
+    {"conv2", "conv2d", 0, "conv2", 0},
+    {"conv2", "batch_norm2d", 0, "bn2", 0},
+    {"conv3", "conv2d", 0, "conv3", 0},
+    {"conv3", "batch_norm2d", 0, "bn3", 0},
+    {"head", "linear", 0, "fc", 0},
+    {NULL, NULL, 0, NULL, 0}};
+
+/* Convolutions are numbered among the operators before the classifier: ddp__weight_place. */
+static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classifier.0", 0},
+                                                    {"fc7", "linear", 0, "classifier.3", 0},
+                                                    {"head", "linear", 0, "classifier.6", 0},
+                                                    {NULL, NULL, 0, NULL, 0}};
+
+typedef enum ddp__weight_family {
+    DDP__WEIGHTS_OTHER,
+    DDP__WEIGHTS_GPT2,
+    DDP__WEIGHTS_RESNET,
+    DDP__WEIGHTS_VGG
+} ddp__weight_family;
+
+/* One array of the model and its place in the file. */
+typedef struct ddp__weight {
+    char           name[DDP__WEIGHT_NAME];
+    float         *data; /* NULL: the graph is not built */
+    ddp_safetensor as;   /* type and shape in the file; name points above */
+    int            transposed;
+    const ddp_safetensor *from; /* found in the file */
+} ddp__weight;
+
+/* A layer that only models of one family have. */
+static ddp__weight_family ddp__weights_family(const ddp_graph *g)
+{
+    int i;
+
+    for (i = 0; i < g->layers; i++) {
+        if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
+        if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
+        if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
+    }
+    return DDP__WEIGHTS_OTHER;
+}
+
+/* How many arrays of its own a node has in a file. */
+static int ddp__weights_of(const ddp_node *n)
+{
+    return n->op ? n->spec.params - (n->tied >= 0 && n->spec.params > 0) + n->spec.buffers : 0;
+}
+
+static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
+{
+    size_t n = strlen(text), k = strlen(end);
+
+    if (n < k || strcmp(text + n - k, end)) return 0;
+    *rest = n - k;
+    return 1;
+}
+
+/* Operators of the same kind before n in its layer; others: of any kind with arrays, at all. */
+static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *others)
+{
+    int i, same = 0;
+
+    *others = 0;
+    for (i = 0; i < g->nodes; i++) {
+        const ddp_node *o = g->node[i];
+
+        if (o->layer != n->layer || o == n || !ddp__weights_of(o)) continue;
+        ++*others;
+        same += i < n->index && !strcmp(o->op->name, n->op->name);
+    }
+    return same;
+}
+
+/* torchvision numbers the operators of "features": all of ours but the inputs. */
+static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
+{
+    int i, place = 0;
+
+    for (i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
+    return place;
+}
+
+/* The name of node n in the file; returns the rule's `transposed`. */
+static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
+{
+    static const ddp__weight_rule none[] = {{NULL, NULL, 0, NULL, 0}};
+    const ddp__weight_family family = ddp__weights_family(g);
+    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    const ddp__weight_rule *r = family == DDP__WEIGHTS_GPT2     ? ddp__weights_gpt2
+                                : family == DDP__WEIGHTS_RESNET ? ddp__weights_resnet
+                                : family == DDP__WEIGHTS_VGG    ? ddp__weights_vgg
+                                                                : none;
+    int others, occurrence = ddp__weight_occurrence(g, n, &others);
+    size_t rest;
+
+    for (; r->layer; r++) {
+        if (strcmp(r->op, n->op->name) || r->occurrence != occurrence ||
+            !ddp__weight_ends(layer, r->layer, &rest))
+            continue;
+        snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
+        return r->transposed;
+    }
+    if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d"))
+        snprintf(out, room, "features.%d", ddp__weight_place(g, n));
+    else if (!others) snprintf(out, room, "%.100s", layer);
+    else if (!occurrence) snprintf(out, room, "%.100s.%.30s", layer, n->op->name);
+    else snprintf(out, room, "%.100s.%.30s.%d", layer, n->op->name, occurrence);
+    return 0;
+}
+
+static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int buffer,
+                             ddp__weight *w)
+{
+    const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
+    char node[DDP__WEIGHT_NAME - 24];
+    int i, transposed;
+
+    memset(w, 0, sizeof *w);
+    transposed = ddp__weight_node(g, n, node, sizeof node);
+    snprintf(w->name, sizeof w->name, "%s.%.20s", node,
+             buffer ? p->name : k == 0 ? "weight" : k == 1 ? "bias" : p->name);
+    w->data = buffer ? n->buffer[k] : n->param[k];
+    w->as.type = DDP_ST_F32;
+    w->as.dims = p->shape.dims;
+    for (i = 0; i < p->shape.dims; i++) w->as.dim[i] = p->shape.dim[i];
+    if (transposed && w->as.dims == 2) {
+        w->transposed = 1;
+        w->as.dim[0] = p->shape.dim[1];
+        w->as.dim[1] = p->shape.dim[0];
+    }
+}
+
+/* Array number index; 0 behind the last. */
+static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
+{
+    int i, k;
+
+    for (i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        const int own = ddp__weights_of(n), first = n->tied >= 0;
+
+        if (index >= own) {
+            index -= own;
+            continue;
+        }
+        k = first + index;
+        if (k < n->spec.params) ddp__weight_fill(g, n, k, 0, w);
+        else ddp__weight_fill(g, n, k - n->spec.params, 1, w);
+        return 1;
+    }
+    return 0;
+}
+
+int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape)
+{
+    ddp__weight w;
+    int i;
+
+    if (!g || index < 0 || !ddp__weight_at(g, index, &w)) return 0;
+    snprintf(name, room, "%s", w.name);
+    memset(shape, 0, sizeof *shape);
+    shape->dims = w.as.dims;
+    for (i = 0; i < w.as.dims; i++) shape->dim[i] = (long)w.as.dim[i];
+    return 1;
+}
+
+/* ---- lists ---- */
+
+typedef struct ddp__weights {
+    ddp__weight *list;
+    int          count;
+    float       *scratch; /* room for the largest transposed matrix */
+} ddp__weights;
+
+static void ddp__weights_free(ddp__weights *s)
+{
+    if (s->list) DDP_FREE(s->list);
+    if (s->scratch) DDP_FREE(s->scratch);
+}
+
+static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s,
+                                    ddp_error *err)
+{
+    size_t most = 0;
+    int i;
+
+    memset(s, 0, sizeof *s);
+    if (!g || !g->built)
+        return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build",
+                         path);
+    for (i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
+    s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
+    for (i = 0; s->list && i < s->count; i++) {
+        ddp__weight *w = &s->list[i];
+        size_t n;
+
+        ddp__weight_at(g, i, w);
+        w->as.name = w->name;
+        n = (size_t)ddp_safetensors_elements(&w->as);
+        if (w->transposed && n > most) most = n;
+    }
+    s->scratch = (float *)ddp__calloc(most, sizeof(float));
+    if (s->list && s->scratch) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "%s: out of memory for a list of %d tensors", path, s->count);
+}
+
+/* out (columns, rows) of in (rows, columns), in blocks that fit the cache. */
+static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns, float *out)
+{
+    enum { BLOCK = 32 };
+    int64_t r, c, i, k;
+
+    for (r = 0; r < rows; r += BLOCK)
+        for (c = 0; c < columns; c += BLOCK)
+            for (i = r; i < rows && i < r + BLOCK; i++)
+                for (k = c; k < columns && k < c + BLOCK; k++)
+                    out[k * rows + i] = in[i * columns + k];
+}
+
+/* ---- loading ---- */
+
+/* Tensors that other libraries save and this one has no use for. */
+static int ddp__weight_ignored(ddp__weight_family family, const char *name)
+{
+    size_t rest;
+
+    if (family == DDP__WEIGHTS_GPT2)
+        return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
+                                           ddp__weight_ends(name, ".attn.masked_bias", &rest));
+    return family == DDP__WEIGHTS_RESNET && ddp__weight_ends(name, ".num_batches_tracked", &rest);
+}
+
+static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
+{
+    int i;
+
+    for (i = 0; i < s->count; i++)
+        if (!strcmp(s->list[i].name, name)) return &s->list[i];
+    return NULL;
+}
+
+static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t,
+                                    ddp_error *err)
+{
+    char ours[120], theirs[120];
+
+    if (w->from)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor",
+                         path, w->from->name, t->name);
+    if (t->dims != w->as.dims || memcmp(t->dim, w->as.dim, (size_t)t->dims * sizeof *t->dim))
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs "
+                         "%s", path, t->name, ddp__safetensors_shape(t, theirs, sizeof theirs),
+                         ddp__safetensors_shape(&w->as, ours, sizeof ours));
+    if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 &&
+        t->type != DDP_ST_BF16)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, "
+                         "F64, F16 or BF16", path, t->name, ddp_safetensors_type_name(t->type));
+    w->from = t;
+    return DDP_OK;
+}
+
+/* GPT-2's last matrix is its token table: a file that holds it twice must hold it twice. */
+static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, const char *path,
+                                    const ddp_safetensor *head, ddp_error *err)
+{
+    const ddp__weight *w = ddp__weight_named(s, "wte.weight");
+    const ddp_safetensor *table = w ? w->from : NULL;
+    uint64_t i = 0, n;
+    float a[512], b[512];
+    size_t k, now;
+
+    if (!table || head->dims != table->dims ||
+        memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
+                         "wte.weight; this model ties them", path, head->name);
+    n = ddp_safetensors_elements(head);
+    for (; i < n; i += now) {
+        now = n - i < 512 ? (size_t)(n - i) : 512;
+        DDP__TRY(ddp_safetensors_floats(f, head, i, now, a, err));
+        DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
+        for (k = 0; k < now; k++)
+            if (memcmp(&a[k], &b[k], sizeof *a))
+                return ddp__fail(err, DDP_FORMAT,
+                                 "%.120s: tensor \"%.60s\" differs from wte.weight "
+                                 "in element %" PRIu64 " (%g and %g); this model ties them",
+                                 path, head->name, i + k, (double)a[k], (double)b[k]);
+    }
+    return DDP_OK;
+}
+
+/* Every tensor of the file finds its array, and every array its tensor. */
+static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_safetensors *f,
+                                    const char *path, ddp_error *err)
+{
+    const ddp__weight_family family = ddp__weights_family(g);
+    const ddp_safetensor *head = NULL;
+    int i;
+
+    for (i = 0; i < ddp_safetensors_count(f); i++) {
+        const ddp_safetensor *t = ddp_safetensors_at(f, i);
+        const char *name = t->name;
+        ddp__weight *w;
+
+        if (family == DDP__WEIGHTS_GPT2 && !strncmp(name, "transformer.", 12)) name += 12;
+        if (ddp__weight_ignored(family, name)) continue;
+        if (family == DDP__WEIGHTS_GPT2 && !strcmp(name, "lm_head.weight")) {
+            head = t;
+            continue;
+        }
+        w = ddp__weight_named(s, name);
+        if (!w)
+            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is none of the %d of this "
+                             "model", path, t->name, s->count);
+        DDP__TRY(ddp__weight_match(path, w, t, err));
+    }
+    for (i = 0; i < s->count; i++)
+        if (!s->list[i].from)
+            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing",
+                             path, s->list[i].name);
+    return head ? ddp__weights_tied(s, f, path, head, err) : DDP_OK;
+}
+
+static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < s->count; i++) {
+        ddp__weight *w = &s->list[i];
+        size_t n = (size_t)ddp_safetensors_elements(w->from);
+
+        DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : w->data,
+                                        err));
+        if (w->transposed)
+            ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], w->data);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
+{
+    ddp__weights s;
+    ddp_safetensors *f = NULL;
+    ddp_error why;
+    ddp_status code;
+
+    memset(&why, 0, sizeof why);
+    code = ddp__weights_list(g, path, &s, &why);
+    if (code == DDP_OK) {
+        f = ddp_safetensors_open(path, &why);
+        code = why.code;
+    }
+    if (f) code = ddp__weights_pair(g, &s, f, path, &why);
+    if (f && code == DDP_OK) code = ddp__weights_read(&s, f, &why);
+    ddp_safetensors_close(f);
+    ddp__weights_free(&s);
+    if (err && code != DDP_OK) *err = why;
+    return code;
+}
+
+/* ---- saving ---- */
+
+static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_error *err)
+{
+    static const char *const notes[] = {"format", "pt", NULL};
+    ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
+    ddp__file f;
+    ddp_status code;
+    int i;
+
+    if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
+    for (i = 0; i < s->count; i++) list[i] = s->list[i].as;
+    code = ddp__safetensors_begin(&f, path, s->count, list, notes, err);
+    DDP_FREE(list);
+    if (code != DDP_OK) return code;
+    for (i = 0; i < s->count; i++) {
+        const ddp__weight *w = &s->list[i];
+        size_t n = (size_t)ddp_safetensors_elements(&w->as);
+
+        if (w->transposed)
+            ddp__weight_transpose(w->data, w->as.dim[1], w->as.dim[0], s->scratch);
+        ddp__file_put(&f, w->transposed ? s->scratch : w->data, n * sizeof(float));
+    }
+    return ddp__file_end(&f, err);
+}
+
+ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
+{
+    ddp__weights s;
+    ddp_status code = ddp__weights_list(g, path, &s, err);
+
+    if (code == DDP_OK) code = ddp__weights_write(&s, path, err);
+    ddp__weights_free(&s);
+    return code;
+}

@@ -1,0 +1,36 @@
+/* Checkpoints: everything a run needs to go on as if it had not stopped. */
+#ifndef DDP_SYNC_CHECKPOINT_H
+#define DDP_SYNC_CHECKPOINT_H
+
+#include "sync/session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors
+ * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
+ * dropout masks depend on, the plan), and manifest.json (step, world, strategy, period, optimizer,
+ * layers, a hash of every file), which rank 0 writes when all files are there: a folder without it
+ * is none. Every file is written under another name, flushed and renamed. The ranks must see one
+ * file system. Where the data go on follows from the step.
+ *
+ * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
+ * newest keep of those in it (0 = keeps all). Finishes what is in flight and averages nothing.
+ * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder.
+ * ddp_step then says where to go on, and *world (may be NULL) of how many ranks it is. With the
+ * same layers, optimizer, world, strategy and period every rank goes on from its own file, bit
+ * for bit as if the run had not stopped (a plan that was measured stays and no longer follows the
+ * link; one that was not yet made is made as many steps later). With another world, strategy or
+ * period only a synchronised checkpoint is taken, one whose ranks hold equal bits: always under
+ * ssgd and wfbp (without buffers), else after an averaging of all layers, momentum included.
+ * All is checked before anything is changed.
+ * Both are collective, between steps, and return 0 or the context's first error. */
+DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
+DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_CHECKPOINT_H */

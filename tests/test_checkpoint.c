@@ -1,0 +1,315 @@
+/* Checkpoints: a run that stops and goes on ends with the same bits as one that does not. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { RANKS = 4 };
+
+/* What a run does: [load] steps first..last-1 [save], on every rank. */
+typedef struct leg {
+    const char *folder;
+    int         load, keep;
+    long        last, save_every; /* 0 = only at the end */
+    int         save, layers, sync_all;
+    int         momentum;         /* 1: SGD with momentum, 0: AdamW, -1: plain SGD */
+    uint64_t    hash[RANKS];      /* of the parameters after the last step */
+    int         from;             /* world of the checkpoint that was loaded */
+    long        first;
+} leg;
+
+static int run_leg(ddp_ctx *d, void *user)
+{
+    leg *x = (leg *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_optimizer o = x->momentum > 0   ? ddp_sgd(0.05f, 0.9f)
+                      : x->momentum < 0 ? ddp_sgd(0.05f, 0)
+                                        : ddp_adamw(0.003f, 0.9f, 0.999f, 1e-8f, 0.01f);
+    ddp_gpt2_config c;
+    ddp_node *loss;
+    int32_t *tokens, *labels;
+    uint64_t h = 0;
+    int bad, i, from = 0;
+
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 13, c.context = 5, c.layers = x->layers, c.heads = 2, c.dim = 6, c.batch = 2;
+    c.dropout = 0.2f;
+    loss = ddp_gpt2(g, &c, NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    if (!bad && x->load) bad = ddp_checkpoint_load(d, x->folder, &from);
+    if (bad) return bad;
+    if (ddp_rank(d) == 0) x->from = from, x->first = ddp_step(d);
+    tokens = (int32_t *)ddp_data(g, "tokens");
+    labels = (int32_t *)ddp_data(g, "labels");
+    while (!bad && ddp_step(d) < x->last) {
+        ddp_rng r = ddp_rng_seed(7, (uint64_t)(ddp_step(d) * 100 + ddp_rank(d)));
+        for (i = 0; i < 10; i++) {
+            tokens[i] = (int32_t)ddp_rng_below(&r, 13);
+            labels[i] = (int32_t)ddp_rng_below(&r, 13);
+        }
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+        if (!bad && x->save && (ddp_step(d) == x->last ||
+                                (x->save_every && ddp_step(d) % x->save_every == 0)))
+            bad = ddp_checkpoint_save(d, x->folder, x->keep);
+    }
+    if (!bad) bad = x->sync_all ? ddp_sync_all(d) : ddp_wait(d);
+    for (i = 0; i < ddp_layer_count(g); i++) {
+        size_t n;
+        const float *p = ddp_layer_params(g, i, &n);
+        h = ddp_hash_floats(h, p, n);
+    }
+    x->hash[ddp_rank(d)] = h;
+    return bad;
+}
+
+static ddp_config world_of(int world, ddp_strategy s, int period)
+{
+    ddp_config c;
+
+    memset(&c, 0, sizeof c);
+    c.world = world;
+    c.strategy = s;
+    c.period = period;
+    c.transport = DDP_THREADS;
+    c.deterministic = 1;
+    c.no_env = 1;
+    c.seed = 5;
+    c.profile_steps = 4;
+    c.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    return c;
+}
+
+static void remove_folder(const char *folder)
+{
+    char command[100];
+
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static leg leg_of(const char *folder, long last)
+{
+    leg x;
+
+    memset(&x, 0, sizeof x);
+    x.folder = folder, x.last = last, x.layers = 1;
+    return x;
+}
+
+static void go(const ddp_config *c, leg *x)
+{
+    ddp_error err;
+
+    memset(&err, 0, sizeof err);
+    if (ddp_launch(c, run_leg, x, &err)) fail_msg("%s", err.msg);
+}
+
+static void refused(const ddp_config *c, leg *x, ddp_status code, const char *part)
+{
+    ddp_error err;
+
+    memset(&err, 0, sizeof err);
+    assert_int_equal(ddp_launch(c, run_leg, x, &err), code);
+    if (!strstr(err.msg, part)) fail_msg("\"%s\" lacks \"%s\"", err.msg, part);
+}
+
+/* 11 steps at once, and cut after `cut` of them. */
+static void same_bits(ddp_strategy s, int world, int momentum, long cut)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config c = world_of(world, s, 3);
+    leg whole = leg_of(NULL, 11), first = leg_of(folder, cut), second = leg_of(folder, 11);
+    int r;
+
+    assert_non_null(mkdtemp(folder));
+    whole.momentum = first.momentum = second.momentum = momentum;
+    first.save = second.load = 1;
+    go(&c, &whole);
+    go(&c, &first);
+    go(&c, &second);
+    assert_int_equal(second.first, cut);
+    assert_int_equal(second.from, world);
+    for (r = 0; r < world; r++)
+        if (second.hash[r] != whole.hash[r])
+            fail_msg("%s, %d ranks, cut at %ld: rank %d differs", ddp_strategy_name(s), world, cut,
+                     r);
+    remove_folder(folder);
+}
+
+static void going_on_gives_the_same_bits(void **unused)
+{
+    static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
+    int s, world;
+
+    (void)unused;
+    for (s = 0; s < 5; s++)
+        for (world = 1; world <= 4; world += 3) {
+            same_bits(all[s], world, s % 2, 5); /* in the middle of a period */
+            same_bits(all[s], world, 1 - s % 2, 6);
+        }
+    same_bits(DDP_DREAMDDP, 2, 0, 1); /* a plan from the arithmetic exists from the first step */
+}
+
+static void clipping_and_averaged_state_go_on_too(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config c = world_of(3, DDP_DREAMDDP, 4);
+    leg whole = leg_of(NULL, 10), first = leg_of(folder, 7), second = leg_of(folder, 10);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    c.clip_norm = 0.5f;
+    c.average_state = 1;
+    first.save = second.load = 1;
+    go(&c, &whole);
+    go(&c, &first);
+    go(&c, &second);
+    assert_memory_equal(whole.hash, second.hash, sizeof whole.hash);
+    remove_folder(folder);
+}
+
+static void only_a_synchronised_state_goes_to_another_world(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config two = world_of(2, DDP_SSGD, 3), four = world_of(4, DDP_LOCALSGD, 3), one;
+    leg a = leg_of(folder, 4), b = leg_of(folder, 6);
+    int r;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = b.load = 1;
+    go(&two, &a);
+    b.sync_all = 1;
+    go(&four, &b);
+    assert_int_equal(b.from, 2);
+    assert_int_equal(b.first, 4);
+    for (r = 1; r < 4; r++) assert_true(b.hash[r] == b.hash[0]);
+    one = world_of(1, DDP_WFBP, 3); /* nothing to train: the parameters as they were saved */
+    b.last = 4;
+    go(&one, &b);
+    assert_true(b.hash[0] == a.hash[0]);
+    remove_folder(folder);
+
+    /* AdamW's own state of each rank; plain SGD has none, so after an averaging all is equal */
+    go(&four, &a);
+    refused(&two, &b, DDP_MISMATCH, "4 workers under localsgd with period 3 and not synchronised");
+    refused(&one, &b, DDP_MISMATCH, "not with 1 workers under wfbp");
+    four.period = 2;
+    refused(&four, &b, DDP_MISMATCH, "not with 4 workers under localsgd with period 2");
+    a.momentum = b.momentum = -1;
+    remove_folder(folder);
+    four.period = 4;
+    go(&four, &a);
+    b.last = 6;
+    go(&two, &b);
+    remove_folder(folder);
+}
+
+static void change_byte(const char *folder, const char *file, long from_end)
+{
+    char path[200];
+    FILE *f;
+    int c;
+
+    snprintf(path, sizeof path, "%s/step-%012d/%s", folder, 4, file);
+    f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, -from_end, SEEK_END);
+    c = fgetc(f);
+    fseek(f, -from_end, SEEK_END);
+    fputc(c ^ 1, f);
+    fclose(f);
+}
+
+static void what_does_not_fit_is_refused(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[100];
+    ddp_config c = world_of(2, DDP_DREAMDDP, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 6);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    b.load = 1;
+    refused(&c, &b, DDP_IO, "holds no whole checkpoint");
+    a.save = 1;
+    go(&c, &a);
+    b.layers = 2;
+    refused(&c, &b, DDP_MISMATCH, "of a model of 4 layers, this one has 6");
+    b.layers = 1;
+    b.momentum = 1;
+    refused(&c, &b, DDP_MISMATCH, "optimizer adamw, this run has sgd");
+    b.momentum = 0;
+    change_byte(folder, "rank-0001.safetensors", 9);
+    refused(&c, &b, DDP_FORMAT, "rank-0001.safetensors: its hash is");
+    change_byte(folder, "rank-0001.safetensors", 9);
+    go(&c, &b);
+    snprintf(path, sizeof path, "%s/step-%012d/rank-0001.safetensors", folder, 4);
+    assert_int_equal(truncate(path, 900), 0);
+    refused(&c, &b, DDP_FORMAT, "rank-0001.safetensors");
+    remove(path);
+    refused(&c, &b, DDP_IO, "rank-0001.safetensors: No such file");
+    snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 4);
+    remove(path);
+    refused(&c, &b, DDP_IO, "holds no whole checkpoint");
+    remove_folder(folder);
+    refused(&c, &b, DDP_IO, "cannot read");
+    a.folder = "/proc/no/such";
+    refused(&c, &a, DDP_IO, "cannot make the folder");
+}
+
+static int there(const char *folder, int step)
+{
+    char path[100];
+
+    snprintf(path, sizeof path, "%s/step-%012d", folder, step);
+    return access(path, F_OK) == 0;
+}
+
+static void the_last_ones_are_kept(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config c = world_of(2, DDP_WFBP, 3);
+    leg a = leg_of(folder, 9);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = 1, a.save_every = 2, a.keep = 2;
+    go(&c, &a);
+    assert_true(!there(folder, 2) && !there(folder, 6) && there(folder, 8) && there(folder, 9));
+    a.keep = 0;
+    a.last = 3;
+    go(&c, &a);
+    assert_true(there(folder, 2) && there(folder, 3) && there(folder, 8) && there(folder, 9));
+    remove_folder(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(going_on_gives_the_same_bits),
+        cmocka_unit_test(clipping_and_averaged_state_go_on_too),
+        cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(the_last_ones_are_kept),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
