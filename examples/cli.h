@@ -126,7 +126,7 @@ static void cli_on_signal(int number)
 
 /* Also makes a closed pipe and a file that is too large errors of write(2): a sentence, not a
  * killed program. */
-static void cli_catch_interrupt(void)
+static inline void cli_catch_interrupt(void)
 {
     struct sigaction a;
 
