@@ -1,6 +1,13 @@
 #include "base/platform.h"
 #include "base/thread.h"
 #include "ops/matmul.h"
+#ifdef DDP_USE_CBLAS
+#include <cblas.h>
+#ifdef __cplusplus
+extern "C"
+#endif
+void openblas_set_num_threads(int threads) __attribute__((weak)); /* absent from other BLAS */
+#endif
 
 /* A block of a (MC x KC) is packed once into L2, and strips of b (KC x NR) one at a time into L1.
  * Both live on the stack: no allocation in a training step, no state shared between threads. */
@@ -134,7 +141,7 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
     return job->row_blocks * ddp__matmul_parts(g->n, job->cols);
 }
 
-void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
+void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
 {
     ddp__matmul_job job;
     const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best(),
@@ -142,6 +149,58 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 
     ddp_op_parallel(call, blocks, 1, ddp__matmul_blocks, &job);
 }
+
+#ifdef DDP_USE_CBLAS
+/* BLAS cannot be stopped from summing an element in another order at another place of a block, so
+ * the slices depend on the shape alone: results are the same for any number of threads. */
+enum { DDP__CBLAS_SLICE = 256 };
+
+/* BLAS wants it no shorter than a row, even where there is only one. */
+static int ddp__cblas_stride(long row, long col, long rows, long cols)
+{
+    return (int)(col == 1 ? (row > cols ? row : cols) : (col > rows ? col : rows));
+}
+
+static void ddp__matmul_cblas(void *user, long first, long last)
+{
+    const ddp__matmul *g = (const ddp__matmul *)user;
+    const int wide = g->n >= g->m; /* the longer side is cut */
+    const CBLAS_TRANSPOSE a_way = g->a_col == 1 ? CblasNoTrans : CblasTrans;
+    const CBLAS_TRANSPOSE b_way = g->b_col == 1 ? CblasNoTrans : CblasTrans;
+    long t, i, j, rows, cols, r, s;
+
+    for (t = first; t < last; t++) {
+        i = wide ? 0 : t * DDP__CBLAS_SLICE;
+        j = wide ? t * DDP__CBLAS_SLICE : 0;
+        rows = wide ? g->m : ddp__min_long(DDP__CBLAS_SLICE, g->m - i);
+        cols = wide ? ddp__min_long(DDP__CBLAS_SLICE, g->n - j) : g->n;
+        if (g->bias || g->k == 0)
+            for (r = i; r < i + rows && !g->add; r++)
+                for (s = j; s < j + cols; s++) g->c[r * g->c_row + s] = g->bias ? g->bias[s] : 0;
+        if (g->k == 0) continue;
+        cblas_sgemm(CblasRowMajor, a_way, b_way, (int)rows, (int)cols, (int)g->k, 1,
+                    g->a + i * g->a_row, ddp__cblas_stride(g->a_row, g->a_col, rows, g->k),
+                    g->b + j * g->b_col, ddp__cblas_stride(g->b_row, g->b_col, g->k, cols),
+                    g->add || g->bias ? 1.0f : 0.0f, g->c + i * g->c_row + j, (int)g->c_row);
+    }
+}
+
+void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
+{
+    const long side = g->n >= g->m ? g->n : g->m;
+    ddp__matmul job = *g;
+
+    if (g->m <= 0 || g->n <= 0) return;
+    /* its helper threads would spin beside ours: half the speed of both, measured */
+    if (openblas_set_num_threads) openblas_set_num_threads(1);
+    ddp_op_parallel(call, ddp__matmul_parts(side, DDP__CBLAS_SLICE), 1, ddp__matmul_cblas, &job);
+}
+#else
+void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
+{
+    ddp__matmul_kernels(call, g);
+}
+#endif
 
 void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
 {

@@ -25,8 +25,11 @@ typedef struct ddp__matmul {
 extern "C" {
 #endif
 
-/* On the operator threads of call. */
+/* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose
+ * own threads are switched off, else to ddp__matmul_kernels. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
+/* On the operator threads of call, with our own kernels. */
+DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
 /* On the calling thread alone, with the given kernels; about 230 KiB of stack. */
 DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g);
 
