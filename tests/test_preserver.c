@@ -226,6 +226,30 @@ static void the_best_of_all_retries_is_returned_when_none_passes(void **state)
     ddp_delayed_plan_free(&plan);
 }
 
+/* Two parts, one an iteration; 1.21 times these capacities are more than a double holds. */
+static void a_retry_that_fails_does_not_lose_the_best_plan(void **state)
+{
+    static double t[1] = {1.9e307}, c[1] = {2.1e307};
+    ddp_preserver m = model(3.05, 0, 2.5);
+    ddp_delayed_options o;
+    ddp_delayed_plan plan;
+    ddp_preserved r;
+    ddp_profile p;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&o, 0, sizeof o);
+    p.layers = 1;
+    p.backward_s = t;
+    p.comm_s = c;
+    m.tolerance = 1e-6;
+    assert_int_equal(ddp_preserver_plan(&p, &o, &m, &plan, &r, NULL), DDP_OK);
+    assert_int_equal(r.accepted, 0);
+    assert_int_equal(r.retries, 0);
+    assert_int_equal(plan.k[0], 2);
+    ddp_delayed_plan_free(&plan);
+}
+
 static void refused(const ddp_preserver *m, const int *k, int n, const char *why)
 {
     ddp_preserved r;
@@ -242,10 +266,19 @@ static void bad_input_is_named(void **state)
     static const int k[2] = {1, 0}, huge[2] = {1, 2000000000};
     const ddp_preserver good = model(1, 1, 1);
     ddp_preserver m = good;
+    ddp_delayed_options o;
+    ddp_delayed_plan plan;
+    ddp_preserved r;
+    ddp_profile p;
 
     (void)state;
     refused(&m, k, 0, "0 entries");
     refused(NULL, k, 1, "NULL");
+    assert_int_equal(ddp_preserver_test(&m, k, 1, NULL, NULL), DDP_ARG);
+    memset(&o, 0, sizeof o);
+    memset(&p, 0, sizeof p);
+    assert_int_equal(ddp_preserver_plan(&p, &o, &m, NULL, &r, NULL), DDP_ARG);
+    assert_int_equal(ddp_preserver_plan(&p, &o, &m, &plan, NULL, NULL), DDP_ARG);
     refused(&m, k, 2, "k[1] is 0");
     refused(&m, huge, 2, "k[1] is 2000000000: the sequence exceeds");
     m.eta = 0;
@@ -276,6 +309,7 @@ int main(void)
         cmocka_unit_test(no_merging_is_always_accepted),
         cmocka_unit_test(capacity_grows_until_the_test_accepts),
         cmocka_unit_test(the_best_of_all_retries_is_returned_when_none_passes),
+        cmocka_unit_test(a_retry_that_fails_does_not_lose_the_best_plan),
         cmocka_unit_test(bad_input_is_named),
     };
 
