@@ -438,6 +438,7 @@ static void bad_input_is_named(void **state)
     refused(&x.p, 0, "0 items; it needs at least 1");
     assert_int_equal(ddp_knapsack_solver_named("best", &solver, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "solver 'best' is unknown; use exact or greedy"));
+    assert_int_equal(ddp_knapsack_solver_named("exact", NULL, &err), DDP_ARG);
     assert_string_equal(ddp_knapsack_solver_name(DDP_KNAPSACK_GREEDY), "greedy");
 }
 

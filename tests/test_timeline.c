@@ -449,6 +449,7 @@ static void names_are_read_back(void **state)
         assert_int_equal(ddp_scheme_named(ddp_scheme_name((ddp_scheme)i), &s, NULL), DDP_OK);
         assert_int_equal(s, i);
     }
+    assert_int_equal(ddp_scheme_named("wfbp", NULL, NULL), DDP_ARG);
     assert_string_equal(ddp_scheme_name((ddp_scheme)7), "unknown");
     assert_int_equal(ddp_scheme_named("gpipe", &s, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "'gpipe' is unknown; use ssgd, wfbp, mgwfbp"));

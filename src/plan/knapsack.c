@@ -304,6 +304,7 @@ const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver)
 
 ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
 {
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_knapsack_solver_named: out is NULL");
     if (name && !strcmp(name, "exact")) *out = DDP_KNAPSACK_EXACT;
     else if (name && !strcmp(name, "greedy")) *out = DDP_KNAPSACK_GREEDY;
     else
