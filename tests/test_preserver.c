@@ -95,7 +95,7 @@ static void table_v_is_reproduced(void **state)
 
 static void the_test_depends_on_where_the_cycle_starts(void **state)
 {
-    static const int first[4] = {1, 1, 1, 2}, last[4] = {2, 1, 1, 1};
+    static const int first[4] = {1, 1, 1, 2}, third[4] = {1, 1, 2, 1}, last[4] = {2, 1, 1, 1};
     ddp_preserver m = model(0.962, 192.2, 0.2103);
 
     (void)state;
@@ -104,6 +104,7 @@ static void the_test_depends_on_where_the_cycle_starts(void **state)
     near(test_of(&m, last, 4).ratio, 0.9989, 5e-4);
     assert_int_equal(test_of(&m, last, 4).accepted, 1);
     m.rotations = 1; /* the worst of all is the same whatever comes first */
+    near(test_of(&m, third, 4).ratio, test_of(&m, first, 4).ratio, 1e-12);
     near(test_of(&m, first, 4).ratio, test_of(&m, last, 4).ratio, 1e-12);
     assert_int_equal(test_of(&m, last, 4).accepted, 0);
     m.one_sided = 1; /* the plan's loss is lower: no reason to refuse */
@@ -224,6 +225,16 @@ static void the_best_of_all_retries_is_returned_when_none_passes(void **state)
     }
     near(fabs(r.ratio - 1), best, 1e-9);
     ddp_delayed_plan_free(&plan);
+    /* in parts so small that the last retry, too, merges less: it is the best, from either side */
+    c[0] = 4;
+    o.capacity_scale = 0;
+    o.partition_s = 0.01;
+    for (m.one_sided = 0; m.one_sided < 2; m.one_sided++) {
+        assert_int_equal(ddp_preserver_plan(&p, &o, &m, &plan, &r, NULL), DDP_OK);
+        assert_int_equal(r.accepted, 0);
+        assert_int_equal(r.retries, 10);
+        ddp_delayed_plan_free(&plan);
+    }
 }
 
 /* Two parts, one an iteration; 1.21 times these capacities are more than a double holds. */
