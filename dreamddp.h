@@ -1394,8 +1394,8 @@ extern "C" {
  *
  * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS
  * 2023) and the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above.
- * Cost: O(rows + parts); ascwfbp O(rows K); usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists
- * of more than 7,000), with the best found.
+ * Cost: O(rows + parts); ascwfbp O(rows K); usbyte O(rows^2) or so, its search stops after 1e8
+ * simulated rows (lists of more than 7,000), with the best found.
  * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
  * Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o,
@@ -1648,7 +1648,8 @@ DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, 
 
 /* ddp_preserver_plan - ddp_plan_delayed whose capacity grows until the test accepts: by 1.1 a time,
  * at most ten times (the paper gives no factor). If none passes, the plan with the best ratio is
- * returned with accepted = 0; a retry that cannot be planned is passed over. *plan is freed by ddp_delayed_plan_free.
+ * returned with accepted = 0; a retry that cannot be planned is passed over. *plan is freed by
+ * ddp_delayed_plan_free.
  * Source: DeFT section IV-C. Both outputs are untouched on error. Pure; safe from any thread. */
 DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
                                       const ddp_preserver *model, ddp_delayed_plan *plan,
@@ -19201,7 +19202,8 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
     if (d->links == 2 && rule[0] <= alpha) d->links = 1;
     for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
         if (rule[i] <= alpha) continue;
-        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
+        for (n = 0, l = 0; l < p->layers; l++)
+            n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
         if (n > most) continue;
         *limit = rule[i];
         return DDP_OK;

@@ -176,8 +176,8 @@ static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all,
                "upper lane: backward (strong), then the forward that needs its gradients (pale); "
                "lower lane: the link (deft: fast and slow; pale = older gradients).</text>\n"
                "<text x=\"12\" y=\"58\" class=\"small\">"
-               "A colour is a bucket, numbered from the input side; red: the end; dashed: the lower "
-               "bound</text>\n");
+               "A colour is a bucket, numbered from the input side; red: the end; dashed: the "
+               "lower bound</text>\n");
     v.top = bottom;
     timeline_axis(&v, longest);
     v.top = timeline_head;

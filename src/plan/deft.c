@@ -132,7 +132,8 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
     if (d->links == 2 && rule[0] <= alpha) d->links = 1;
     for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
         if (rule[i] <= alpha) continue;
-        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
+        for (n = 0, l = 0; l < p->layers; l++)
+            n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
         if (n > most) continue;
         *limit = rule[i];
         return DDP_OK;
