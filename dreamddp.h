@@ -1652,8 +1652,8 @@ extern "C" {
  *
  * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS
  * 2023) and the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above.
- * Cost: O(rows + parts); usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists
- * of more than 7,000), with the best found.
+ * Cost: O(rows + parts); ascwfbp O(rows K); usbyte O(rows^2) or so, its search stops after 1e8
+ * simulated rows (lists of more than 7,000), with the best found.
  * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
  * Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o,
@@ -1754,8 +1754,8 @@ typedef struct ddp_delayed_options {
     int                 links;            /* 1 or 2; 0 = 1 */
     double              mu;               /* time on the slow link / on the fast one, 2 links */
     double              alpha_s;          /* startup within each comm_s; every part pays it again */
-    double              partition_s;      /* longest part on the fast link; 0 = no such limit */
-    double              partition_params; /* most parameters in a part; 0 = no such limit */
+    double              partition_s;      /* longest block on the fast link; 0 = no such limit */
+    double              partition_params; /* or most parameters in a block; 0 = no such limit */
     ddp_delayed_select  select;
     ddp_knapsack_solver solver;           /* 0 = exact where it is quick, else greedy; on two links
                                            * the better plan of that and of greedy alone; paper on
@@ -1822,20 +1822,23 @@ extern "C" {
  *
  * Partition: a bucket of c seconds becomes k = max(1, ceil((c - alpha)/(limit - alpha))) equal
  * parts of alpha + (c - alpha)/k, limit = min(partition, min(T_f, T_b)/mu); parts of a bucket are
- * ready together. A stage that computes nothing is left out of the rule. Where it would give more
- * than 512 parts (or two a bucket) only the fast link, then only the longer stage, has to take
- * every part. If limit <= alpha the slow link is left unused.
+ * ready together. With a startup and a partition, parts of min(T_f, T_b)/mu are planned as well,
+ * each of several blocks of the partition with one startup (rule 2, US-Byte's unequal operations),
+ * and the better plan is returned. A stage that computes nothing is left out of the rule. Where it
+ * would give more than 512 parts (or two a bucket) only the fast link, then only the longer stage,
+ * has to take every part. If limit <= alpha the slow link is left unused.
  * no_barrier: also one knapsack of T_f + T_b an iteration, with the parts above and with parts of
- * up to (T_f + T_b)/mu; the plan with the least time per update is taken.
- * target_frequency: the capacity is bisected and the shortest iteration of all tries kept;
- * capacity_scale is then the start of the search. The floor is lower_bound_s.
+ * up to (T_f + T_b)/mu. Of all plans the one with the least time per update is taken, with a
+ * target the shortest iteration.
+ * target_frequency: the capacity is bisected and the shortest iteration of all tries kept (equal:
+ * more updates); capacity_scale is then the start of the search. The floor is lower_bound_s.
  * A profile's own alpha_s is added to every comm_s and to alpha.
  *
  * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the
  * print: the first remainTime of Algorithm 1 is the backward time of the buckets below N, not all
  * of it; in case 3 a part starts at max(link load, ready), not after the sum of both; a merged
  * gradient that is complete in its own backward is applied in the same iteration, without delay;
- * capacities are compared in fast-link time; re-partition by US-Byte is left out.
+ * capacities are compared in fast-link time.
  * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
  * Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period within 4096 iterations;
  * exact on more parts than ddp_knapsack takes), DDP_NUMERIC, DDP_MEMORY. */
@@ -1903,7 +1906,8 @@ DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, 
 
 /* ddp_preserver_plan - ddp_plan_delayed whose capacity grows until the test accepts: by 1.1 a time,
  * at most ten times (the paper gives no factor). If none passes, the plan with the best ratio is
- * returned with accepted = 0. *plan is freed by ddp_delayed_plan_free.
+ * returned with accepted = 0; a retry that cannot be planned is passed over. *plan is freed by
+ * ddp_delayed_plan_free.
  * Source: DeFT section IV-C. Both outputs are untouched on error. Pure; safe from any thread. */
 DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
                                       const ddp_preserver *model, ddp_delayed_plan *plan,
@@ -1925,7 +1929,7 @@ typedef enum ddp_osp_rule {
     DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
     DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
     DDP_OSP_DENSITY, /* walk by rising importance per byte */
-    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with the least importance */
+    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
 } ddp_osp_rule;
 
 #ifdef __cplusplus
@@ -1947,10 +1951,12 @@ DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parame
  *   gib        [(layers + 7) / 8]; deferred (may be NULL) receives the bytes of the 0 bits
  *
  * Equal importance: lower index first, for all workers alike. A layer without bytes is never
- * deferred. knapsack keeps the set of largest
- * importance within the bytes that the walk sends at once (ddp_knapsack); if that would defer more
- * than the budget, the walk's bitmap is kept, so it never defers fewer bytes nor more importance
- * than the walk. Outputs are untouched on error. Errors: DDP_ARG (names the layer), DDP_MEMORY. */
+ * deferred. knapsack defers the set of least importance with bytes from those of the walk to the
+ * budget: exactly on up to 32 layers that have bytes; of more, all choices of the 32 around the
+ * break of the order by density are tried, so that it is near the optimum, and never defers more
+ * importance than the walk, nor than density where that defers the walk's bytes. At most 8 MB and
+ * some milliseconds.
+ * Outputs are untouched on error. Errors: DDP_ARG (names the layer), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes,
                                 double budget, ddp_osp_rule rule, unsigned char *gib,
                                 double *deferred, ddp_error *err);
@@ -21742,7 +21748,7 @@ static void ddp__bl_us_search(ddp__bl_us *u)
         if (to > g) {
             ddp__bl_promote(u->priority, g, to);
             t = ddp__bl_us_run(u, NULL);
-            if (t < best) {
+            if (t < best * (1 - 1e-12)) { /* more than rounding */
                 best = t;
                 g = to + 1;
                 continue;
@@ -21797,6 +21803,7 @@ ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err)
     ddp__text list;
     int i;
 
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_scheme_named: out is NULL");
     for (i = 0; i < DDP__SCHEMES; i++)
         if (name && !strcmp(name, ddp__scheme_names[i])) {
             *out = (ddp_scheme)i;
@@ -22134,7 +22141,8 @@ DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, si
  * if and only if f + s <= deadline on both links: either the back waits for the front, or for a
  * release, and both were tested. So the best pair is a dominance search: fronts by falling f of
  * link 0, backs entered by rising s of link 0 into a Fenwick tree over their s of link 1 that
- * keeps the largest value. The cut lies where both lists stay short: the shorter one grows. */
+ * keeps the largest value. The cut lies where both lists stay short: the shorter one grows, by a
+ * class of equal items at once where that is not too much, else by some of them. */
 
 /* Two counts of items below this fit into one int. */
 #define DDP__KNAPSACK_ITEMS 32768
@@ -22146,10 +22154,15 @@ typedef struct ddp__knapsack_entry {
     int     rank;  /* of t[1] among the backs; before that, the choice just made */
 } ddp__knapsack_entry;
 
-/* How many items of a class run on each link, after the choices of `parent`. */
+/* How many items from position `first` on run on each link, after the choices of `parent`. */
 typedef struct ddp__knapsack_node {
-    int parent, cls, count[2];
+    int parent, first, count[2];
 } ddp__knapsack_node;
+
+/* Equal items by which a list grows: `count` of class `cls` from position `first` on. */
+typedef struct ddp__knapsack_slice {
+    int cls, first, count;
+} ddp__knapsack_slice;
 
 typedef struct ddp__knapsack_list {
     ddp__knapsack_entry *at;
@@ -22227,8 +22240,8 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     return DDP_OK;
 }
 
-/* The entries that were kept remember their choice for class c. */
-static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int c,
+/* The entries that were kept remember their choice among the items from position `first` on. */
+static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first,
                                          ddp_error *err)
 {
     ddp__knapsack_node *d;
@@ -22244,7 +22257,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
         if (a->at[i].rank == 0) continue;
         d = &s->node[s->nodes];
         d->parent = a->at[i].node;
-        d->cls = c;
+        d->first = first;
         d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS;
         d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
         a->at[i].node = (int)s->nodes++;
@@ -22287,14 +22300,14 @@ static void ddp__knapsack_prune(ddp__knapsack_list *a)
     a->n = n;
 }
 
-/* Extends fronts (back 0) or backs (back 1) by class c. rest = value of all classes that neither
- * this list nor c covers: entries that cannot pass `known` with it are dropped. */
-static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, int c, int64_t rest,
-                                       ddp_error *err)
+/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of
+ * all items that neither this list nor the slice covers: entries that cannot pass `known` with it
+ * are dropped. */
+static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back,
+                                       const ddp__knapsack_slice *x, int64_t rest, ddp_error *err)
 {
-    const ddp__knapsack_class *x = &s->k->cls[c];
-    ddp__knapsack_list *from = &s->list[back], swap;
-    int64_t t[2];
+    const ddp__knapsack_list *from = &s->list[back];
+    int64_t t[2], value = s->k->cls[x->cls].value;
     int count[2];
     size_t i;
 
@@ -22302,23 +22315,46 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, int c,
     for (i = 0; i < from->n; i++) {
         ddp__knapsack_entry e = from->at[i];
         for (count[0] = 0; count[0] <= x->count; count[0]++) {
-            t[0] = ddp__knapsack_after(s, back, e.t[0], c, 0, count[0]);
+            t[0] = ddp__knapsack_after(s, back, e.t[0], x->cls, 0, count[0]);
             if (t[0] < 0) break;
             for (count[1] = 0; count[0] + count[1] <= x->count; count[1]++) {
                 if (count[1] && s->k->links < 2) break;
-                t[1] = ddp__knapsack_after(s, back, e.t[1], c, 1, count[1]);
+                t[1] = ddp__knapsack_after(s, back, e.t[1], x->cls, 1, count[1]);
                 if (t[1] < 0) break;
-                if (e.value + (count[0] + count[1]) * x->value + rest <= s->known) continue;
-                DDP__TRY(ddp__knapsack_add(s, &e, c, t, count, err));
+                if (e.value + (count[0] + count[1]) * value + rest <= s->known) continue;
+                DDP__TRY(ddp__knapsack_add(s, &e, x->cls, t, count, err));
             }
         }
     }
-    swap = *from;
-    *from = s->spare;
+    ddp__knapsack_prune(&s->spare);
+    return s->spare.n > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
+}
+
+/* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much.
+ * x->count receives how many items it took, *rest loses their value. One item at most doubles a
+ * list (trebles it on two links), equal ones less, so that both lists hold half of the promised
+ * number of items before neither can grow. */
+static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x,
+                                       int64_t *rest, ddp_error *err)
+{
+    ddp__knapsack_list swap;
+    ddp_status status;
+    int64_t left;
+    int all = x->count;
+
+    for (;; x->count /= 2) {
+        left = *rest - x->count * s->k->cls[x->cls].value;
+        if (back) x->first += all - x->count; /* from the end of the class */
+        status = ddp__knapsack_choose(s, back, x, left, err);
+        if (status == DDP_OK) break;
+        if (status != DDP_UNSUPPORTED || x->count == 1) return status;
+        if (back) x->first -= all - x->count;
+    }
+    *rest = left;
+    swap = s->list[back];
+    s->list[back] = s->spare;
     s->spare = swap;
-    ddp__knapsack_prune(from);
-    if (from->n > s->most) return ddp__knapsack_too_many(s, err);
-    return ddp__knapsack_remember(s, from, c, err);
+    return ddp__knapsack_remember(s, &s->list[back], x->first, err);
 }
 
 /* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with
@@ -22358,7 +22394,7 @@ static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *a
 
     for (; node >= 0; node = s->node[node].parent) {
         const ddp__knapsack_node *d = &s->node[node];
-        const int *item = s->k->order + s->k->cls[d->cls].first;
+        const int *item = s->k->order + d->first;
         for (i = 0; i < d->count[0] + d->count[1]; i++) assign[item[i]] = i >= d->count[0];
     }
 }
@@ -22397,9 +22433,11 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64
 
 static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
 {
+    const ddp__knapsack_class *cls = s->k->cls;
     ddp__knapsack_entry none;
-    int64_t value, rest[2];
-    int b, begin = 0, end = s->k->classes;
+    ddp__knapsack_slice x;
+    int64_t rest[2];
+    int at[2], b, begin = 0, end; /* classes; begin to end: the positions that are in no list */
 
     memset(&none, 0, sizeof none);
     none.node = -1;
@@ -22413,14 +22451,21 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     }
     s->list[0].at[0].t[0] = s->k->start[0];
     s->list[0].at[0].t[1] = s->k->start[1];
+    at[0] = 0;
+    at[1] = s->k->classes - 1;
+    end = s->k->classes ? cls[at[1]].first + cls[at[1]].count : 0;
     while (begin < end) {
         b = s->list[1].n < s->list[0].n;
-        value = s->k->cls[b ? end - 1 : begin].value * s->k->cls[b ? end - 1 : begin].count;
-        rest[b] -= value;
-        DDP__TRY(ddp__knapsack_extend(s, b, b ? end - 1 : begin, rest[b], err));
+        while (cls[at[0]].first + cls[at[0]].count <= begin) at[0]++;
+        while (cls[at[1]].first >= end) at[1]--;
+        x.cls = at[b];
+        x.first = cls[x.cls].first > begin ? cls[x.cls].first : begin;
+        x.count = cls[x.cls].first + cls[x.cls].count;
+        x.count = (x.count < end ? x.count : end) - x.first;
+        DDP__TRY(ddp__knapsack_extend(s, b, &x, &rest[b], err));
         if (s->list[b].n == 0) break; /* nothing can be better than `known` */
-        if (b) end--;
-        else begin++;
+        if (b) end -= x.count;
+        else begin += x.count;
     }
     return DDP_OK;
 }
@@ -22624,20 +22669,39 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     return DDP_OK;
 }
 
-/* Does the link still end in time with class c's further item? used[c] items of each class run on
- * it already. */
-static int ddp__knapsack_joins(const ddp__knapsack *k, const int *used, int link, int c)
-{
-    int64_t end = k->start[link];
-    int i;
+/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the
+ * classes in release order. Of its classes a node knows how long they take, and when they end on a
+ * link that was idle before. */
+typedef struct ddp__knapsack_span {
+    int64_t takes, end;
+} ddp__knapsack_span;
 
-    for (i = 0; i < k->classes; i++) {
-        int n = used[i] + (i == c);
-        if (n == 0) continue;
-        if (end < k->cls[i].ready) end = k->cls[i].ready;
-        end += n * k->cls[i].cost[link];
+static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int64_t ready,
+                                int64_t takes)
+{
+    int i = leaves + c;
+
+    tree[i].takes = takes;
+    tree[i].end = takes > 0 ? ready + takes : 0;
+    for (i /= 2; i > 0; i /= 2) {
+        const ddp__knapsack_span *a = &tree[2 * i], *b = a + 1;
+        tree[i].takes = a->takes + b->takes;
+        tree[i].end = a->end + b->takes > b->end ? a->end + b->takes : b->end;
     }
-    return end <= k->deadline[link];
+}
+
+/* Adds an item of class c to the link, if it still ends in time. */
+static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, int leaves,
+                              int link, int c)
+{
+    const ddp__knapsack_class *x = &k->cls[c];
+    int64_t takes = tree[leaves + c].takes;
+
+    ddp__knapsack_count(tree, leaves, c, x->ready, takes + x->cost[link]);
+    if (k->start[link] + tree[1].takes <= k->deadline[link] && tree[1].end <= k->deadline[link])
+        return 1;
+    ddp__knapsack_count(tree, leaves, c, x->ready, takes);
+    return 0;
 }
 
 typedef struct ddp__knapsack_rank {
@@ -22658,14 +22722,16 @@ ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_probl
                                 int64_t *out, ddp_error *err)
 {
     ddp__knapsack_rank *rank;
-    int *used = (int *)ddp__calloc(2 * (size_t)k->classes, sizeof *used);
+    ddp__knapsack_span *tree;
     double room[2] = {0, 0};
     int64_t sum = 0;
-    int c, i, n = 0, l, turn;
+    int c, i, n = 0, l, turn, leaves = 1;
 
+    while (leaves < k->classes) leaves *= 2;
+    tree = (ddp__knapsack_span *)ddp__calloc(4 * (size_t)leaves, sizeof *tree);
     rank = (ddp__knapsack_rank *)ddp__calloc((size_t)k->items, sizeof *rank);
-    if (!used || !rank) {
-        DDP_FREE(used);
+    if (!tree || !rank) {
+        DDP_FREE(tree);
         DDP_FREE(rank);
         return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
     }
@@ -22682,12 +22748,11 @@ ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_probl
     for (i = 0; i < n; i++)
         for (turn = 0; turn < k->links && assign[rank[i].item] < 0; turn++) {
             l = k->links == 2 && room[1] < room[0] ? 1 - turn : turn;
-            if (!ddp__knapsack_joins(k, used + l * k->classes, l, rank[i].cls)) continue;
-            used[l * k->classes + rank[i].cls]++;
+            if (!ddp__knapsack_join(k, tree + 2 * l * leaves, leaves, l, rank[i].cls)) continue;
             assign[rank[i].item] = l;
             sum += k->cls[rank[i].cls].value;
         }
-    DDP_FREE(used);
+    DDP_FREE(tree);
     DDP_FREE(rank);
     *out = sum;
     return DDP_OK;
@@ -22750,6 +22815,7 @@ const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver)
 
 ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
 {
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_knapsack_solver_named: out is NULL");
     if (name && !strcmp(name, "exact")) *out = DDP_KNAPSACK_EXACT;
     else if (name && !strcmp(name, "greedy")) *out = DDP_KNAPSACK_GREEDY;
     else
@@ -22764,6 +22830,13 @@ ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out,
 #ifndef DDP_PLAN_DEFT_CORE_H
 #define DDP_PLAN_DEFT_CORE_H
 
+/* One way to plan. */
+typedef struct ddp__deft_way {
+    int no_barrier;
+    int coarse; /* parts as long as T_f + T_b allows */
+    int joined; /* rule 2: no smaller parts than rule 3 asks for */
+} ddp__deft_way;
+
 /* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
 typedef struct ddp__deft {
     int                 buckets, links;
@@ -22773,7 +22846,7 @@ typedef struct ddp__deft {
     ddp_delayed_select  select;
     ddp_knapsack_solver solver;
     size_t              most;              /* entries of the exact search */
-    int                 no_barrier, coarse; /* coarse: parts as long as T_f + T_b allows */
+    ddp__deft_way       way;
     double             *ready;    /* [N] after the start of backward */
     double             *part_s;   /* [N] */
     int                *parts_of; /* [N] */
@@ -22795,6 +22868,10 @@ DDP_LIB ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int
                                  ddp_error *err);
 DDP_LIB ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset,
                                  double room, int *on, ddp_error *err);
+
+/* Plans one way; *best (all-zero: none) is replaced if the plan is better. */
+DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
+                                     ddp__deft_way way, ddp_delayed_plan *best, ddp_error *err);
 
 /* Iterates to the steady period and fills out (untouched on error). */
 DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
@@ -23032,13 +23109,13 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     memset(s, 0, sizeof *s);
     s->first_send = r->sends;
     s->forward_s = d->forward;
-    if (!d->no_barrier && ddp__deft_pending(d, r->state)) { /* case 1 */
+    if (!d->way.no_barrier && ddp__deft_pending(d, r->state)) { /* case 1 */
         DDP__TRY(ddp__deft_old(d, r->state, d->forward * d->scale, r->on, &all, err));
         DDP__TRY(ddp__deft_send(r, t, 0, 0, 0, r->state, busy, err));
         s->forward_s += ddp__deft_overrun(d->forward, busy);
     }
-    DDP__TRY(ddp__deft_backward(r, t, d->no_barrier ? 0 : s->forward_s,
-                                d->no_barrier ? d->forward : 0, err));
+    DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s,
+                                d->way.no_barrier ? d->forward : 0, err));
     s->sends = r->sends - s->first_send;
     return DDP_OK;
 }
@@ -23108,7 +23185,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     floor_s = p.update_frequency * p.comm_s / (d->links == 2 ? 1 + 1 / d->mu : 1);
     if (floor_s > p.lower_bound_s) p.lower_bound_s = floor_s;
     p.capacity_scale = d->scale;
-    p.no_barrier = d->no_barrier;
+    p.no_barrier = d->way.no_barrier;
     *out = p;
     return DDP_OK;
 }
@@ -23178,6 +23255,40 @@ static ddp_status ddp__deft_check_value(const char *name, double v, ddp_error *e
                      v);
 }
 
+/* What the baselines refuse as well. */
+static ddp_status ddp__deft_check_partition(const ddp_profile *p, const ddp_delayed_options *o,
+                                            ddp_error *err)
+{
+    double alpha = o->alpha_s + p->alpha_s;
+    int i, sends = 0, sized = 0;
+
+    for (i = 0; i < p->layers; i++) {
+        if (!(p->comm_s[i] > 0)) continue;
+        if (p->comm_s[i] < o->alpha_s)
+            return ddp__fail(err, DDP_ARG,
+                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of "
+                             "%g s that it contains; lower alpha_s",
+                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i],
+                             o->alpha_s);
+        sends = 1;
+        if (p->params && p->params[i] > 0) sized = 1;
+    }
+    if (o->partition_s > 0 && o->partition_params > 0)
+        return ddp__fail(err, DDP_ARG,
+                         "a partition of %g parameters and of %g s was given; give one of them",
+                         o->partition_params, o->partition_s);
+    if (o->partition_s > 0 && !(o->partition_s > alpha))
+        return ddp__fail(err, DDP_ARG,
+                         "a partition of %g s is not longer than the startup of %g s; raise it",
+                         o->partition_s, alpha);
+    if (o->partition_params > 0 && sends && !sized)
+        return ddp__fail(err, DDP_ARG,
+                         "no bucket that sends has params, so none can be cut by %g parameters; "
+                         "give the partition in seconds",
+                         o->partition_params);
+    return DDP_OK;
+}
+
 static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o,
                                   ddp_error *err)
 {
@@ -23185,7 +23296,7 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     DDP__TRY(ddp_profile_check(p, err));
     if (o->links < 0 || o->links > 2)
         return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
-    if (o->links == 2 && !(o->mu >= 1 && o->mu <= DBL_MAX))
+    if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
         return ddp__fail(err, DDP_ARG,
                          "mu is %g; it is the time on the slow link over that on the fast one, "
                          "finite and at least 1",
@@ -23193,10 +23304,7 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     DDP__TRY(ddp__deft_check_value("alpha_s", o->alpha_s, err));
     DDP__TRY(ddp__deft_check_value("partition_s", o->partition_s, err));
     DDP__TRY(ddp__deft_check_value("partition_params", o->partition_params, err));
-    if (o->partition_params > 0 && !p->params)
-        return ddp__fail(err, DDP_ARG,
-                         "a partition of %g parameters needs the profile's params; give seconds",
-                         o->partition_params);
+    DDP__TRY(ddp__deft_check_partition(p, o, err));
     if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6",
                          o->capacity_scale);
@@ -23227,18 +23335,20 @@ static double ddp__deft_cut(double c, double alpha, double limit)
     return k < 1 ? 1 : k;
 }
 
+/* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit,
-                              int bucket)
+                              int joined, int bucket)
 {
     double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k, by_count;
 
     if (!(c > 0)) return 0;
     k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
+    if (joined) return k;
     if (o->partition_params > 0) {
         by_count = ceil(p->params[bucket] / o->partition_params);
         if (by_count > k) k = by_count;
     }
-    if (o->partition_s > alpha) {
+    if (o->partition_s > 0) {
         by_count = ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s);
         if (by_count > k) k = by_count;
     }
@@ -23252,7 +23362,7 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
     double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
     int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
 
-    if (d->coarse) f = b = f + b;
+    if (d->way.coarse) f = b = f + b;
     rule[2] = f > b ? f : b;
     rule[1] = f < b ? f : b;
     if (!(rule[1] > 0)) rule[1] = rule[2];
@@ -23260,7 +23370,8 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
     if (d->links == 2 && rule[0] <= alpha) d->links = 1;
     for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
         if (rule[i] <= alpha) continue;
-        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], l);
+        for (n = 0, l = 0; l < p->layers; l++)
+            n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
         if (n > most) continue;
         *limit = rule[i];
         return DDP_OK;
@@ -23286,10 +23397,9 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
     for (i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
         d->ready[i] = ready;
-        k = ddp__deft_parts(p, o, limit, i);
+        k = ddp__deft_parts(p, o, limit, d->way.joined, i);
         if (!(k > 0)) continue;
         c = p->comm_s[i] + p->alpha_s;
-        if (k > 1 && c < alpha) c = alpha; /* a transfer shorter than its own startup */
         d->parts_of[i] = (int)k;
         d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
         d->parts += (int)k;
@@ -23321,8 +23431,8 @@ static ddp_status ddp__deft_scratch(ddp__deft *d, ddp_error *err)
 }
 
 /* Cuts the buckets into parts and checks that they can travel; d is freed by ddp__deft_close. */
-static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, int no_barrier,
-                                 int coarse, ddp__deft *d, ddp_error *err)
+static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o,
+                                 ddp__deft_way way, ddp__deft *d, ddp_error *err)
 {
     size_t N = (size_t)p->layers;
     double sum = 0;
@@ -23336,8 +23446,7 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     d->select = o->select;
     d->solver = o->solver;
     d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
-    d->no_barrier = no_barrier;
-    d->coarse = coarse;
+    d->way = way;
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
     for (i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
@@ -23364,13 +23473,27 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     return status;
 }
 
-/* Keeps the better of *best and *next, if next reaches the frequency; frees the other. */
+/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without:
+ * less time per update. Equal ones are not. */
+static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
+{
+    double a = x->iteration_s, b = y->iteration_s;
+
+    if (!(target > 0)) {
+        a /= x->update_frequency;
+        b /= y->update_frequency;
+    }
+    if (a < b * (1 - 1e-9)) return 1;
+    return target > 0 && a <= b * (1 + 1e-9) && x->update_frequency > y->update_frequency;
+}
+
+/* Keeps the better of *best and *next, the earlier if equal, and frees the other. */
 static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
 {
     ddp_delayed_plan swap = *next;
 
     if (next->update_frequency >= target * (1 - 1e-12) &&
-        (best->period == 0 || next->iteration_s < best->iteration_s)) {
+        (best->period == 0 || ddp__deft_better(target, next, best))) {
         *next = *best;
         *best = swap;
     }
@@ -23378,7 +23501,7 @@ static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_pl
 }
 
 /* Bisects the capacity between one that reaches the frequency and one that does not. Frequency
- * need not be monotone in it, so the shortest iteration of all tries counts. */
+ * need not be monotone in it, so the best of all tries counts. */
 static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan *out,
                                    ddp_error *err)
 {
@@ -23416,57 +23539,56 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
     return status;
 }
 
-/* Keeps the plan with less time per update; equal: the earlier one. */
-static void ddp__deft_better(ddp_delayed_plan *next, ddp_delayed_plan *best)
-{
-    ddp_delayed_plan swap = *best;
-
-    if (best->period == 0 || next->iteration_s / next->update_frequency <
-                                 best->iteration_s / best->update_frequency * (1 - 1e-9)) {
-        *best = *next;
-        *next = swap;
-    }
-    ddp_delayed_plan_free(next);
-}
-
-/* One way to plan; *best is replaced if the plan is better. Neither knapsack is better in every
- * period, so by default both try. */
-static ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
-                                    int no_barrier, int coarse, ddp_delayed_plan *best,
-                                    ddp_error *err)
+/* Neither knapsack is better in every period, so by default both try. */
+ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
+                             ddp_delayed_plan *best, ddp_error *err)
 {
     ddp_delayed_plan next;
     ddp_status status, first = DDP_FAILED;
     ddp__deft d;
 
-    DDP__TRY(ddp__deft_open(p, o, no_barrier, coarse, &d, err));
+    DDP__TRY(ddp__deft_open(p, o, way, &d, err));
     if (d.links == 2 && o->solver == DDP_KNAPSACK_DEFAULT) {
         d.solver = DDP_KNAPSACK_GREEDY;
         first = ddp__deft_solve(&d, o->target_frequency, &next, err);
-        if (first == DDP_OK) ddp__deft_better(&next, best);
+        if (first == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
         d.solver = DDP_KNAPSACK_DEFAULT;
     }
     status = first;
     if (first != DDP_OK || o->select != DDP_SELECT_PAPER) {
         status = ddp__deft_solve(&d, o->target_frequency, &next, first == DDP_OK ? NULL : err);
-        if (status == DDP_OK) ddp__deft_better(&next, best);
+        if (status == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
         if (first == DDP_OK) status = DDP_OK;
     }
     ddp__deft_close(&d);
     return status;
 }
 
+/* Without a startup or a partition there is nothing that fewer parts could save. */
+static int ddp__deft_may_join(const ddp_profile *p, const ddp_delayed_options *o)
+{
+    return o->alpha_s + p->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
+}
+
 ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
                             ddp_delayed_plan *out, ddp_error *err)
 {
+    ddp__deft_way way;
     ddp_delayed_plan best;
+    int i;
 
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     memset(&best, 0, sizeof best);
-    DDP__TRY(ddp__deft_variant(buckets, o, 0, 0, &best, err));
-    if (o->no_barrier) { /* further tries; what has been found stays if they fail */
-        (void)ddp__deft_variant(buckets, o, 1, 0, &best, NULL);
-        (void)ddp__deft_variant(buckets, o, 1, 1, &best, NULL);
+    memset(&way, 0, sizeof way);
+    DDP__TRY(ddp__deft_variant(buckets, o, way, &best, err));
+    for (i = 1; i < 6; i++) { /* further tries; what has been found stays if they fail */
+        way.joined = i % 2;
+        way.no_barrier = i >= 2;
+        way.coarse = i >= 4;
+        if (way.joined && !ddp__deft_may_join(buckets, o)) continue;
+        if (way.no_barrier && !o->no_barrier) continue;
+        (void)ddp__deft_variant(buckets, o, way, &best, NULL);
     }
     *out = best;
     return DDP_OK;
@@ -23492,6 +23614,7 @@ const char *ddp_delayed_select_name(ddp_delayed_select select)
 
 ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err)
 {
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_delayed_select_named: out is NULL");
     if (name && !strcmp(name, "release")) *out = DDP_SELECT_RELEASE;
     else if (name && !strcmp(name, "paper")) *out = DDP_SELECT_PAPER;
     else
@@ -23578,6 +23701,7 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     long n, sum = 0;
     int i, first;
 
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
         return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare",
@@ -23616,25 +23740,26 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
     ddp_delayed_options grown;
     ddp_delayed_plan best, next;
     ddp_preserved verdict, found;
-    ddp_status status = DDP_OK;
+    ddp_status status;
     int i;
 
-    if (!o || !model)
-        return ddp__fail(err, DDP_ARG, "ddp_preserver_plan: options or model is NULL");
+    if (!o || !model || !plan || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_preserver_plan: options, model, plan or out is NULL");
     grown = *o;
     if (grown.capacity_scale == 0) grown.capacity_scale = 1;
     memset(&best, 0, sizeof best);
     memset(&found, 0, sizeof found);
     for (i = 0; i <= DDP__PRESERVER_RETRIES && !found.accepted; i++) {
-        status = ddp_plan_delayed(buckets, &grown, &next, err);
-        if (status != DDP_OK) break;
-        status = ddp_preserver_test(model, next.k, next.updates, &verdict, err);
-        if (status != DDP_OK) {
-            ddp_delayed_plan_free(&next);
-            break;
-        }
-        verdict.retries = i;
+        ddp_error *why = best.period ? NULL : err; /* a retry that fails costs only itself */
+        status = ddp_plan_delayed(buckets, &grown, &next, why);
         grown.capacity_scale *= DDP__PRESERVER_GROWTH;
+        if (status == DDP_OK) {
+            status = ddp_preserver_test(model, next.k, next.updates, &verdict, why);
+            if (status != DDP_OK) ddp_delayed_plan_free(&next);
+        }
+        if (status != DDP_OK && best.period == 0) return status;
+        if (status != DDP_OK) continue;
+        verdict.retries = i;
         if (best.period && !verdict.accepted &&
             ddp__preserver_badness(model, verdict.ratio) >=
                 ddp__preserver_badness(model, found.ratio)) {
@@ -23644,10 +23769,6 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
         ddp_delayed_plan_free(&best);
         best = next;
         found = verdict;
-    }
-    if (status != DDP_OK) {
-        ddp_delayed_plan_free(&best);
-        return status;
     }
     *plan = best;
     *out = found;
@@ -23717,41 +23838,149 @@ static double ddp__osp_walk(int layers, const double *importance, const double *
     return sum;
 }
 
-/* Replaces the walk's choice by the knapsack's where that is at least as good in both respects.
- * *deferred: bytes of the walk, then of the result. item, value, on: scratch [layers]. */
-static ddp_status ddp__osp_knapsack(int layers, const double *importance, const double *bytes,
-                                    double budget, double *item, double *value, int *on, int *late,
-                                    double *deferred, ddp_error *err)
+/* ---- the knapsack rule: least importance with bytes between those of the walk and the budget ----
+ *
+ * By rising importance per byte, the layers at the front are deferred, those at the back are sent,
+ * and only a window around the place where the walk's bytes are reached is in doubt. All subsets of
+ * the window are met in the middle: each half lists its subsets by bytes, and as the front's bytes
+ * fall, those of the back that keep within both bounds slide up; a queue holds their minimum. With
+ * no more layers than the window has, that is the optimum. */
+
+/* Layers in the window, half of them on each side: 2^16 subsets each. */
+enum { DDP__OSP_HALF = 16 };
+
+typedef struct ddp__osp_subset {
+    double   bytes, importance;
+    unsigned set;
+} ddp__osp_subset;
+
+/* All subsets of n layers, by rising bytes: with each layer the list is merged with itself moved
+ * up. to and spare have room for 2^n; returns which of the two holds the list. */
+static ddp__osp_subset *ddp__osp_subsets(const ddp__osp_key *key, const double *importance, int n,
+                                         ddp__osp_subset *to, ddp__osp_subset *spare)
 {
-    ddp_knapsack_problem p;
-    double total = 0, sum = 0, before = 0, after = 0;
-    int i, n = 0;
+    ddp__osp_subset *swap;
+    size_t size = 1, i, j, k;
+    int l;
+
+    memset(to, 0, sizeof *to);
+    for (l = 0; l < n; l++, size *= 2) {
+        for (i = j = k = 0; j < size; k++) {
+            if (i < size && to[i].bytes <= to[j].bytes + key[l].bytes) {
+                spare[k] = to[i++];
+                continue;
+            }
+            spare[k] = to[j++];
+            spare[k].bytes += key[l].bytes;
+            spare[k].importance += importance[key[l].layer];
+            spare[k].set |= 1u << l;
+        }
+        swap = to;
+        to = spare;
+        spare = swap;
+    }
+    return to;
+}
+
+/* The least important pair with bytes from low to high; 0 if there is none. queue: room for nb. */
+static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_subset *b, size_t nb,
+                         double low, double high, int *queue, unsigned *set_a, unsigned *set_b)
+{
+    size_t head = 0, tail = 0, entered = 0;
+    double least = INFINITY;
+
+    while (na-- > 0) {
+        for (; entered < nb && a[na].bytes + b[entered].bytes <= high; entered++) {
+            while (tail > head && b[queue[tail - 1]].importance >= b[entered].importance) tail--;
+            queue[tail++] = (int)entered;
+        }
+        while (head < tail && a[na].bytes + b[queue[head]].bytes < low) head++;
+        if (head == tail || !(a[na].importance + b[queue[head]].importance < least)) continue;
+        least = a[na].importance + b[queue[head]].importance;
+        *set_a = a[na].set;
+        *set_b = b[queue[head]].set;
+    }
+    return least < INFINITY;
+}
+
+/* Sets late[l] of all layers by the window's best choice; 0 if none keeps to low..high. room [5
+ * most], most = the subsets of half a window. */
+static int ddp__osp_window(int layers, const double *importance, const double *bytes, double low,
+                           double high, ddp__osp_key *key, ddp__osp_subset *room, size_t most,
+                           int *late)
+{
+    ddp__osp_subset *a, *b;
+    unsigned set[2] = {0, 0};
+    double fixed = 0;
+    int i, n = 0, from = 0, half, rest;
 
     for (i = 0; i < layers; i++) {
-        total += bytes[i];
-        if (late[i]) before += importance[i];
+        late[i] = 0;
         if (!(bytes[i] > 0)) continue;
-        item[n] = bytes[i];
-        value[n++] = importance[i];
+        key[n].layer = i;
+        key[n].bytes = bytes[i];
+        key[n++].key = importance[i] / bytes[i];
     }
-    if (n == 0 || !(total > *deferred) || !(*deferred > 0)) return DDP_OK;
-    memset(&p, 0, sizeof p);
-    p.items = n;
-    p.item_s = item;
-    p.value = value;
-    p.links = 1;
-    p.deadline_s[0] = total - *deferred;
-    DDP__TRY(ddp_knapsack(&p, DDP_KNAPSACK_DEFAULT, on, NULL, err));
-    for (i = n = 0; i < layers; i++) {
-        if (!(bytes[i] > 0)) continue;
-        if (on[n++] >= 0) continue;
+    qsort(key, (size_t)n, sizeof *key, ddp__osp_order);
+    while (from < n && fixed < low) fixed += key[from++].bytes;
+    from = from - DDP__OSP_HALF < n - 2 * DDP__OSP_HALF ? from - DDP__OSP_HALF
+                                                        : n - 2 * DDP__OSP_HALF;
+    if (from < 0) from = 0;
+    for (fixed = 0, i = 0; i < from; i++) {
+        fixed += key[i].bytes;
+        late[key[i].layer] = 1;
+    }
+    rest = n - from < 2 * DDP__OSP_HALF ? n - from : 2 * DDP__OSP_HALF;
+    half = rest / 2;
+    a = ddp__osp_subsets(key + from, importance, half, room, room + most);
+    b = ddp__osp_subsets(key + from + half, importance, rest - half, room + 2 * most,
+                         room + 3 * most);
+    if (!ddp__osp_pair(a, (size_t)1 << half, b, (size_t)1 << (rest - half), low - fixed,
+                       high - fixed, (int *)(room + 4 * most), &set[0], &set[1]))
+        return 0;
+    for (i = 0; i < rest; i++)
+        late[key[from + i].layer] =
+            i < half ? (int)(set[0] >> i & 1) : (int)(set[1] >> (i - half) & 1);
+    return 1;
+}
+
+/* Takes the choice `next` if it keeps to *deferred..budget bytes with less importance than `late`,
+ * whose bytes *deferred are; low = the least bytes allowed. */
+static void ddp__osp_take(int layers, const double *importance, const double *bytes, double low,
+                          double budget, const int *next, int *late, double *deferred)
+{
+    double sum = 0, before = 0, after = 0;
+    int i;
+
+    for (i = 0; i < layers; i++) {
+        if (late[i]) before += importance[i];
+        if (!next[i]) continue;
         sum += bytes[i];
         after += importance[i];
     }
-    if (sum < *deferred || sum > budget || after > before) return DDP_OK;
+    if (sum < low || sum > budget || !(after < before)) return;
+    memcpy(late, next, (size_t)layers * sizeof *late);
     *deferred = sum;
-    for (i = n = 0; i < layers; i++)
-        if (bytes[i] > 0) late[i] = on[n++] < 0;
+}
+
+/* Improves the walk's choice `late`, *deferred bytes. next: scratch [layers]. */
+static ddp_status ddp__osp_knapsack(int layers, const double *importance, const double *bytes,
+                                    double budget, ddp__osp_key *key, int *next, int *late,
+                                    double *deferred, ddp_error *err)
+{
+    int half = layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF;
+    size_t most = (size_t)1 << half;
+    double low = *deferred;
+    ddp__osp_subset *room;
+
+    if (!(low > 0)) return DDP_OK;
+    room = (ddp__osp_subset *)ddp__calloc(5 * most, sizeof *room);
+    if (!room) return ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
+    ddp__osp_walk(layers, importance, bytes, budget, DDP_OSP_DENSITY, key, next);
+    ddp__osp_take(layers, importance, bytes, low, budget, next, late, deferred);
+    if (ddp__osp_window(layers, importance, bytes, low, budget, key, room, most, next))
+        ddp__osp_take(layers, importance, bytes, low, budget, next, late, deferred);
+    DDP_FREE(room);
     return DDP_OK;
 }
 
@@ -23792,7 +24021,7 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
 {
     ddp_status status = DDP_OK;
     ddp__osp_key *key;
-    double *real, sum;
+    double sum;
     int *whole, i;
     size_t L;
 
@@ -23800,15 +24029,14 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     if (!gib) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: gib is NULL");
     L = (size_t)layers;
     key = (ddp__osp_key *)ddp__calloc(L, sizeof *key);
-    real = (double *)ddp__calloc(2 * L, sizeof *real);
     whole = (int *)ddp__calloc(2 * L, sizeof *whole);
-    if (!key || !real || !whole) {
+    if (!key || !whole) {
         status = ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
     } else {
         sum = ddp__osp_walk(layers, importance, bytes, budget, rule, key, whole);
         if (rule == DDP_OSP_KNAPSACK)
-            status = ddp__osp_knapsack(layers, importance, bytes, budget, real, real + L, whole + L,
-                                       whole, &sum, err);
+            status = ddp__osp_knapsack(layers, importance, bytes, budget, key, whole + L, whole,
+                                       &sum, err);
         if (status == DDP_OK) {
             memset(gib, 0, (L + 7) / 8);
             for (i = 0; i < layers; i++)
@@ -23817,7 +24045,6 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
         }
     }
     DDP_FREE(key);
-    DDP_FREE(real);
     DDP_FREE(whole);
     return status;
 }

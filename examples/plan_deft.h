@@ -16,7 +16,7 @@ typedef struct plan_deft_request {
     const char *select;           /* "release", "paper", or NULL */
 } plan_deft_request;
 
-enum { DEFT_LANE = 15, DEFT_GAP = 3, DEFT_TOP = 92, DEFT_ROWS = 8 };
+enum { DEFT_LANE = 15, DEFT_GAP = 3, DEFT_TOP = 92, DEFT_ROWS = 8, DEFT_PENDING = 2 };
 static const double deft_left = 128, deft_width = 1040;
 
 typedef struct deft_picture {
@@ -126,16 +126,18 @@ static void deft_axis(const deft_picture *v, double longest, int y)
 
 static void deft_legend(const deft_picture *v)
 {
-    char own[32];
+    char own[32], name[14];
     double x = deft_left;
     int i;
 
-    for (i = 0; i < v->p->layers && i < 10; i++, x += 86) {
+    if (v->p->layers > 10) return; /* colours too alike to be told apart; titles name them */
+    for (i = 0; i < v->p->layers; i++, x += 86) {
+        snprintf(name, sizeof name, "%.12s", deft_bucket(v, i, own, sizeof own));
         fprintf(v->f,
                 "<rect x=\"%.0f\" y=\"58\" width=\"11\" height=\"11\" fill=\"hsl(%d,62%%,55%%)\"/>"
                 "<text x=\"%.0f\" y=\"68\" class=\"small\">",
                 x, v->p->layers > 1 ? 300 * i / (v->p->layers - 1) : 210, x + 15);
-        plan_xml(v->f, deft_bucket(v, i, own, sizeof own));
+        plan_xml(v->f, name);
         fprintf(v->f, "</text>\n");
     }
 }
@@ -203,7 +205,8 @@ static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select,
 }
 
 /* The first steady iteration from its backward on, then the forward of the next: what a picture
- * can set beside the baselines. Lanes are links. DDP_MEMORY: *out holds nothing. */
+ * can set beside the baselines. Lanes are links, + DEFT_PENDING for what is no gradient of this
+ * backward or, without barrier, is sent later. DDP_MEMORY: *out holds nothing. */
 static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *plan,
                                 ddp_timeline *out, ddp_error *err)
 {
@@ -228,6 +231,7 @@ static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *pl
     out->lower_bound_s = plan->lower_bound_s;
     for (i = 0; i < 2 * p->layers; i++) {
         ddp_interval *x = &out->interval[out->intervals++];
+        if (i == p->layers) now = s[0]->backward_s; /* the stage may outlast its computing */
         x->kind = i < p->layers ? DDP_INTERVAL_BACKWARD : DDP_INTERVAL_FORWARD;
         x->bucket = x->last = i < p->layers ? p->layers - 1 - i : i - p->layers;
         x->begin_s = now;
@@ -244,7 +248,7 @@ static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *pl
             x->bucket = x->last = d->bucket;
             x->part = d->part;
             x->parts = 1;
-            x->lane = d->link;
+            x->lane = d->link + (d->fresh && k == 0 ? 0 : DEFT_PENDING);
             x->begin_s = d->begin_s + shift[k];
             x->end_s = d->end_s + shift[k];
             out->intervals++;

@@ -110,7 +110,7 @@ static int knapsack_solve(const knapsack_arguments *a, ddp_knapsack_solver solve
     int code = 2, n = 0, m = 0;
 
     memset(&p, 0, sizeof p);
-    p.links = a->links == 2 ? 2 : 1;
+    p.links = a->links == 2 || (a->links < 0 && !isnan(a->mu)) ? 2 : 1;
     p.deadline_s[0] = p.deadline_s[1] = a->deadline;
     p.slowdown[1] = isnan(a->mu) ? 1 : a->mu;
     n = knapsack_numbers("plan knapsack", "--items", a->items, &item);
@@ -152,7 +152,7 @@ static int plan_knapsack(int argc, char **argv)
         {"--ready", CLI_TEXT, &a.ready, "R1,R2,..", "when each item is ready (default: at once)"},
         {"--deadline", CLI_REAL, &a.deadline, "D", "when all items must have arrived"},
         {"--mu", CLI_REAL, &a.mu, "X", "time on link 1 over time on link 0, at least 1"},
-        {"--links", CLI_COUNT, &a.links, "1|2", "links (default 1)"},
+        {"--links", CLI_COUNT, &a.links, "1|2", "links (default 2 where --mu is given)"},
         {"--solver", CLI_TEXT, &a.solver, "NAME", "exact (default) or greedy"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON line to FILE as well"},
     };

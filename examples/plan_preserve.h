@@ -56,7 +56,7 @@ static int plan_preserve(int argc, char **argv)
         "Does merging iterations into one update harm convergence? The expected loss after the\n"
         "sequence k, and after as many plain updates, in the random walk of DeFT's Preserver.";
     ddp_preserver m;
-    double eta = NAN, mu = NAN, sigma = NAN, batch = NAN, start = NAN, target = 0, tolerance = 0;
+    double eta = NAN, mu = NAN, sigma = NAN, batch = NAN, start = NAN, target = 0, tolerance = NAN;
     int sum = 0, one_sided = 0, rotations = 0, *k = NULL, n;
     const char *sequence = NULL, *json = NULL;
     const cli_option table[] = {
@@ -94,7 +94,8 @@ static int plan_preserve(int argc, char **argv)
     m.batch = batch;
     m.start = start;
     m.target = target;
-    m.tolerance = tolerance;
+    /* 0 would ask for the default; asked for, it leaves room for rounding only */
+    m.tolerance = isnan(tolerance) ? 0 : tolerance == 0 ? DBL_MIN : tolerance;
     m.sum = sum;
     m.one_sided = one_sided;
     m.rotations = rotations;

@@ -20,10 +20,11 @@ typedef struct timeline_picture {
     const ddp_profile *p;
     double             scale, top; /* points per second; where the lanes of a scheme begin */
     double             frequency;  /* deft: updates per iteration; the others have one in each */
+    int                pending;    /* lanes from here on: older gradients, on lane - pending */
 } timeline_picture;
 
 static const double timeline_left = 118, timeline_width = 1080;
-static const double timeline_head = 72, timeline_lane = 18;
+static const double timeline_head = 82, timeline_lane = 18;
 
 static const char *timeline_row(const ddp_profile *p, int l, char *out, size_t room)
 {
@@ -36,7 +37,8 @@ static void timeline_box(const timeline_picture *v, const ddp_interval *x, doubl
 {
     static const char *const what[] = {"backward of", "forward of", "link:"};
     int n = v->p->layers, hue = n > 1 ? 300 * x->bucket / (n - 1) : 210;
-    int link = x->kind == DDP_INTERVAL_LINK, pale = x->kind == DDP_INTERVAL_FORWARD;
+    int link = x->kind == DDP_INTERVAL_LINK;
+    int pale = link ? x->lane >= v->pending : x->kind == DDP_INTERVAL_FORWARD;
     double at = timeline_left + x->begin_s * v->scale, w = (x->end_s - x->begin_s) * v->scale;
     char own[32], t[2][32];
 
@@ -63,13 +65,20 @@ static void timeline_box(const timeline_picture *v, const ddp_interval *x, doubl
     fprintf(v->f, "</text>\n");
 }
 
+static int timeline_pending(const ddp_timeline *t)
+{
+    return t->scheme == DDP_SCHEME_DEFT ? (int)DEFT_PENDING : INT_MAX;
+}
+
 /* Lanes of the link that are ever in use: several under ascwfbp, sharing one lane's height. */
 static int timeline_lanes(const ddp_timeline *t)
 {
-    int i, most = 0;
+    int i, lane, most = 0;
 
-    for (i = 0; i < t->intervals; i++)
-        if (t->interval[i].lane > most) most = t->interval[i].lane;
+    for (i = 0; i < t->intervals; i++) {
+        lane = t->interval[i].lane % timeline_pending(t);
+        if (lane > most) most = lane;
+    }
     return most + 1;
 }
 
@@ -86,6 +95,7 @@ static void timeline_draw(timeline_picture *v, const ddp_timeline *t)
     double x = timeline_left + t->iteration_s * v->scale, below = v->top + timeline_lane + 3, one;
     char s[32];
 
+    v->pending = timeline_pending(t);
     one = lanes > 3 ? 6 : timeline_lane / lanes;
     fprintf(v->f,
             "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\" font-weight=\"bold\">%s</text>\n"
@@ -95,7 +105,7 @@ static void timeline_draw(timeline_picture *v, const ddp_timeline *t)
     for (i = 0; i < t->intervals; i++) {
         const ddp_interval *k = &t->interval[i];
         if (k->kind != DDP_INTERVAL_LINK) timeline_box(v, k, v->top, timeline_lane);
-        else timeline_box(v, k, below + k->lane * one, one - (lanes > 1));
+        else timeline_box(v, k, below + k->lane % v->pending * one, one - (lanes > 1));
     }
     fprintf(v->f,
             "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#b3261e\" "
@@ -164,9 +174,10 @@ static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all,
             timeline_width, bottom + 36, timeline_width, bottom + 36, p->layers);
     fprintf(f, "<text x=\"12\" y=\"44\" class=\"small\">"
                "upper lane: backward (strong), then the forward that needs its gradients (pale); "
-               "lower lane: the link (deft: fast and slow). A colour is a bucket, numbered from "
-               "the input side; "
-               "red: the end; dashed: the lower bound</text>\n");
+               "lower lane: the link (deft: fast and slow; pale = older gradients).</text>\n"
+               "<text x=\"12\" y=\"58\" class=\"small\">"
+               "A colour is a bucket, numbered from the input side; red: the end; dashed: the "
+               "lower bound</text>\n");
     v.top = bottom;
     timeline_axis(&v, longest);
     v.top = timeline_head;
@@ -217,52 +228,82 @@ static void timeline_deft_request(const timeline_arguments *a, const ddp_profile
         if (p->comm_s[l] > 0 && p->params[l] > 0) r->partition_params = 6.5e6;
 }
 
-static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile *p,
-                                 ddp_timeline_options *o, plan_output *out, ddp_error *err)
+/* The library names its fields; a user of the program has options. */
+static void timeline_say(const char *scheme, const ddp_error *err)
 {
-    int all = !strcmp(a->scheme, "all"), from = all ? 0 : (int)o->scheme, count = 0, i;
-    int to = all ? (int)DDP_SCHEME_DEFT : from;
-    ddp_timeline drawn[DDP_SCHEME_DEFT + 1];
-    ddp_delayed_plan plan;
-    ddp_status status = DDP_OK;
-    double start;
+    static const char *const field[] = {"partition_s", "alpha_s", "bucket_bytes"};
+    static const char *const option[] = {"--partition-s", "--alpha", "--bucket-mib"};
+    const char *at = err->msg, *next;
+    int i, found;
 
-    for (i = from; i <= to && i < DDP_SCHEME_DEFT && status == DDP_OK; i++) {
-        o->scheme = (ddp_scheme)i;
-        start = ddp_now();
-        status = ddp_plan_timeline(p, o, &drawn[count], err);
+    fprintf(stderr, "plan timeline: %s%s", scheme, *scheme ? ": " : "");
+    for (; *at; at = next) {
+        for (found = -1, i = 0; i < 3; i++)
+            if (!strncmp(at, field[i], strlen(field[i]))) found = i;
+        next = at + (found < 0 ? 1 : strlen(field[found]));
+        if (found < 0) fputc(*at, stderr);
+        else fputs(option[found], stderr);
+    }
+    fputc('\n', stderr);
+}
+
+/* One scheme: its line, and its drawing in *drawn, or with deft alone in out->svg. */
+static ddp_status timeline_one(const timeline_arguments *a, const ddp_profile *p,
+                               const ddp_timeline_options *o, int alone, ddp_timeline *drawn,
+                               double *frequency, plan_output *out, ddp_error *err)
+{
+    double start = ddp_now();
+    ddp_delayed_plan plan;
+    plan_deft_request r;
+    ddp_status status;
+
+    if (o->scheme != DDP_SCHEME_DEFT) {
+        status = ddp_plan_timeline(p, o, drawn, err);
         start = ddp_now() - start;
-        if (status != DDP_OK) break;
-        timeline_json(out->line, &drawn[count], start, 0);
-        timeline_json(out->json, &drawn[count++], start, 1);
+        if (status != DDP_OK) return status;
+        timeline_json(out->line, drawn, start, 0);
+        timeline_json(out->json, drawn, start, 1);
+        return DDP_OK;
     }
-    memset(&plan, 0, sizeof plan);
-    if (status == DDP_OK && to == DDP_SCHEME_DEFT) {
-        plan_deft_request r;
-        timeline_deft_request(a, p, &r);
-        status = plan_deft(p, &r, &plan, out->line, out->json, err);
-        if (status == DDP_OK && !all) deft_svg(out->svg, p, &r, &plan);
-        if (status == DDP_OK && all) {
-            status = deft_timeline(p, &plan, &drawn[count], err);
-            count += status == DDP_OK;
-        }
-    }
-    if (status == DDP_OK && count) timeline_svg(out->svg, p, drawn, count, plan.update_frequency);
+    timeline_deft_request(a, p, &r);
+    status = plan_deft(p, &r, &plan, out->line, out->json, err);
+    if (status != DDP_OK) return status;
+    *frequency = plan.update_frequency;
+    if (alone) deft_svg(out->svg, p, &r, &plan);
+    else status = deft_timeline(p, &plan, drawn, err);
     ddp_delayed_plan_free(&plan);
-    while (count) ddp_timeline_free(&drawn[--count]);
     return status;
+}
+
+/* All schemes, or one. Of all, one that cannot be planned costs a remark; if none can be, the
+ * status is the last one's. */
+static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile *p,
+                                 ddp_timeline_options *o, plan_output *out)
+{
+    int all = !strcmp(a->scheme, "all"), from = all ? 0 : (int)o->scheme, count = 0, good = 0, i;
+    ddp_timeline drawn[DDP_SCHEME_DEFT + 1];
+    ddp_status status = DDP_OK;
+    double frequency = 0;
+    ddp_error err;
+
+    for (i = from; i <= (all ? (int)DDP_SCHEME_DEFT : from); i++) {
+        o->scheme = (ddp_scheme)i;
+        status = timeline_one(a, p, o, !all, &drawn[count], &frequency, out, &err);
+        if (status != DDP_OK) timeline_say(all ? ddp_scheme_name(o->scheme) : "", &err);
+        good += status == DDP_OK;
+        count += status == DDP_OK && (all || i < (int)DDP_SCHEME_DEFT);
+    }
+    if (count) timeline_svg(out->svg, p, drawn, count, frequency);
+    while (count) ddp_timeline_free(&drawn[--count]);
+    return good ? DDP_OK : status;
 }
 
 static int timeline_run(const timeline_arguments *a, const ddp_profile *p, ddp_timeline_options *o)
 {
     plan_output out;
-    ddp_status status;
-    ddp_error err;
 
     if (!plan_output_open(&out, "plan timeline")) return 1;
-    status = timeline_solve(a, p, o, &out, &err);
-    if (status != DDP_OK) fprintf(stderr, "plan timeline: %s\n", err.msg);
-    return plan_output_close(&out, "plan timeline", status, a->json, a->svg);
+    return plan_output_close(&out, "plan timeline", timeline_solve(a, p, o, &out), a->json, a->svg);
 }
 
 /* ---- the command line ---- */

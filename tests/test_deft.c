@@ -76,6 +76,16 @@ static ddp_delayed_options options(int links, double mu)
     return o;
 }
 
+/* alpha seconds are part of every transfer. */
+static void startup(instance *x, ddp_delayed_options *o, double alpha)
+{
+    int i;
+
+    o->alpha_s = alpha;
+    for (i = 0; i < x->p.layers; i++)
+        if (x->c[i] > 0 && x->c[i] < alpha) x->c[i] = alpha;
+}
+
 static ddp_delayed_plan plan_of(const ddp_profile *p, const ddp_delayed_options *o)
 {
     ddp_delayed_plan plan;
@@ -370,7 +380,7 @@ static void random_plans_keep_every_promise(void **state)
         double bound, T, start;
         instance x;
         instance_random(&x, &r, 10, n / 2 % 4);
-        if (n % 3 == 0) o.alpha_s = 0.02 * ddp_rng_uniform(&r);
+        if (n % 3 == 0) startup(&x, &o, 0.02 * ddp_rng_uniform(&r));
         if (n % 5 == 0) o.select = DDP_SELECT_PAPER;
         if (n % 7 == 0) o.no_barrier = 1;
         if (n % 11 == 0) o.partition_s = 0.1 + 0.3 * ddp_rng_uniform(&r);
@@ -429,12 +439,12 @@ static void parts_conserve_time_and_fit(void **state)
         double T, limit;
         instance x;
         instance_random(&x, &r, 10, n / 2 % 4);
-        o.alpha_s = n % 3 ? 0 : 0.01;
-        for (i = 0; i < x.p.layers; i++) {
-            x.params[i] = x.c[i] * 1e6;
-            if (x.c[i] > 0 && x.c[i] < o.alpha_s) x.c[i] = o.alpha_s;
+        startup(&x, &o, n % 3 ? 0 : 0.01);
+        if (n % 4 == 1) {
+            o.partition_params = 3e5;
+            x.c[0] += 0.02;
         }
-        if (n % 4 == 1) o.partition_params = 3e5;
+        for (i = 0; i < x.p.layers; i++) x.params[i] = x.c[i] * 1e6;
         if (n % 4 == 2) o.partition_s = 0.2;
         a = plan_of(&x.p, &o);
         T = a.forward_s < a.backward_s ? a.forward_s : a.backward_s;
@@ -447,6 +457,7 @@ static void parts_conserve_time_and_fit(void **state)
             }
             near(k * (a.part_s[i] - o.alpha_s) + o.alpha_s, x.c[i], 1e-12);
             assert_true(a.part_s[i] <= limit * (1 + 1e-12));
+            if (o.alpha_s > 0) continue; /* blocks of the partition may be joined */
             if (o.partition_params > 0) assert_true(x.params[i] / k <= 3e5 * (1 + 1e-12));
             if (o.partition_s > 0) assert_true(a.part_s[i] <= 0.2 * (1 + 1e-12));
             if (k > 1 && !(o.partition_params > 0)) { /* one part less would be too long */
@@ -495,6 +506,113 @@ static void a_targeted_frequency_costs_less_than_blind_growth(void **state)
     ddp_delayed_plan_free(&b);
 }
 
+/* With a target the shortest iteration counts: more tries never make it longer. */
+static void further_tries_never_lengthen_a_targeted_iteration(void **state)
+{
+    static const double targets[6] = {0.3, 0.5, 0.6, 0.75, 0.9, 1};
+    ddp_rng r = ddp_rng_seed(55, 0);
+    int n, i, shorter = 0;
+
+    (void)state;
+    for (n = 0; n < 48; n++) {
+        /* greedy, default with it, no barrier with that */
+        double took[3];
+        instance x;
+        ddp_delayed_options o = options(2, 1 + 2 * ddp_rng_uniform(&r));
+        instance_random(&x, &r, 7, n % 2 ? 1 : 3);
+        o.target_frequency = targets[n % 6];
+        for (i = 0; i < 3; i++) {
+            ddp_delayed_plan a;
+            o.solver = i ? DDP_KNAPSACK_DEFAULT : DDP_KNAPSACK_GREEDY;
+            o.no_barrier = i == 2;
+            a = plan_of(&x.p, &o);
+            assert_true(a.update_frequency >= o.target_frequency * (1 - 1e-9));
+            took[i] = a.iteration_s;
+            ddp_delayed_plan_free(&a);
+            if (i) assert_true(took[i] <= took[i - 1] * (1 + 1e-9));
+        }
+        shorter += took[2] < took[0] * (1 - 1e-6);
+    }
+    assert_true(shorter > 5);
+}
+
+/* Rule 2. 1.9 ms of every transfer of VGG-19 are its startup: 28 parts of at most 11.3 ms give 2
+ * updates in 3 iterations, the 15 that rule 3 alone asks for 3 in 4. */
+static void joined_blocks_save_startups(void **state)
+{
+    ddp_delayed_options o = options(2, 1.65);
+    ddp_rng r = ddp_rng_seed(56, 0);
+    ddp_delayed_plan a;
+    instance x;
+    double alone, best;
+    int n, more = 0;
+
+    (void)state;
+    vgg19(&x, 1, printed);
+    startup(&x, &o, 1.9e-3);
+    o.partition_s = partition;
+    a = plan_of(&x.p, &o);
+    assert_int_equal(a.parts, 15);
+    near(a.comm_s, 0.2648, 5e-5);
+    near(a.update_frequency, 0.75, 1e-12);
+    replay(&x, &a, &o, 0);
+    ddp_delayed_plan_free(&a);
+    for (n = 0; n < 100; n++) { /* never worse than either partition alone */
+        ddp__deft_way way;
+        int i;
+        memset(&way, 0, sizeof way);
+        instance_random(&x, &r, 8, n % 2 ? 1 : 3);
+        o = options(n / 2 % 2 + 1, 1 + ddp_rng_uniform(&r));
+        startup(&x, &o, 0.03);
+        o.partition_s = 0.1 + 0.3 * ddp_rng_uniform(&r);
+        if (n % 9 == 0) o.target_frequency = 0.7;
+        a = plan_of(&x.p, &o);
+        best = a.iteration_s / (n % 9 ? a.update_frequency : 1);
+        ddp_delayed_plan_free(&a);
+        for (i = 0; i < 2; i++) {
+            way.joined = i;
+            memset(&a, 0, sizeof a);
+            if (ddp__deft_variant(&x.p, &o, way, &a, NULL) != DDP_OK) continue;
+            alone = a.iteration_s / (n % 9 ? a.update_frequency : 1);
+            assert_true(best <= alone * (1 + 1e-8));
+            if (i == 0) more += best < alone * (1 - 1e-6);
+            ddp_delayed_plan_free(&a);
+        }
+    }
+    print_message("joined blocks: the better plan in %d of 100\n", more);
+    assert_true(more > 20);
+}
+
+/* What a profile says of its link apart is paid like what comm_s contains. */
+static void a_startup_of_the_profile_counts_like_one_within_comm_s(void **state)
+{
+    ddp_rng r = ddp_rng_seed(57, 0);
+    int n, i;
+
+    (void)state;
+    for (n = 0; n < 60; n++) {
+        ddp_delayed_options o = options(n % 2 + 1, 1.5), q = o;
+        ddp_delayed_plan a, b;
+        instance x, y;
+        instance_random(&x, &r, 8, 1);
+        o.partition_s = q.partition_s = n % 3 ? 0.2 : 0;
+        y = x;
+        y.p.forward_s = y.f, y.p.backward_s = y.b, y.p.comm_s = y.c, y.p.params = y.params;
+        q.alpha_s = 0.03;
+        for (i = 0; i < y.p.layers; i++) y.c[i] += y.c[i] > 0 ? 0.03 : 0;
+        x.p.alpha_s = 0.03;
+        a = plan_of(&x.p, &o);
+        b = plan_of(&y.p, &q);
+        assert_int_equal(a.parts, b.parts);
+        near(a.comm_s, b.comm_s, 1e-12 * a.comm_s);
+        near(a.update_frequency, b.update_frequency, 1e-12);
+        for (i = 0; i < x.p.layers; i++) near(a.part_s[i], b.part_s[i], 1e-12);
+        replay(&y, &a, &q, 0);
+        ddp_delayed_plan_free(&a);
+        ddp_delayed_plan_free(&b);
+    }
+}
+
 static void without_barrier_sends_straddle_the_stages(void **state)
 {
     /* forward and backward 3 s each, one bucket of 6 s in parts of 2 s: each stage holds one, an
@@ -502,10 +620,14 @@ static void without_barrier_sends_straddle_the_stages(void **state)
     ddp_delayed_options o = options(1, 0);
     ddp_delayed_plan a;
     instance x;
-    int n, better = 0, worse = 0;
+    int n, better = 0, worse = 0, won[2] = {0, 0};
     ddp_rng r = ddp_rng_seed(54, 0);
+    ddp_delayed_plan b;
+    ddp__deft_way way;
 
     (void)state;
+    memset(&way, 0, sizeof way);
+    way.no_barrier = 1;
     instance_init(&x, 1);
     x.f[0] = 3, x.b[0] = 3, x.c[0] = 6;
     o.partition_s = 2;
@@ -529,11 +651,20 @@ static void without_barrier_sends_straddle_the_stages(void **state)
         a = plan_of(&x.p, &o);
         better += a.update_frequency > with + 1e-9;
         worse += a.update_frequency < with - 1e-9;
+        for (way.coarse = 0; way.coarse < 2 && n < 100; way.coarse++) { /* each way was tried */
+            memset(&b, 0, sizeof b);
+            if (ddp__deft_variant(&x.p, &o, way, &b, NULL) != DDP_OK) continue;
+            assert_true(a.update_frequency / a.iteration_s >=
+                        b.update_frequency / b.iteration_s * (1 - 1e-8));
+            won[way.coarse] += b.update_frequency > with * (1 + 1e-9);
+            ddp_delayed_plan_free(&b);
+        }
         ddp_delayed_plan_free(&a);
     }
     print_message("without barrier: more updates in %d of 300\n", better);
     assert_true(better > 30);
     assert_int_equal(worse, 0);
+    assert_true(won[0] > 0 && won[1] > 0);
 }
 
 static void unusual_buckets_are_planned(void **state)
@@ -602,11 +733,30 @@ static void bad_input_is_named(void **state)
     refused(&x.p, &o, "links is 3");
     o = options(1, 0);
     refused(&x.p, NULL, "options is NULL");
+    assert_int_equal(ddp_plan_delayed(&x.p, &o, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp_delayed_select_named("paper", NULL, &err), DDP_ARG);
+    o.mu = -3; /* also where one link leaves it unused */
+    refused(&x.p, &o, "mu is -3");
+    o.mu = NAN;
+    refused(&x.p, &o, "mu is nan");
+    o.mu = 0;
     o.alpha_s = -1;
     refused(&x.p, &o, "alpha_s is -1");
-    o.alpha_s = 1;
-    refused(&x.p, &o, "nothing can hide");
+    o.alpha_s = 0.005;
+    refused(&x.p, &o, "bucket 0 (unnamed): comm_s is 0.001968 s, shorter than the startup");
+    x.p.alpha_s = 1;
     o.alpha_s = 0;
+    refused(&x.p, &o, "nothing can hide");
+    x.p.alpha_s = 0.001;
+    o.alpha_s = 0.001;
+    o.partition_s = 0.002;
+    refused(&x.p, &o, "a partition of 0.002 s is not longer than the startup of 0.002 s");
+    x.p.alpha_s = o.alpha_s = 0;
+    o.partition_params = 5;
+    refused(&x.p, &o, "a partition of 5 parameters and of 0.002 s was given");
+    o.partition_s = 0;
+    refused(&x.p, &o, "no bucket that sends has params"); /* all are 0 */
+    o.partition_params = 0;
     o.partition_s = INFINITY;
     refused(&x.p, &o, "partition_s is inf");
     o.partition_s = 1e-9;
@@ -614,7 +764,7 @@ static void bad_input_is_named(void **state)
     o.partition_s = 0;
     o.partition_params = 5;
     x.p.params = NULL;
-    refused(&x.p, &o, "needs the profile's params");
+    refused(&x.p, &o, "no bucket that sends has params");
     o.partition_params = 0;
     o.capacity_scale = 0.5;
     refused(&x.p, &o, "capacity_scale is 0.5");
@@ -672,6 +822,9 @@ int main(void)
         cmocka_unit_test(enough_capacity_updates_every_iteration),
         cmocka_unit_test(parts_conserve_time_and_fit),
         cmocka_unit_test(a_targeted_frequency_costs_less_than_blind_growth),
+        cmocka_unit_test(further_tries_never_lengthen_a_targeted_iteration),
+        cmocka_unit_test(joined_blocks_save_startups),
+        cmocka_unit_test(a_startup_of_the_profile_counts_like_one_within_comm_s),
         cmocka_unit_test(without_barrier_sends_straddle_the_stages),
         cmocka_unit_test(unusual_buckets_are_planned),
         cmocka_unit_test(bad_input_is_named),

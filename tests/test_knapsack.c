@@ -200,6 +200,14 @@ static void rounding_never_rejects_a_set_that_fits(void **state)
     x.c[0] = 0.1, x.c[1] = 0.2; /* 0.30000000000000004 */
     x.p.deadline_s[0] = 0.3;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0.3);
+    /* also where the longer deadline of an empty link sets the unit of time */
+    instance_init(&x, 2, 2);
+    x.c[0] = 0.1, x.c[1] = 0.2;
+    x.p.deadline_s[1] = 0.3;
+    for (i = 0; i < 20000; i++) {
+        x.p.start_s[0] = x.p.deadline_s[0] = 0.3 + 1e-4 * i;
+        close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0.3);
+    }
     instance_init(&x, 10, 2);
     for (i = 0; i < 10; i++) x.c[i] = 0.1 / 1.65;
     x.p.deadline_s[0] = 0.3 / 1.65;
@@ -306,6 +314,46 @@ static void no_order_beats_the_release_order(void **state)
     assert_true(late > 100);
 }
 
+static int falling(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return x > y ? -1 : x < y;
+}
+
+static void middle_pair(double *c, int n)
+{
+    qsort(c, (size_t)n, sizeof *c, falling);
+    c[n / 2] = c[n / 2 - 1];
+}
+
+/* Lists so short of entries that classes of equal items are taken in slices, from both sides. */
+static void equal_items_may_be_split_between_the_halves(void **state)
+{
+    ddp_rng r = ddp_rng_seed(35, 0);
+    int n, i, a[MOST], solved = 0;
+
+    (void)state;
+    for (n = 0; n < 2000; n++) {
+        instance x;
+        double value = 0, best;
+        int items = (int)ddp_rng_below(&r, 9) + 2;
+        instance_random(&x, &r, items, n % 2 + 1, n / 2 % 2, n / 4 % 2);
+        for (i = items / 4; i < items - items / 4; i++) { /* a large class in the middle */
+            x.c[i] = x.c[items / 4];
+            x.r[i] = x.r[items / 4];
+        }
+        if (ddp__knapsack_within(&x.p, DDP_KNAPSACK_EXACT, 4 + (size_t)n % 40, a, &value, NULL))
+            continue;
+        solved++;
+        best = exhaustive(&x.p);
+        assert_true(feasible(&x.p, a));
+        close_to(value, worth(&x.p, a));
+        close_to(value, best);
+    }
+    assert_true(solved > 1000);
+}
+
 static void the_promised_sizes_are_exact(void **state)
 {
     ddp_rng r = ddp_rng_seed(34, 0);
@@ -331,7 +379,13 @@ static void the_promised_sizes_are_exact(void **state)
     x.p.deadline_s[0] = 10;
     value = solve(&x.p, DDP_KNAPSACK_EXACT, a);
     assert_true(value >= 10 * (1 - 1e-9));
-    print_message("24 unlike parts on two links, twice, and 40 on one: %.2f s\n",
+    /* and an equal pair among the 40, longer than one half of them and shorter than the other: as
+     * one class it would treble a list of 2^19 */
+    middle_pair(x.c, 40);
+    for (i = 0, x.p.deadline_s[0] = 0; i < 40; i++) x.p.deadline_s[0] += 0.5 * x.c[i];
+    value = solve(&x.p, DDP_KNAPSACK_EXACT, a);
+    assert_true(value >= x.p.deadline_s[0] * (1 - 1e-9));
+    print_message("24 unlike parts on two links, twice, and 40 on one, twice: %.2f s\n",
                   ddp_now() - start);
     /* 240 parts of four sizes are few classes */
     instance_init(&x, 240, 2);
@@ -374,6 +428,56 @@ static void greedy_breaks_ties_by_index(void **state)
     assert_int_equal(a[0], 0);
     assert_int_equal(a[1], 1);
     assert_int_equal(a[2], 0);
+}
+
+static void greedy_begins_with_the_smaller_room_and_the_denser_item(void **state)
+{
+    instance x;
+    int a[3];
+
+    (void)state;
+    instance_init(&x, 1, 2); /* 2 s are left on link 0, 5 s of fast-link time on link 1 */
+    x.c[0] = 2;
+    x.p.deadline_s[0] = x.p.deadline_s[1] = 10;
+    x.p.start_s[0] = 8;
+    x.p.slowdown[1] = 2;
+    solve(&x.p, DDP_KNAPSACK_GREEDY, a);
+    assert_int_equal(a[0], 0);
+    instance_init(&x, 3, 1);
+    x.c[0] = 6, x.c[1] = x.c[2] = 5;
+    x.v[0] = 6.5, x.v[1] = x.v[2] = 6; /* 1.08, 1.2 and 1.2 a second */
+    x.p.value = x.v;
+    x.p.deadline_s[0] = 10;
+    close_to(solve(&x.p, DDP_KNAPSACK_GREEDY, a), 12);
+}
+
+static void greedy_is_quick_on_thousands_of_items(void **state)
+{
+    enum { MANY = 20000 };
+    static double c[MANY], ready[MANY];
+    static int a[MANY];
+    ddp_knapsack_problem p;
+    ddp_rng r = ddp_rng_seed(36, 0);
+    double end = 0, value, start = ddp_now();
+    int i;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    for (i = 0; i < MANY; i++) {
+        c[i] = 0.1 + ddp_rng_uniform(&r);
+        ready[i] = 0.5 * i; /* in release order, so that it can be checked in one pass */
+    }
+    p.items = MANY;
+    p.item_s = c;
+    p.ready_s = ready;
+    p.links = 1;
+    p.deadline_s[0] = 0.4 * MANY;
+    assert_int_equal(ddp_knapsack(&p, DDP_KNAPSACK_GREEDY, a, &value, NULL), DDP_OK);
+    for (i = 0; i < MANY; i++)
+        if (a[i] == 0) end = (end > ready[i] ? end : ready[i]) + c[i];
+    assert_true(end <= p.deadline_s[0] * (1 + 1e-11));
+    assert_true(value > 0.9 * p.deadline_s[0]);
+    print_message("greedy, 20,000 items: %.0f ms\n", 1e3 * (ddp_now() - start));
 }
 
 static void refused(const ddp_knapsack_problem *p, int solver, const char *why)
@@ -438,6 +542,7 @@ static void bad_input_is_named(void **state)
     refused(&x.p, 0, "0 items; it needs at least 1");
     assert_int_equal(ddp_knapsack_solver_named("best", &solver, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "solver 'best' is unknown; use exact or greedy"));
+    assert_int_equal(ddp_knapsack_solver_named("exact", NULL, &err), DDP_ARG);
     assert_string_equal(ddp_knapsack_solver_name(DDP_KNAPSACK_GREEDY), "greedy");
 }
 
@@ -472,8 +577,11 @@ int main(void)
         cmocka_unit_test(exact_equals_exhaustive_search),
         cmocka_unit_test(values_may_differ_from_times),
         cmocka_unit_test(no_order_beats_the_release_order),
+        cmocka_unit_test(equal_items_may_be_split_between_the_halves),
         cmocka_unit_test(the_promised_sizes_are_exact),
         cmocka_unit_test(greedy_breaks_ties_by_index),
+        cmocka_unit_test(greedy_begins_with_the_smaller_room_and_the_denser_item),
+        cmocka_unit_test(greedy_is_quick_on_thousands_of_items),
         cmocka_unit_test(bad_input_is_named),
         cmocka_unit_test(one_item_and_extreme_sizes_are_solved),
     };

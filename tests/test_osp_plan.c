@@ -94,45 +94,117 @@ static void equal_importance_goes_by_index(void **state)
     assert_int_equal(gib[0], 0x1c);
 }
 
-static void the_knapsack_is_never_worse_than_the_walk(void **state)
+/* The least importance of all sets with bytes from low to high; -1 if there is none. */
+static double exhaustive(int L, const double *I, const double *s, double low, double high)
+{
+    double least = -1;
+    int set, l;
+
+    for (set = 0; set < 1 << L; set++) {
+        double b = 0, i = 0;
+        for (l = 0; l < L; l++)
+            if (set >> l & 1) b += s[l], i += I[l];
+        if (b >= low && b <= high && (least < 0 || i < least)) least = i;
+    }
+    return least;
+}
+
+/* Sizes in whole bytes, some 0, some equal; a quarter of the lists with I in proportion to them. */
+static double random_layers(ddp_rng *r, int n, int L, double *I, double *s)
+{
+    double sum = 0;
+    int l;
+
+    for (l = 0; l < L; l++) {
+        s[l] = (double)ddp_rng_below(r, n % 3 ? 1000 : 8) * 4;
+        I[l] = n % 4 ? ddp_rng_uniform(r) * (s[l] + 100) : ddp_rng_uniform(r);
+        sum += s[l];
+    }
+    return sum;
+}
+
+static void the_knapsack_is_exhaustive_search_within_both_bounds(void **state)
 {
     ddp_rng r = ddp_rng_seed(71, 0);
-    int n, l, L, better = 0;
+    int n, l, L, better = 0, inner = 0;
 
     (void)state;
-    for (n = 0; n < 2000; n++) {
-        double I[MOST], s[MOST], sum = 0, walk, knap, walk_late, knap_late, budget, least = -1;
+    for (n = 0; n < 3000; n++) {
+        double I[MOST], s[MOST], walk, walk_late, knap_late, budget, least, open = 0;
         unsigned char gib[MOST / 8];
-        int set;
-        L = n % 4 ? (int)ddp_rng_below(&r, 12) + 1 : (int)ddp_rng_below(&r, 60) + 1;
-        for (l = 0; l < L; l++) {
-            s[l] = (double)ddp_rng_below(&r, 1000) * 4;
-            I[l] = ddp_rng_uniform(&r) * (s[l] + 100);
-            sum += s[l];
-        }
-        budget = floor(0.8 * sum * ddp_rng_uniform(&r));
+        L = (int)ddp_rng_below(&r, 11) + 1;
+        budget = floor(0.8 * random_layers(&r, n, L, I, s) * ddp_rng_uniform(&r));
         walk = rank(L, I, s, budget, DDP_OSP_WALK, gib, &walk_late);
-        knap = rank(L, I, s, budget, DDP_OSP_KNAPSACK, gib, &knap_late);
-        assert_true(knap >= walk);
-        assert_true(knap_late <= walk_late * (1 + 1e-12));
-        better += knap_late < walk_late * (1 - 1e-9);
-        if (L > 12) continue;
-        /* all sets that defer at least as much as the walk: none is less important, and where the
-         * least one keeps the budget it is the one that was taken */
-        {
-            double best_bytes = 0;
-            for (set = 0; set < 1 << L; set++) {
-                double b = 0, i = 0;
-                for (l = 0; l < L; l++)
-                    if (set >> l & 1) b += s[l], i += I[l];
-                if (b >= walk && walk > 0 && (least < 0 || i < least)) least = i, best_bytes = b;
-            }
-            if (least >= 0 && best_bytes <= budget) near(knap_late, least);
-            if (least >= 0) assert_true(knap_late >= least * (1 - 1e-12));
+        assert_true(rank(L, I, s, budget, DDP_OSP_KNAPSACK, gib, &knap_late) >= walk);
+        if (!(walk > 0)) {
+            near(knap_late, 0);
+            continue;
         }
+        least = exhaustive(L, I, s, walk, budget);
+        for (l = 0; l < L; l++) open += s[l];
+        near(knap_late, least);
+        better += knap_late < walk_late * (1 - 1e-9);
+        inner += exhaustive(L, I, s, walk, open) < least * (1 - 1e-9); /* the budget binds */
     }
-    print_message("the knapsack defers less importance in %d of 2000\n", better);
-    assert_true(better > 200);
+    print_message("the knapsack defers less importance in %d of 3000; the budget binds in %d\n",
+                  better, inner);
+    assert_true(better > 300 && inner > 30);
+}
+
+static void the_knapsack_is_never_worse_than_either_walk(void **state)
+{
+    ddp_rng r = ddp_rng_seed(72, 0);
+    int n, L, better = 0;
+
+    (void)state;
+    for (n = 0; n < 120; n++) {
+        double I[MOST], s[MOST], walk, density, budget, late[3];
+        unsigned char gib[MOST / 8];
+        L = MOST - (int)ddp_rng_below(&r, 36);
+        budget = floor(0.8 * random_layers(&r, n, L, I, s) * ddp_rng_uniform(&r));
+        walk = rank(L, I, s, budget, DDP_OSP_WALK, gib, &late[0]);
+        density = rank(L, I, s, budget, DDP_OSP_DENSITY, gib, &late[1]);
+        assert_true(rank(L, I, s, budget, DDP_OSP_KNAPSACK, gib, &late[2]) >= walk);
+        assert_true(late[2] <= late[0] * (1 + 1e-12));
+        if (density >= walk) assert_true(late[2] <= late[1] * (1 + 1e-12));
+        better += late[2] < late[0] * (1 - 1e-9) && late[2] < late[1] * (1 - 1e-9);
+    }
+    print_message("the knapsack is better than both walks in %d of 120\n", better);
+    assert_true(better > 20);
+}
+
+static void hundreds_of_layers_are_split_near_the_optimum(void **state)
+{
+    enum { MANY = 1000 };
+    static double I[MANY], s[MANY], key[MANY];
+    static unsigned char gib[MANY / 8];
+    ddp_rng r = ddp_rng_seed(73, 0);
+    double sum = 0, walk, deferred, late = 0, relaxed = 0, left;
+    int i, j, l;
+
+    (void)state;
+    for (l = 0; l < MANY; l++) {
+        s[l] = (double)ddp_rng_below(&r, 1000000) * 4 + 4;
+        I[l] = ddp_rng_uniform(&r);
+        sum += s[l];
+    }
+    assert_int_equal(ddp_osp_rank(MANY, I, s, 0.4 * sum, DDP_OSP_WALK, gib, &walk, NULL), DDP_OK);
+    assert_int_equal(ddp_osp_rank(MANY, I, s, 0.4 * sum, DDP_OSP_KNAPSACK, gib, &deferred, NULL),
+                     DDP_OK);
+    assert_true(deferred >= walk && deferred <= 0.4 * sum);
+    for (l = 0; l < MANY; l++)
+        if (!important(gib, l)) late += I[l];
+    /* below every choice: by density, the last layer in part */
+    for (l = 0; l < MANY; l++) key[l] = I[l] / s[l];
+    for (left = walk, i = 0; i < MANY && left > 0; i++) {
+        for (l = j = 0; l < MANY; l++)
+            if (key[l] < key[j]) j = l;
+        relaxed += I[j] * (left < s[j] ? left / s[j] : 1);
+        left -= s[j];
+        key[j] = INFINITY;
+    }
+    print_message("1,000 layers: importance %.6f, no choice has below %.6f\n", late, relaxed);
+    assert_true(late >= relaxed && late <= relaxed * 1.0005);
 }
 
 static void the_bound_has_a_corrected_and_a_printed_form(void **state)
@@ -151,6 +223,9 @@ static void the_bound_has_a_corrected_and_a_printed_form(void **state)
     assert_int_equal(ddp_osp_umax(1e9, 0.25, 0.2, 4, 1e8, 1, &v, NULL), DDP_OK);
     near(v, 6.25e7);
     assert_int_equal(ddp_osp_umax(1e9, 0, 2, 4, 1e8, 0, &u, NULL), DDP_OK);
+    near(u, 8e7);
+    /* 8.5e7 could hide, 8e7 may */
+    assert_int_equal(ddp_osp_umax(1e9, 0, 0.34, 4, 1e8, 0, &u, NULL), DDP_OK);
     near(u, 8e7);
     assert_int_equal(ddp_osp_umax(0, 0, 1, 4, 1e8, 0, &u, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "sends 0 bytes a second"));
@@ -212,7 +287,9 @@ int main(void)
         cmocka_unit_test(importance_is_summed_in_double),
         cmocka_unit_test(the_walk_defers_by_rising_importance),
         cmocka_unit_test(equal_importance_goes_by_index),
-        cmocka_unit_test(the_knapsack_is_never_worse_than_the_walk),
+        cmocka_unit_test(the_knapsack_is_exhaustive_search_within_both_bounds),
+        cmocka_unit_test(the_knapsack_is_never_worse_than_either_walk),
+        cmocka_unit_test(hundreds_of_layers_are_split_near_the_optimum),
         cmocka_unit_test(the_bound_has_a_corrected_and_a_printed_form),
         cmocka_unit_test(the_budget_grows_as_the_loss_falls),
         cmocka_unit_test(bad_input_is_named),

@@ -15,6 +15,8 @@ has '"assign": [0, 0]' knapsack --items 0.1,0.2 --capacity 0.3
 has '"value": 9, "assign": [0, 0, -1]' knapsack --items 2,7,4 --ready 8,0,4 --deadline 10
 has '"value": 9, "assign": [0, 0, -1]' knapsack --items 2,7,4 --ready 8,0,4 --deadline 10 --mu 2 --links 2
 has '"value": 13, "assign": [0, 0, 1]' knapsack --items 2,7,4 --ready 8,0,4 --deadline 10 --mu 1.5 --links 2
+has '"value": 13, "assign": [0, 0, 1]' knapsack --items 2,7,4 --ready 8,0,4 --deadline 10 --mu 1.5
+has '"value": 9, "assign": [0, 0, -1]' knapsack --items 2,7,4 --ready 8,0,4 --deadline 10 --mu 1.5 --links 1
 has '"value": 3, "assign": [0]' knapsack --items 3 --deadline 3
 has '"solver": "exact"' knapsack --items 3 --capacity 1 --json k.json
 grep -q '"event": "plan"' k.json && ok || bad "--json did not write the event"
@@ -52,6 +54,9 @@ model="--eta 0.01 --mu 3.05 --sigma 0 --batch 256 --start 2.5"
     has '"accepted": false' preserve $model --k 2,2
     has '"accepted": true' preserve $model --k 2,2 --tolerance 0.03
     has '"ratio": 1, "accepted": true' preserve $model --k 2,2 --sum
+    has '"accepted": true' preserve $model --k 1,1,2 --tolerance 0.02
+    has '"accepted": false' preserve --eta 1e-5 --mu 3.05 --sigma 0 --batch 256 --start 2.5 --k 2 --tolerance 0
+    has '"accepted": true' preserve --eta 1e-5 --mu 3.05 --sigma 0 --batch 256 --start 2.5 --k 2
     has '"ratio": 1, "accepted": true' preserve $model --k 1,1,1
     # Table V of the paper: its first step
     has '"expected_plan": 0.20119' preserve --eta 0.01 --mu 0.962 --sigma 192.2 --batch 256 --start 0.2103 --target 0 --k 2

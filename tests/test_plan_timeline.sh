@@ -59,7 +59,27 @@ if "$plan" timeline --profile "$vgg" --scheme all --mu 1.65 --svg all.svg --json
 [json.loads(l) for l in open("all.json")]; [json.loads(l) for l in open("out")]; x.parse("all.svg")' && ok || bad "JSON or SVG is malformed"
     fi
 else bad "--scheme all: $(cat err)"; fi
-has '"scheme": "deft"' --profile "$vgg" --scheme deft --links 1
+takes deft 130.3 --profile "$vgg" --mu 1.65
+grep -q '"links": 2, .* "update_frequency": 0.8, "k": \[1, 1, 1, 2\]' out && ok || bad "deft: $(cat out)"
+takes deft 130.3 --profile "$vgg" --links 1
+grep -q '"update_frequency": 0.5, "k": \[2\], .* "parts": 24,' out && ok || bad "deft on one link: $(cat out)"
+takes deft 131.9 --profile "$vgg" --mu 1.65 --select paper
+takes deft 154.6 --profile "$vgg" --mu 1.65 --target-frequency 1
+takes deft 154.3 --profile "$vgg" --mu 1.65 --target-frequency 1 --no-barrier
+# printed, backward lasts until 24 although it computes until 20; the next forward begins there
+printf 'layer,params,forward_s,backward_s,comm_s\na,1,5,10,4\nb,1,5,10,4\n' >late.csv
+"$plan" timeline --profile late.csv --links 1 --select paper --svg late.svg >out 2>err || bad "late.csv: $(cat err)"
+grep -q 'forward of a, 5 s from 24 s' late.svg && ok || bad "deft's forward does not wait for the end of the stage"
+# one scheme that cannot be planned does not keep the others back
+"$plan" timeline --profile p.csv --alpha 2 --partition-s 1 --svg some.svg >out 2>err
+[ $? -eq 0 ] && [ "$(wc -l <out)" -eq 4 ] && [ "$(wc -l <err)" -eq 3 ] && grep -q 'usbyte: a partition of 1 s' err &&
+    grep -q '>ascwfbp<' some.svg && ok || bad "--scheme all, three refused: $(cat out err)"
+printf 'layer,params,forward_s,backward_s,comm_s\nin,0,1,10,6\n' >zero.csv
+"$plan" timeline --profile zero.csv >out 2>err
+grep -q 'usbyte: no bucket.*give the partition in seconds (--partition-s)' err && ok || bad "not the option: $(cat err)"
+says 2 'shorter than the startup --alpha of 7 s' --profile p.csv --alpha 7
+says 2 'not longer than the startup' --profile p.csv --scheme deft --alpha 2 --partition-s 1
+says 2 'shorter than the startup' --profile p.csv --scheme deft --alpha 5
 
 says 2 '--profile FILE is needed'
 says 2 "scheme 'gpipe' is unknown; use ssgd, wfbp" --profile p.csv --scheme gpipe
@@ -76,7 +96,7 @@ says 2 '--credit must be positive' --profile p.csv --credit 0
 says 2 '--operations must be at least 1' --profile p.csv --operations 0
 says 2 "selection 'fast' is unknown" --profile p.csv --select fast
 says 2 'unknown option --parition' --profile p.csv --parition 3
-says 2 'shorter than the startup alpha_s of 5 s' --profile p.csv --scheme wfbp --alpha 5
+says 2 'shorter than the startup --alpha of 5 s' --profile p.csv --scheme wfbp --alpha 5
 says 2 'not longer than the startup' --profile p.csv --scheme usbyte --alpha 2 --partition-s 1
 says 2 'cannot be planned, raise it' --profile p.csv --scheme usbyte --partition-s 1e-9
 says 2 '--net needs --workers' --profile p.csv --net 1mbit

@@ -95,7 +95,7 @@ static void table_v_is_reproduced(void **state)
 
 static void the_test_depends_on_where_the_cycle_starts(void **state)
 {
-    static const int first[4] = {1, 1, 1, 2}, last[4] = {2, 1, 1, 1};
+    static const int first[4] = {1, 1, 1, 2}, third[4] = {1, 1, 2, 1}, last[4] = {2, 1, 1, 1};
     ddp_preserver m = model(0.962, 192.2, 0.2103);
 
     (void)state;
@@ -104,6 +104,7 @@ static void the_test_depends_on_where_the_cycle_starts(void **state)
     near(test_of(&m, last, 4).ratio, 0.9989, 5e-4);
     assert_int_equal(test_of(&m, last, 4).accepted, 1);
     m.rotations = 1; /* the worst of all is the same whatever comes first */
+    near(test_of(&m, third, 4).ratio, test_of(&m, first, 4).ratio, 1e-12);
     near(test_of(&m, first, 4).ratio, test_of(&m, last, 4).ratio, 1e-12);
     assert_int_equal(test_of(&m, last, 4).accepted, 0);
     m.one_sided = 1; /* the plan's loss is lower: no reason to refuse */
@@ -224,6 +225,40 @@ static void the_best_of_all_retries_is_returned_when_none_passes(void **state)
     }
     near(fabs(r.ratio - 1), best, 1e-9);
     ddp_delayed_plan_free(&plan);
+    /* in parts so small that the last retry, too, merges less: it is the best, from either side */
+    c[0] = 4;
+    o.capacity_scale = 0;
+    o.partition_s = 0.01;
+    for (m.one_sided = 0; m.one_sided < 2; m.one_sided++) {
+        assert_int_equal(ddp_preserver_plan(&p, &o, &m, &plan, &r, NULL), DDP_OK);
+        assert_int_equal(r.accepted, 0);
+        assert_int_equal(r.retries, 10);
+        ddp_delayed_plan_free(&plan);
+    }
+}
+
+/* Two parts, one an iteration; 1.21 times these capacities are more than a double holds. */
+static void a_retry_that_fails_does_not_lose_the_best_plan(void **state)
+{
+    static double t[1] = {1.9e307}, c[1] = {2.1e307};
+    ddp_preserver m = model(3.05, 0, 2.5);
+    ddp_delayed_options o;
+    ddp_delayed_plan plan;
+    ddp_preserved r;
+    ddp_profile p;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&o, 0, sizeof o);
+    p.layers = 1;
+    p.backward_s = t;
+    p.comm_s = c;
+    m.tolerance = 1e-6;
+    assert_int_equal(ddp_preserver_plan(&p, &o, &m, &plan, &r, NULL), DDP_OK);
+    assert_int_equal(r.accepted, 0);
+    assert_int_equal(r.retries, 0);
+    assert_int_equal(plan.k[0], 2);
+    ddp_delayed_plan_free(&plan);
 }
 
 static void refused(const ddp_preserver *m, const int *k, int n, const char *why)
@@ -242,10 +277,19 @@ static void bad_input_is_named(void **state)
     static const int k[2] = {1, 0}, huge[2] = {1, 2000000000};
     const ddp_preserver good = model(1, 1, 1);
     ddp_preserver m = good;
+    ddp_delayed_options o;
+    ddp_delayed_plan plan;
+    ddp_preserved r;
+    ddp_profile p;
 
     (void)state;
     refused(&m, k, 0, "0 entries");
     refused(NULL, k, 1, "NULL");
+    assert_int_equal(ddp_preserver_test(&m, k, 1, NULL, NULL), DDP_ARG);
+    memset(&o, 0, sizeof o);
+    memset(&p, 0, sizeof p);
+    assert_int_equal(ddp_preserver_plan(&p, &o, &m, NULL, &r, NULL), DDP_ARG);
+    assert_int_equal(ddp_preserver_plan(&p, &o, &m, &plan, NULL, NULL), DDP_ARG);
     refused(&m, k, 2, "k[1] is 0");
     refused(&m, huge, 2, "k[1] is 2000000000: the sequence exceeds");
     m.eta = 0;
@@ -276,6 +320,7 @@ int main(void)
         cmocka_unit_test(no_merging_is_always_accepted),
         cmocka_unit_test(capacity_grows_until_the_test_accepts),
         cmocka_unit_test(the_best_of_all_retries_is_returned_when_none_passes),
+        cmocka_unit_test(a_retry_that_fails_does_not_lose_the_best_plan),
         cmocka_unit_test(bad_input_is_named),
     };
 

@@ -303,6 +303,72 @@ static void three_buckets_by_hand(void **state)
     ddp_timeline_free(&t);
 }
 
+/* Where the startup is noted makes no difference: within comm_s, or apart in the profile. */
+static void check_startup(const world *w, ddp_rng *r)
+{
+    double apart[MOST];
+    ddp_profile q = w->p;
+    int i, s;
+
+    (void)r;
+    for (i = 0; i < w->n; i++) {
+        apart[i] = w->comm[i] > 0 ? w->comm[i] - (double)w->alpha / 64 : 0;
+        if (w->comm[i] > 0 && !(apart[i] > 0)) return;
+    }
+    q.comm_s = apart;
+    q.alpha_s = (double)w->alpha / 64;
+    for (s = 0; s < DDP_SCHEME_DEFT; s++) {
+        ddp_timeline_options o = options(w, (ddp_scheme)s);
+        ddp_timeline t = timeline(&w->p, &o), u;
+        o.alpha_s = 0;
+        u = timeline(&q, &o);
+        close_to(t.iteration_s, u.iteration_s);
+        close_to(t.lower_bound_s, u.lower_bound_s);
+        ddp_timeline_free(&t);
+        ddp_timeline_free(&u);
+    }
+}
+
+static void a_startup_may_be_within_comm_s_or_apart(void **state)
+{
+    (void)state;
+    every_list(check_startup);
+}
+
+static void startups_merge_overlap_and_leave_the_bound(void **state)
+{
+    static double ones[4] = {1, 1, 1, 1}, ten[4] = {11, 11, 11, 11}, odd[1] = {0.07};
+    ddp_timeline_options o;
+    ddp_timeline t;
+    ddp_profile p;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&o, 0, sizeof o);
+    p.layers = 4;
+    p.params = p.backward_s = ones;
+    p.comm_s = ten;
+    o.alpha_s = 10;
+    o.scheme = DDP_SCHEME_ASCWFBP; /* ready 1, 2, 3, 4: all four start at once; 11..12 to 14..15 */
+    t = timeline(&p, &o);
+    close_to(t.iteration_s, 15);
+    ddp_timeline_free(&t);
+    o.scheme = DDP_SCHEME_WFBP; /* one message of 10 + 4 from 4 on; 1 + 44 - 30 is the bound */
+    o.bucket_bytes = o.first_bucket_bytes = 1e6;
+    t = timeline(&p, &o);
+    close_to(t.iteration_s, 18);
+    close_to(t.lower_bound_s, 15);
+    ddp_timeline_free(&t);
+    memset(&o, 0, sizeof o); /* 0.07 / 0.01 is above 7 in binary, and seven parts */
+    o.scheme = DDP_SCHEME_BYTESCHEDULER;
+    o.partition_s = 0.01;
+    p.layers = 1;
+    p.comm_s = odd;
+    t = timeline(&p, &o);
+    assert_int_equal(t.parts[0], 7);
+    ddp_timeline_free(&t);
+}
+
 static void one_bucket_and_silent_buckets_are_fine(void **state)
 {
     world w;
@@ -449,6 +515,7 @@ static void names_are_read_back(void **state)
         assert_int_equal(ddp_scheme_named(ddp_scheme_name((ddp_scheme)i), &s, NULL), DDP_OK);
         assert_int_equal(s, i);
     }
+    assert_int_equal(ddp_scheme_named("wfbp", NULL, NULL), DDP_ARG);
     assert_string_equal(ddp_scheme_name((ddp_scheme)7), "unknown");
     assert_int_equal(ddp_scheme_named("gpipe", &s, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "'gpipe' is unknown; use ssgd, wfbp, mgwfbp"));
@@ -533,6 +600,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_buckets_by_hand),
+        cmocka_unit_test(a_startup_may_be_within_comm_s_or_apart),
+        cmocka_unit_test(startups_merge_overlap_and_leave_the_bound),
         cmocka_unit_test(one_bucket_and_silent_buckets_are_fine),
         cmocka_unit_test(ddp_buckets_close_at_their_limit),
         cmocka_unit_test(no_scheme_beats_its_bound_or_sends_early_or_twice),

@@ -117,7 +117,7 @@ static void ddp__bl_us_search(ddp__bl_us *u)
         if (to > g) {
             ddp__bl_promote(u->priority, g, to);
             t = ddp__bl_us_run(u, NULL);
-            if (t < best) {
+            if (t < best * (1 - 1e-12)) { /* more than rounding */
                 best = t;
                 g = to + 1;
                 continue;

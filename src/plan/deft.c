@@ -17,6 +17,40 @@ static ddp_status ddp__deft_check_value(const char *name, double v, ddp_error *e
                      v);
 }
 
+/* What the baselines refuse as well. */
+static ddp_status ddp__deft_check_partition(const ddp_profile *p, const ddp_delayed_options *o,
+                                            ddp_error *err)
+{
+    double alpha = o->alpha_s + p->alpha_s;
+    int i, sends = 0, sized = 0;
+
+    for (i = 0; i < p->layers; i++) {
+        if (!(p->comm_s[i] > 0)) continue;
+        if (p->comm_s[i] < o->alpha_s)
+            return ddp__fail(err, DDP_ARG,
+                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of "
+                             "%g s that it contains; lower alpha_s",
+                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i],
+                             o->alpha_s);
+        sends = 1;
+        if (p->params && p->params[i] > 0) sized = 1;
+    }
+    if (o->partition_s > 0 && o->partition_params > 0)
+        return ddp__fail(err, DDP_ARG,
+                         "a partition of %g parameters and of %g s was given; give one of them",
+                         o->partition_params, o->partition_s);
+    if (o->partition_s > 0 && !(o->partition_s > alpha))
+        return ddp__fail(err, DDP_ARG,
+                         "a partition of %g s is not longer than the startup of %g s; raise it",
+                         o->partition_s, alpha);
+    if (o->partition_params > 0 && sends && !sized)
+        return ddp__fail(err, DDP_ARG,
+                         "no bucket that sends has params, so none can be cut by %g parameters; "
+                         "give the partition in seconds",
+                         o->partition_params);
+    return DDP_OK;
+}
+
 static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o,
                                   ddp_error *err)
 {
@@ -24,7 +58,7 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     DDP__TRY(ddp_profile_check(p, err));
     if (o->links < 0 || o->links > 2)
         return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
-    if (o->links == 2 && !(o->mu >= 1 && o->mu <= DBL_MAX))
+    if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
         return ddp__fail(err, DDP_ARG,
                          "mu is %g; it is the time on the slow link over that on the fast one, "
                          "finite and at least 1",
@@ -32,10 +66,7 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     DDP__TRY(ddp__deft_check_value("alpha_s", o->alpha_s, err));
     DDP__TRY(ddp__deft_check_value("partition_s", o->partition_s, err));
     DDP__TRY(ddp__deft_check_value("partition_params", o->partition_params, err));
-    if (o->partition_params > 0 && !p->params)
-        return ddp__fail(err, DDP_ARG,
-                         "a partition of %g parameters needs the profile's params; give seconds",
-                         o->partition_params);
+    DDP__TRY(ddp__deft_check_partition(p, o, err));
     if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6",
                          o->capacity_scale);
@@ -66,18 +97,20 @@ static double ddp__deft_cut(double c, double alpha, double limit)
     return k < 1 ? 1 : k;
 }
 
+/* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit,
-                              int bucket)
+                              int joined, int bucket)
 {
     double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k, by_count;
 
     if (!(c > 0)) return 0;
     k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
+    if (joined) return k;
     if (o->partition_params > 0) {
         by_count = ceil(p->params[bucket] / o->partition_params);
         if (by_count > k) k = by_count;
     }
-    if (o->partition_s > alpha) {
+    if (o->partition_s > 0) {
         by_count = ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s);
         if (by_count > k) k = by_count;
     }
@@ -91,7 +124,7 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
     double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
     int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
 
-    if (d->coarse) f = b = f + b;
+    if (d->way.coarse) f = b = f + b;
     rule[2] = f > b ? f : b;
     rule[1] = f < b ? f : b;
     if (!(rule[1] > 0)) rule[1] = rule[2];
@@ -99,7 +132,8 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
     if (d->links == 2 && rule[0] <= alpha) d->links = 1;
     for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
         if (rule[i] <= alpha) continue;
-        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], l);
+        for (n = 0, l = 0; l < p->layers; l++)
+            n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
         if (n > most) continue;
         *limit = rule[i];
         return DDP_OK;
@@ -125,10 +159,9 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
     for (i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
         d->ready[i] = ready;
-        k = ddp__deft_parts(p, o, limit, i);
+        k = ddp__deft_parts(p, o, limit, d->way.joined, i);
         if (!(k > 0)) continue;
         c = p->comm_s[i] + p->alpha_s;
-        if (k > 1 && c < alpha) c = alpha; /* a transfer shorter than its own startup */
         d->parts_of[i] = (int)k;
         d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
         d->parts += (int)k;
@@ -160,8 +193,8 @@ static ddp_status ddp__deft_scratch(ddp__deft *d, ddp_error *err)
 }
 
 /* Cuts the buckets into parts and checks that they can travel; d is freed by ddp__deft_close. */
-static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, int no_barrier,
-                                 int coarse, ddp__deft *d, ddp_error *err)
+static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o,
+                                 ddp__deft_way way, ddp__deft *d, ddp_error *err)
 {
     size_t N = (size_t)p->layers;
     double sum = 0;
@@ -175,8 +208,7 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     d->select = o->select;
     d->solver = o->solver;
     d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
-    d->no_barrier = no_barrier;
-    d->coarse = coarse;
+    d->way = way;
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
     for (i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
@@ -203,13 +235,27 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     return status;
 }
 
-/* Keeps the better of *best and *next, if next reaches the frequency; frees the other. */
+/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without:
+ * less time per update. Equal ones are not. */
+static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
+{
+    double a = x->iteration_s, b = y->iteration_s;
+
+    if (!(target > 0)) {
+        a /= x->update_frequency;
+        b /= y->update_frequency;
+    }
+    if (a < b * (1 - 1e-9)) return 1;
+    return target > 0 && a <= b * (1 + 1e-9) && x->update_frequency > y->update_frequency;
+}
+
+/* Keeps the better of *best and *next, the earlier if equal, and frees the other. */
 static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
 {
     ddp_delayed_plan swap = *next;
 
     if (next->update_frequency >= target * (1 - 1e-12) &&
-        (best->period == 0 || next->iteration_s < best->iteration_s)) {
+        (best->period == 0 || ddp__deft_better(target, next, best))) {
         *next = *best;
         *best = swap;
     }
@@ -217,7 +263,7 @@ static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_pl
 }
 
 /* Bisects the capacity between one that reaches the frequency and one that does not. Frequency
- * need not be monotone in it, so the shortest iteration of all tries counts. */
+ * need not be monotone in it, so the best of all tries counts. */
 static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan *out,
                                    ddp_error *err)
 {
@@ -255,57 +301,56 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
     return status;
 }
 
-/* Keeps the plan with less time per update; equal: the earlier one. */
-static void ddp__deft_better(ddp_delayed_plan *next, ddp_delayed_plan *best)
-{
-    ddp_delayed_plan swap = *best;
-
-    if (best->period == 0 || next->iteration_s / next->update_frequency <
-                                 best->iteration_s / best->update_frequency * (1 - 1e-9)) {
-        *best = *next;
-        *next = swap;
-    }
-    ddp_delayed_plan_free(next);
-}
-
-/* One way to plan; *best is replaced if the plan is better. Neither knapsack is better in every
- * period, so by default both try. */
-static ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
-                                    int no_barrier, int coarse, ddp_delayed_plan *best,
-                                    ddp_error *err)
+/* Neither knapsack is better in every period, so by default both try. */
+ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
+                             ddp_delayed_plan *best, ddp_error *err)
 {
     ddp_delayed_plan next;
     ddp_status status, first = DDP_FAILED;
     ddp__deft d;
 
-    DDP__TRY(ddp__deft_open(p, o, no_barrier, coarse, &d, err));
+    DDP__TRY(ddp__deft_open(p, o, way, &d, err));
     if (d.links == 2 && o->solver == DDP_KNAPSACK_DEFAULT) {
         d.solver = DDP_KNAPSACK_GREEDY;
         first = ddp__deft_solve(&d, o->target_frequency, &next, err);
-        if (first == DDP_OK) ddp__deft_better(&next, best);
+        if (first == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
         d.solver = DDP_KNAPSACK_DEFAULT;
     }
     status = first;
     if (first != DDP_OK || o->select != DDP_SELECT_PAPER) {
         status = ddp__deft_solve(&d, o->target_frequency, &next, first == DDP_OK ? NULL : err);
-        if (status == DDP_OK) ddp__deft_better(&next, best);
+        if (status == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
         if (first == DDP_OK) status = DDP_OK;
     }
     ddp__deft_close(&d);
     return status;
 }
 
+/* Without a startup or a partition there is nothing that fewer parts could save. */
+static int ddp__deft_may_join(const ddp_profile *p, const ddp_delayed_options *o)
+{
+    return o->alpha_s + p->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
+}
+
 ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
                             ddp_delayed_plan *out, ddp_error *err)
 {
+    ddp__deft_way way;
     ddp_delayed_plan best;
+    int i;
 
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     memset(&best, 0, sizeof best);
-    DDP__TRY(ddp__deft_variant(buckets, o, 0, 0, &best, err));
-    if (o->no_barrier) { /* further tries; what has been found stays if they fail */
-        (void)ddp__deft_variant(buckets, o, 1, 0, &best, NULL);
-        (void)ddp__deft_variant(buckets, o, 1, 1, &best, NULL);
+    memset(&way, 0, sizeof way);
+    DDP__TRY(ddp__deft_variant(buckets, o, way, &best, err));
+    for (i = 1; i < 6; i++) { /* further tries; what has been found stays if they fail */
+        way.joined = i % 2;
+        way.no_barrier = i >= 2;
+        way.coarse = i >= 4;
+        if (way.joined && !ddp__deft_may_join(buckets, o)) continue;
+        if (way.no_barrier && !o->no_barrier) continue;
+        (void)ddp__deft_variant(buckets, o, way, &best, NULL);
     }
     *out = best;
     return DDP_OK;
@@ -331,6 +376,7 @@ const char *ddp_delayed_select_name(ddp_delayed_select select)
 
 ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err)
 {
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_delayed_select_named: out is NULL");
     if (name && !strcmp(name, "release")) *out = DDP_SELECT_RELEASE;
     else if (name && !strcmp(name, "paper")) *out = DDP_SELECT_PAPER;
     else

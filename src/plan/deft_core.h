@@ -4,6 +4,13 @@
 
 #include "plan/deft.h"
 
+/* One way to plan. */
+typedef struct ddp__deft_way {
+    int no_barrier;
+    int coarse; /* parts as long as T_f + T_b allows */
+    int joined; /* rule 2: no smaller parts than rule 3 asks for */
+} ddp__deft_way;
+
 /* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
 typedef struct ddp__deft {
     int                 buckets, links;
@@ -13,7 +20,7 @@ typedef struct ddp__deft {
     ddp_delayed_select  select;
     ddp_knapsack_solver solver;
     size_t              most;              /* entries of the exact search */
-    int                 no_barrier, coarse; /* coarse: parts as long as T_f + T_b allows */
+    ddp__deft_way       way;
     double             *ready;    /* [N] after the start of backward */
     double             *part_s;   /* [N] */
     int                *parts_of; /* [N] */
@@ -35,6 +42,10 @@ DDP_LIB ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int
                                  ddp_error *err);
 DDP_LIB ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset,
                                  double room, int *on, ddp_error *err);
+
+/* Plans one way; *best (all-zero: none) is replaced if the plan is better. */
+DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
+                                     ddp__deft_way way, ddp_delayed_plan *best, ddp_error *err);
 
 /* Iterates to the steady period and fills out (untouched on error). */
 DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);

@@ -133,13 +133,13 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     memset(s, 0, sizeof *s);
     s->first_send = r->sends;
     s->forward_s = d->forward;
-    if (!d->no_barrier && ddp__deft_pending(d, r->state)) { /* case 1 */
+    if (!d->way.no_barrier && ddp__deft_pending(d, r->state)) { /* case 1 */
         DDP__TRY(ddp__deft_old(d, r->state, d->forward * d->scale, r->on, &all, err));
         DDP__TRY(ddp__deft_send(r, t, 0, 0, 0, r->state, busy, err));
         s->forward_s += ddp__deft_overrun(d->forward, busy);
     }
-    DDP__TRY(ddp__deft_backward(r, t, d->no_barrier ? 0 : s->forward_s,
-                                d->no_barrier ? d->forward : 0, err));
+    DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s,
+                                d->way.no_barrier ? d->forward : 0, err));
     s->sends = r->sends - s->first_send;
     return DDP_OK;
 }
@@ -209,7 +209,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     floor_s = p.update_frequency * p.comm_s / (d->links == 2 ? 1 + 1 / d->mu : 1);
     if (floor_s > p.lower_bound_s) p.lower_bound_s = floor_s;
     p.capacity_scale = d->scale;
-    p.no_barrier = d->no_barrier;
+    p.no_barrier = d->way.no_barrier;
     *out = p;
     return DDP_OK;
 }

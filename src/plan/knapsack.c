@@ -178,20 +178,39 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     return DDP_OK;
 }
 
-/* Does the link still end in time with class c's further item? used[c] items of each class run on
- * it already. */
-static int ddp__knapsack_joins(const ddp__knapsack *k, const int *used, int link, int c)
-{
-    int64_t end = k->start[link];
-    int i;
+/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the
+ * classes in release order. Of its classes a node knows how long they take, and when they end on a
+ * link that was idle before. */
+typedef struct ddp__knapsack_span {
+    int64_t takes, end;
+} ddp__knapsack_span;
 
-    for (i = 0; i < k->classes; i++) {
-        int n = used[i] + (i == c);
-        if (n == 0) continue;
-        if (end < k->cls[i].ready) end = k->cls[i].ready;
-        end += n * k->cls[i].cost[link];
+static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int64_t ready,
+                                int64_t takes)
+{
+    int i = leaves + c;
+
+    tree[i].takes = takes;
+    tree[i].end = takes > 0 ? ready + takes : 0;
+    for (i /= 2; i > 0; i /= 2) {
+        const ddp__knapsack_span *a = &tree[2 * i], *b = a + 1;
+        tree[i].takes = a->takes + b->takes;
+        tree[i].end = a->end + b->takes > b->end ? a->end + b->takes : b->end;
     }
-    return end <= k->deadline[link];
+}
+
+/* Adds an item of class c to the link, if it still ends in time. */
+static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, int leaves,
+                              int link, int c)
+{
+    const ddp__knapsack_class *x = &k->cls[c];
+    int64_t takes = tree[leaves + c].takes;
+
+    ddp__knapsack_count(tree, leaves, c, x->ready, takes + x->cost[link]);
+    if (k->start[link] + tree[1].takes <= k->deadline[link] && tree[1].end <= k->deadline[link])
+        return 1;
+    ddp__knapsack_count(tree, leaves, c, x->ready, takes);
+    return 0;
 }
 
 typedef struct ddp__knapsack_rank {
@@ -212,14 +231,16 @@ ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_probl
                                 int64_t *out, ddp_error *err)
 {
     ddp__knapsack_rank *rank;
-    int *used = (int *)ddp__calloc(2 * (size_t)k->classes, sizeof *used);
+    ddp__knapsack_span *tree;
     double room[2] = {0, 0};
     int64_t sum = 0;
-    int c, i, n = 0, l, turn;
+    int c, i, n = 0, l, turn, leaves = 1;
 
+    while (leaves < k->classes) leaves *= 2;
+    tree = (ddp__knapsack_span *)ddp__calloc(4 * (size_t)leaves, sizeof *tree);
     rank = (ddp__knapsack_rank *)ddp__calloc((size_t)k->items, sizeof *rank);
-    if (!used || !rank) {
-        DDP_FREE(used);
+    if (!tree || !rank) {
+        DDP_FREE(tree);
         DDP_FREE(rank);
         return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
     }
@@ -236,12 +257,11 @@ ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_probl
     for (i = 0; i < n; i++)
         for (turn = 0; turn < k->links && assign[rank[i].item] < 0; turn++) {
             l = k->links == 2 && room[1] < room[0] ? 1 - turn : turn;
-            if (!ddp__knapsack_joins(k, used + l * k->classes, l, rank[i].cls)) continue;
-            used[l * k->classes + rank[i].cls]++;
+            if (!ddp__knapsack_join(k, tree + 2 * l * leaves, leaves, l, rank[i].cls)) continue;
             assign[rank[i].item] = l;
             sum += k->cls[rank[i].cls].value;
         }
-    DDP_FREE(used);
+    DDP_FREE(tree);
     DDP_FREE(rank);
     *out = sum;
     return DDP_OK;
@@ -304,6 +324,7 @@ const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver)
 
 ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
 {
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_knapsack_solver_named: out is NULL");
     if (name && !strcmp(name, "exact")) *out = DDP_KNAPSACK_EXACT;
     else if (name && !strcmp(name, "greedy")) *out = DDP_KNAPSACK_GREEDY;
     else

@@ -13,7 +13,8 @@
  * if and only if f + s <= deadline on both links: either the back waits for the front, or for a
  * release, and both were tested. So the best pair is a dominance search: fronts by falling f of
  * link 0, backs entered by rising s of link 0 into a Fenwick tree over their s of link 1 that
- * keeps the largest value. The cut lies where both lists stay short: the shorter one grows. */
+ * keeps the largest value. The cut lies where both lists stay short: the shorter one grows, by a
+ * class of equal items at once where that is not too much, else by some of them. */
 
 /* Two counts of items below this fit into one int. */
 #define DDP__KNAPSACK_ITEMS 32768
@@ -25,10 +26,15 @@ typedef struct ddp__knapsack_entry {
     int     rank;  /* of t[1] among the backs; before that, the choice just made */
 } ddp__knapsack_entry;
 
-/* How many items of a class run on each link, after the choices of `parent`. */
+/* How many items from position `first` on run on each link, after the choices of `parent`. */
 typedef struct ddp__knapsack_node {
-    int parent, cls, count[2];
+    int parent, first, count[2];
 } ddp__knapsack_node;
+
+/* Equal items by which a list grows: `count` of class `cls` from position `first` on. */
+typedef struct ddp__knapsack_slice {
+    int cls, first, count;
+} ddp__knapsack_slice;
 
 typedef struct ddp__knapsack_list {
     ddp__knapsack_entry *at;
@@ -106,8 +112,8 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     return DDP_OK;
 }
 
-/* The entries that were kept remember their choice for class c. */
-static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int c,
+/* The entries that were kept remember their choice among the items from position `first` on. */
+static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first,
                                          ddp_error *err)
 {
     ddp__knapsack_node *d;
@@ -123,7 +129,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
         if (a->at[i].rank == 0) continue;
         d = &s->node[s->nodes];
         d->parent = a->at[i].node;
-        d->cls = c;
+        d->first = first;
         d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS;
         d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
         a->at[i].node = (int)s->nodes++;
@@ -166,14 +172,14 @@ static void ddp__knapsack_prune(ddp__knapsack_list *a)
     a->n = n;
 }
 
-/* Extends fronts (back 0) or backs (back 1) by class c. rest = value of all classes that neither
- * this list nor c covers: entries that cannot pass `known` with it are dropped. */
-static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, int c, int64_t rest,
-                                       ddp_error *err)
+/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of
+ * all items that neither this list nor the slice covers: entries that cannot pass `known` with it
+ * are dropped. */
+static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back,
+                                       const ddp__knapsack_slice *x, int64_t rest, ddp_error *err)
 {
-    const ddp__knapsack_class *x = &s->k->cls[c];
-    ddp__knapsack_list *from = &s->list[back], swap;
-    int64_t t[2];
+    const ddp__knapsack_list *from = &s->list[back];
+    int64_t t[2], value = s->k->cls[x->cls].value;
     int count[2];
     size_t i;
 
@@ -181,23 +187,46 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, int c,
     for (i = 0; i < from->n; i++) {
         ddp__knapsack_entry e = from->at[i];
         for (count[0] = 0; count[0] <= x->count; count[0]++) {
-            t[0] = ddp__knapsack_after(s, back, e.t[0], c, 0, count[0]);
+            t[0] = ddp__knapsack_after(s, back, e.t[0], x->cls, 0, count[0]);
             if (t[0] < 0) break;
             for (count[1] = 0; count[0] + count[1] <= x->count; count[1]++) {
                 if (count[1] && s->k->links < 2) break;
-                t[1] = ddp__knapsack_after(s, back, e.t[1], c, 1, count[1]);
+                t[1] = ddp__knapsack_after(s, back, e.t[1], x->cls, 1, count[1]);
                 if (t[1] < 0) break;
-                if (e.value + (count[0] + count[1]) * x->value + rest <= s->known) continue;
-                DDP__TRY(ddp__knapsack_add(s, &e, c, t, count, err));
+                if (e.value + (count[0] + count[1]) * value + rest <= s->known) continue;
+                DDP__TRY(ddp__knapsack_add(s, &e, x->cls, t, count, err));
             }
         }
     }
-    swap = *from;
-    *from = s->spare;
+    ddp__knapsack_prune(&s->spare);
+    return s->spare.n > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
+}
+
+/* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much.
+ * x->count receives how many items it took, *rest loses their value. One item at most doubles a
+ * list (trebles it on two links), equal ones less, so that both lists hold half of the promised
+ * number of items before neither can grow. */
+static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x,
+                                       int64_t *rest, ddp_error *err)
+{
+    ddp__knapsack_list swap;
+    ddp_status status;
+    int64_t left;
+    int all = x->count;
+
+    for (;; x->count /= 2) {
+        left = *rest - x->count * s->k->cls[x->cls].value;
+        if (back) x->first += all - x->count; /* from the end of the class */
+        status = ddp__knapsack_choose(s, back, x, left, err);
+        if (status == DDP_OK) break;
+        if (status != DDP_UNSUPPORTED || x->count == 1) return status;
+        if (back) x->first -= all - x->count;
+    }
+    *rest = left;
+    swap = s->list[back];
+    s->list[back] = s->spare;
     s->spare = swap;
-    ddp__knapsack_prune(from);
-    if (from->n > s->most) return ddp__knapsack_too_many(s, err);
-    return ddp__knapsack_remember(s, from, c, err);
+    return ddp__knapsack_remember(s, &s->list[back], x->first, err);
 }
 
 /* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with
@@ -237,7 +266,7 @@ static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *a
 
     for (; node >= 0; node = s->node[node].parent) {
         const ddp__knapsack_node *d = &s->node[node];
-        const int *item = s->k->order + s->k->cls[d->cls].first;
+        const int *item = s->k->order + d->first;
         for (i = 0; i < d->count[0] + d->count[1]; i++) assign[item[i]] = i >= d->count[0];
     }
 }
@@ -276,9 +305,11 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64
 
 static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
 {
+    const ddp__knapsack_class *cls = s->k->cls;
     ddp__knapsack_entry none;
-    int64_t value, rest[2];
-    int b, begin = 0, end = s->k->classes;
+    ddp__knapsack_slice x;
+    int64_t rest[2];
+    int at[2], b, begin = 0, end; /* classes; begin to end: the positions that are in no list */
 
     memset(&none, 0, sizeof none);
     none.node = -1;
@@ -292,14 +323,21 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     }
     s->list[0].at[0].t[0] = s->k->start[0];
     s->list[0].at[0].t[1] = s->k->start[1];
+    at[0] = 0;
+    at[1] = s->k->classes - 1;
+    end = s->k->classes ? cls[at[1]].first + cls[at[1]].count : 0;
     while (begin < end) {
         b = s->list[1].n < s->list[0].n;
-        value = s->k->cls[b ? end - 1 : begin].value * s->k->cls[b ? end - 1 : begin].count;
-        rest[b] -= value;
-        DDP__TRY(ddp__knapsack_extend(s, b, b ? end - 1 : begin, rest[b], err));
+        while (cls[at[0]].first + cls[at[0]].count <= begin) at[0]++;
+        while (cls[at[1]].first >= end) at[1]--;
+        x.cls = at[b];
+        x.first = cls[x.cls].first > begin ? cls[x.cls].first : begin;
+        x.count = cls[x.cls].first + cls[x.cls].count;
+        x.count = (x.count < end ? x.count : end) - x.first;
+        DDP__TRY(ddp__knapsack_extend(s, b, &x, &rest[b], err));
         if (s->list[b].n == 0) break; /* nothing can be better than `known` */
-        if (b) end--;
-        else begin++;
+        if (b) end -= x.count;
+        else begin += x.count;
     }
     return DDP_OK;
 }

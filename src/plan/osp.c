@@ -1,7 +1,6 @@
 #include "base/platform.h"
 #include "base/fail.h"
 #include "base/memory.h"
-#include "plan/knapsack.h"
 #include "plan/osp.h"
 
 ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n, int mean,
@@ -64,41 +63,149 @@ static double ddp__osp_walk(int layers, const double *importance, const double *
     return sum;
 }
 
-/* Replaces the walk's choice by the knapsack's where that is at least as good in both respects.
- * *deferred: bytes of the walk, then of the result. item, value, on: scratch [layers]. */
-static ddp_status ddp__osp_knapsack(int layers, const double *importance, const double *bytes,
-                                    double budget, double *item, double *value, int *on, int *late,
-                                    double *deferred, ddp_error *err)
+/* ---- the knapsack rule: least importance with bytes between those of the walk and the budget ----
+ *
+ * By rising importance per byte, the layers at the front are deferred, those at the back are sent,
+ * and only a window around the place where the walk's bytes are reached is in doubt. All subsets of
+ * the window are met in the middle: each half lists its subsets by bytes, and as the front's bytes
+ * fall, those of the back that keep within both bounds slide up; a queue holds their minimum. With
+ * no more layers than the window has, that is the optimum. */
+
+/* Layers in the window, half of them on each side: 2^16 subsets each. */
+enum { DDP__OSP_HALF = 16 };
+
+typedef struct ddp__osp_subset {
+    double   bytes, importance;
+    unsigned set;
+} ddp__osp_subset;
+
+/* All subsets of n layers, by rising bytes: with each layer the list is merged with itself moved
+ * up. to and spare have room for 2^n; returns which of the two holds the list. */
+static ddp__osp_subset *ddp__osp_subsets(const ddp__osp_key *key, const double *importance, int n,
+                                         ddp__osp_subset *to, ddp__osp_subset *spare)
 {
-    ddp_knapsack_problem p;
-    double total = 0, sum = 0, before = 0, after = 0;
-    int i, n = 0;
+    ddp__osp_subset *swap;
+    size_t size = 1, i, j, k;
+    int l;
+
+    memset(to, 0, sizeof *to);
+    for (l = 0; l < n; l++, size *= 2) {
+        for (i = j = k = 0; j < size; k++) {
+            if (i < size && to[i].bytes <= to[j].bytes + key[l].bytes) {
+                spare[k] = to[i++];
+                continue;
+            }
+            spare[k] = to[j++];
+            spare[k].bytes += key[l].bytes;
+            spare[k].importance += importance[key[l].layer];
+            spare[k].set |= 1u << l;
+        }
+        swap = to;
+        to = spare;
+        spare = swap;
+    }
+    return to;
+}
+
+/* The least important pair with bytes from low to high; 0 if there is none. queue: room for nb. */
+static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_subset *b, size_t nb,
+                         double low, double high, int *queue, unsigned *set_a, unsigned *set_b)
+{
+    size_t head = 0, tail = 0, entered = 0;
+    double least = INFINITY;
+
+    while (na-- > 0) {
+        for (; entered < nb && a[na].bytes + b[entered].bytes <= high; entered++) {
+            while (tail > head && b[queue[tail - 1]].importance >= b[entered].importance) tail--;
+            queue[tail++] = (int)entered;
+        }
+        while (head < tail && a[na].bytes + b[queue[head]].bytes < low) head++;
+        if (head == tail || !(a[na].importance + b[queue[head]].importance < least)) continue;
+        least = a[na].importance + b[queue[head]].importance;
+        *set_a = a[na].set;
+        *set_b = b[queue[head]].set;
+    }
+    return least < INFINITY;
+}
+
+/* Sets late[l] of all layers by the window's best choice; 0 if none keeps to low..high. room [5
+ * most], most = the subsets of half a window. */
+static int ddp__osp_window(int layers, const double *importance, const double *bytes, double low,
+                           double high, ddp__osp_key *key, ddp__osp_subset *room, size_t most,
+                           int *late)
+{
+    ddp__osp_subset *a, *b;
+    unsigned set[2] = {0, 0};
+    double fixed = 0;
+    int i, n = 0, from = 0, half, rest;
 
     for (i = 0; i < layers; i++) {
-        total += bytes[i];
-        if (late[i]) before += importance[i];
+        late[i] = 0;
         if (!(bytes[i] > 0)) continue;
-        item[n] = bytes[i];
-        value[n++] = importance[i];
+        key[n].layer = i;
+        key[n].bytes = bytes[i];
+        key[n++].key = importance[i] / bytes[i];
     }
-    if (n == 0 || !(total > *deferred) || !(*deferred > 0)) return DDP_OK;
-    memset(&p, 0, sizeof p);
-    p.items = n;
-    p.item_s = item;
-    p.value = value;
-    p.links = 1;
-    p.deadline_s[0] = total - *deferred;
-    DDP__TRY(ddp_knapsack(&p, DDP_KNAPSACK_DEFAULT, on, NULL, err));
-    for (i = n = 0; i < layers; i++) {
-        if (!(bytes[i] > 0)) continue;
-        if (on[n++] >= 0) continue;
+    qsort(key, (size_t)n, sizeof *key, ddp__osp_order);
+    while (from < n && fixed < low) fixed += key[from++].bytes;
+    from = from - DDP__OSP_HALF < n - 2 * DDP__OSP_HALF ? from - DDP__OSP_HALF
+                                                        : n - 2 * DDP__OSP_HALF;
+    if (from < 0) from = 0;
+    for (fixed = 0, i = 0; i < from; i++) {
+        fixed += key[i].bytes;
+        late[key[i].layer] = 1;
+    }
+    rest = n - from < 2 * DDP__OSP_HALF ? n - from : 2 * DDP__OSP_HALF;
+    half = rest / 2;
+    a = ddp__osp_subsets(key + from, importance, half, room, room + most);
+    b = ddp__osp_subsets(key + from + half, importance, rest - half, room + 2 * most,
+                         room + 3 * most);
+    if (!ddp__osp_pair(a, (size_t)1 << half, b, (size_t)1 << (rest - half), low - fixed,
+                       high - fixed, (int *)(room + 4 * most), &set[0], &set[1]))
+        return 0;
+    for (i = 0; i < rest; i++)
+        late[key[from + i].layer] =
+            i < half ? (int)(set[0] >> i & 1) : (int)(set[1] >> (i - half) & 1);
+    return 1;
+}
+
+/* Takes the choice `next` if it keeps to *deferred..budget bytes with less importance than `late`,
+ * whose bytes *deferred are; low = the least bytes allowed. */
+static void ddp__osp_take(int layers, const double *importance, const double *bytes, double low,
+                          double budget, const int *next, int *late, double *deferred)
+{
+    double sum = 0, before = 0, after = 0;
+    int i;
+
+    for (i = 0; i < layers; i++) {
+        if (late[i]) before += importance[i];
+        if (!next[i]) continue;
         sum += bytes[i];
         after += importance[i];
     }
-    if (sum < *deferred || sum > budget || after > before) return DDP_OK;
+    if (sum < low || sum > budget || !(after < before)) return;
+    memcpy(late, next, (size_t)layers * sizeof *late);
     *deferred = sum;
-    for (i = n = 0; i < layers; i++)
-        if (bytes[i] > 0) late[i] = on[n++] < 0;
+}
+
+/* Improves the walk's choice `late`, *deferred bytes. next: scratch [layers]. */
+static ddp_status ddp__osp_knapsack(int layers, const double *importance, const double *bytes,
+                                    double budget, ddp__osp_key *key, int *next, int *late,
+                                    double *deferred, ddp_error *err)
+{
+    int half = layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF;
+    size_t most = (size_t)1 << half;
+    double low = *deferred;
+    ddp__osp_subset *room;
+
+    if (!(low > 0)) return DDP_OK;
+    room = (ddp__osp_subset *)ddp__calloc(5 * most, sizeof *room);
+    if (!room) return ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
+    ddp__osp_walk(layers, importance, bytes, budget, DDP_OSP_DENSITY, key, next);
+    ddp__osp_take(layers, importance, bytes, low, budget, next, late, deferred);
+    if (ddp__osp_window(layers, importance, bytes, low, budget, key, room, most, next))
+        ddp__osp_take(layers, importance, bytes, low, budget, next, late, deferred);
+    DDP_FREE(room);
     return DDP_OK;
 }
 
@@ -139,7 +246,7 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
 {
     ddp_status status = DDP_OK;
     ddp__osp_key *key;
-    double *real, sum;
+    double sum;
     int *whole, i;
     size_t L;
 
@@ -147,15 +254,14 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     if (!gib) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: gib is NULL");
     L = (size_t)layers;
     key = (ddp__osp_key *)ddp__calloc(L, sizeof *key);
-    real = (double *)ddp__calloc(2 * L, sizeof *real);
     whole = (int *)ddp__calloc(2 * L, sizeof *whole);
-    if (!key || !real || !whole) {
+    if (!key || !whole) {
         status = ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
     } else {
         sum = ddp__osp_walk(layers, importance, bytes, budget, rule, key, whole);
         if (rule == DDP_OSP_KNAPSACK)
-            status = ddp__osp_knapsack(layers, importance, bytes, budget, real, real + L, whole + L,
-                                       whole, &sum, err);
+            status = ddp__osp_knapsack(layers, importance, bytes, budget, key, whole + L, whole,
+                                       &sum, err);
         if (status == DDP_OK) {
             memset(gib, 0, (L + 7) / 8);
             for (i = 0; i < layers; i++)
@@ -164,7 +270,6 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
         }
     }
     DDP_FREE(key);
-    DDP_FREE(real);
     DDP_FREE(whole);
     return status;
 }

@@ -8,7 +8,7 @@ typedef enum ddp_osp_rule {
     DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
     DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
     DDP_OSP_DENSITY, /* walk by rising importance per byte */
-    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with the least importance */
+    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
 } ddp_osp_rule;
 
 #ifdef __cplusplus
@@ -30,10 +30,12 @@ DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parame
  *   gib        [(layers + 7) / 8]; deferred (may be NULL) receives the bytes of the 0 bits
  *
  * Equal importance: lower index first, for all workers alike. A layer without bytes is never
- * deferred. knapsack keeps the set of largest
- * importance within the bytes that the walk sends at once (ddp_knapsack); if that would defer more
- * than the budget, the walk's bitmap is kept, so it never defers fewer bytes nor more importance
- * than the walk. Outputs are untouched on error. Errors: DDP_ARG (names the layer), DDP_MEMORY. */
+ * deferred. knapsack defers the set of least importance with bytes from those of the walk to the
+ * budget: exactly on up to 32 layers that have bytes; of more, all choices of the 32 around the
+ * break of the order by density are tried, so that it is near the optimum, and never defers more
+ * importance than the walk, nor than density where that defers the walk's bytes. At most 8 MB and
+ * some milliseconds.
+ * Outputs are untouched on error. Errors: DDP_ARG (names the layer), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes,
                                 double budget, ddp_osp_rule rule, unsigned char *gib,
                                 double *deferred, ddp_error *err);

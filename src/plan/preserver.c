@@ -77,6 +77,7 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     long n, sum = 0;
     int i, first;
 
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
         return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare",
@@ -115,25 +116,26 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
     ddp_delayed_options grown;
     ddp_delayed_plan best, next;
     ddp_preserved verdict, found;
-    ddp_status status = DDP_OK;
+    ddp_status status;
     int i;
 
-    if (!o || !model)
-        return ddp__fail(err, DDP_ARG, "ddp_preserver_plan: options or model is NULL");
+    if (!o || !model || !plan || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_preserver_plan: options, model, plan or out is NULL");
     grown = *o;
     if (grown.capacity_scale == 0) grown.capacity_scale = 1;
     memset(&best, 0, sizeof best);
     memset(&found, 0, sizeof found);
     for (i = 0; i <= DDP__PRESERVER_RETRIES && !found.accepted; i++) {
-        status = ddp_plan_delayed(buckets, &grown, &next, err);
-        if (status != DDP_OK) break;
-        status = ddp_preserver_test(model, next.k, next.updates, &verdict, err);
-        if (status != DDP_OK) {
-            ddp_delayed_plan_free(&next);
-            break;
-        }
-        verdict.retries = i;
+        ddp_error *why = best.period ? NULL : err; /* a retry that fails costs only itself */
+        status = ddp_plan_delayed(buckets, &grown, &next, why);
         grown.capacity_scale *= DDP__PRESERVER_GROWTH;
+        if (status == DDP_OK) {
+            status = ddp_preserver_test(model, next.k, next.updates, &verdict, why);
+            if (status != DDP_OK) ddp_delayed_plan_free(&next);
+        }
+        if (status != DDP_OK && best.period == 0) return status;
+        if (status != DDP_OK) continue;
+        verdict.retries = i;
         if (best.period && !verdict.accepted &&
             ddp__preserver_badness(model, verdict.ratio) >=
                 ddp__preserver_badness(model, found.ratio)) {
@@ -143,10 +145,6 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
         ddp_delayed_plan_free(&best);
         best = next;
         found = verdict;
-    }
-    if (status != DDP_OK) {
-        ddp_delayed_plan_free(&best);
-        return status;
     }
     *plan = best;
     *out = found;

@@ -48,7 +48,8 @@ DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, 
 
 /* ddp_preserver_plan - ddp_plan_delayed whose capacity grows until the test accepts: by 1.1 a time,
  * at most ten times (the paper gives no factor). If none passes, the plan with the best ratio is
- * returned with accepted = 0. *plan is freed by ddp_delayed_plan_free.
+ * returned with accepted = 0; a retry that cannot be planned is passed over. *plan is freed by
+ * ddp_delayed_plan_free.
  * Source: DeFT section IV-C. Both outputs are untouched on error. Pure; safe from any thread. */
 DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
                                       const ddp_preserver *model, ddp_delayed_plan *plan,

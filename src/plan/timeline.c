@@ -21,6 +21,7 @@ ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err)
     ddp__text list;
     int i;
 
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_scheme_named: out is NULL");
     for (i = 0; i < DDP__SCHEMES; i++)
         if (name && !strcmp(name, ddp__scheme_names[i])) {
             *out = (ddp_scheme)i;
