@@ -1042,8 +1042,9 @@ DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
 /* ddp_network_noise - multiplies each pair's rates by exp(rate_sigma x), its delays by
  * exp(delay_sigma y), x and y standard normal and the same in both directions: is a plan still good
- * where no two links are alike? The same seed gives the same network on every platform.
- * Errors: DDP_ARG for a sigma outside 0..4, n untouched. */
+ * where no two links are alike? The same seed gives the same network on every platform up to the
+ * last bit of its exp.
+ * Errors: DDP_ARG for a sigma outside 0..4 or no network, n untouched. */
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma,
                                      double delay_sigma, ddp_error *err);
 
@@ -1814,7 +1815,8 @@ extern "C" {
  * either shortens the path, the best of the starts; not proven.
  * DT-FM (arXiv:2206.01288) Eq. 4 with both ends free.
  * Deterministic. Outputs are untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (n < 1, a bad end, a cost that is negative or not finite), DDP_MEMORY. */
+ * Errors: DDP_ARG (n < 1, a bad end, a cost that is negative or not finite), DDP_NUMERIC (4 n times
+ * the largest cost is not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order,
                                  double *length, ddp_error *err);
 
@@ -1894,7 +1896,8 @@ extern "C" {
  *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b, the delay cancelling
  *
  * The same seed and candidate limit give the same placement on every platform; a time limit stops
- * where the clock says, and anneal fits its cooling to it. With few partitions (20,000: any
+ * where the clock says (up to a tenth later, to end well; a network too large for one evaluation
+ * within it gets the first one, its tour cut short), and anneal fits its cooling to it. With few partitions (20,000: any
  * network of up to 10 devices, and one stage always) anneal and exact try them all: `proven`. With
  * one pipeline of up to 16 stages the tour alone is exact and proven.
  * *out is overwritten, not freed; untouched on error. Pure but for ddp_now; safe from any thread.
@@ -16193,9 +16196,12 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
                              ddp_error *err)
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
-    size_t N = (size_t)n->devices, i, j;
     double rate, delay;
+    size_t N, i, j;
 
+    if (!n || !n->rate || !n->delay_s)
+        return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
+    N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
         return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
                          rate_sigma, delay_sigma);
@@ -20511,7 +20517,7 @@ typedef struct ddp__place {
     long    limit;          /* candidates; LONG_MAX = none */
     long    candidates;
     double  told;           /* when progress was last called */
-    int     stop;
+    int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
     int    *best;           /* [N] arrangement; cost INFINITY = none yet */
     double  cost;
     int     proven;
@@ -20535,21 +20541,26 @@ DDP_LIB int    ddp__matching_open(ddp__matching *m, int n); /* 0 = no memory */
 DDP_LIB void   ddp__matching_close(ddp__matching *m);
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
-/* best [n 2^n]. The second is 0 where memory is short. */
+/* best [n 2^n]. The second is 0 where memory is short; once over(user) is nonzero it returns what
+ * it has, at least a path to the nearest neighbours. over may be NULL. */
 DDP_LIB double ddp__tour_exact(int n, const double *cost, int first, int last, double *best,
                                int *order);
-DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int *order,
-                            double *length);
+DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *),
+                            void *user, int *order, double *length);
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_datap(const ddp__place *p, const int *at);
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. */
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given
+ * up with INFINITY where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
 /* Keeps an arrangement if it is better than the best so far. */
 DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost);
 /* The seconds since the start; reports progress and sets p->stop where the time is over. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
+/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a
+ * search well: a matching takes less. */
+DDP_LIB int ddp__place_late(ddp__place *p);
 /* Counts one candidate: 0 where the search is over. */
 DDP_LIB int ddp__place_next(ddp__place *p);
 DDP_LIB void ddp__place_shuffle(ddp__place *p, int *at);
@@ -20559,7 +20570,7 @@ DDP_LIB void ddp__place_random(ddp__place *p);
 DDP_LIB void ddp__place_genetic(ddp__place *p);
 DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
 /* One pass of cyclic moves on label[N] (exposed for the tests). */
-DDP_LIB int ddp__place_cyclic_pass(const ddp__place *p, int *label, int kl);
+DDP_LIB int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl);
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* All partitions where there are few: 1 = done and proven, 0 = too many. */
 DDP_LIB int ddp__place_enumerate(ddp__place *p);
@@ -20789,6 +20800,8 @@ typedef struct ddp__tour {
     const double *cost;
     int *order, *spare;
     double *along, *against; /* [n] cost of order[0..k], and of the same way back */
+    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
+    void *user;
 } ddp__tour;
 
 /* Cost of the edge between two positions; beyond the ends there is none. */
@@ -20858,7 +20871,7 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
     return 1;
 }
 
-/* All moves until none shortens the path by more than rounding. */
+/* All moves until none shortens the path by more than rounding, or the time is over. */
 static double ddp__tour_improve(ddp__tour *t)
 {
     int i, j, p, turned, better = 1;
@@ -20869,6 +20882,7 @@ static double ddp__tour_improve(ddp__tour *t)
     while (better) {
         better = 0;
         for (i = t->lo; i <= t->hi; i++) {
+            if (t->over && t->over(t->user)) return t->along[t->n - 1];
             for (j = i + 1; j <= t->hi; j++) better |= ddp__tour_two_opt(t, i, j, least);
             for (j = i; j <= t->hi && j < i + 3; j++)
                 for (p = t->lo - 1; p <= t->hi; p++)
@@ -20903,7 +20917,8 @@ static void ddp__tour_nearest(ddp__tour *t, int start, int last)
     }
 }
 
-int ddp__tour_local(int n, const double *cost, int first, int last, int *order, double *length)
+int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
+                    int *order, double *length)
 {
     ddp__tour t;
     double *sums = (double *)ddp__calloc(2 * (size_t)n, sizeof(double)), now;
@@ -20913,6 +20928,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
     if (sums && room) {
         t.n = n;
         t.cost = cost;
+        t.over = over;
+        t.user = user;
         t.along = sums;
         t.against = sums + n;
         t.order = room;
@@ -20922,6 +20939,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
         *length = INFINITY;
         for (start = 0; start < (first >= 0 ? 1 : starts); start++) {
             if (first < 0 && start == last) continue;
+            if (*length < INFINITY && over && over(user)) break;
             ddp__tour_nearest(&t, first >= 0 ? first : start, last);
             now = ddp__tour_improve(&t);
             if (!(now < *length)) continue;
@@ -20938,7 +20956,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
                          ddp_error *err)
 {
-    double *best, found = 0;
+    double *best, found = 0, most = 0;
     int *path, u, v, ok;
 
     if (n < 1 || !cost || !order || !length)
@@ -20962,12 +20980,18 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
                                  "the cost from node %d to node %d is %g; it must be "
                                  "finite and at least 0",
                                  u, v, c);
+            if (u != v && c > most) most = c;
         }
+    if (!(most * n <= DBL_MAX / 4))
+        return ddp__fail(err, DDP_NUMERIC,
+                         "a tour of %d nodes with costs up to %g may be longer than a double "
+                         "holds; use a larger unit",
+                         n, most);
     path = (int *)ddp__calloc((size_t)n, sizeof(int));
     best = (double *)ddp__calloc(n > DDP_TOUR_EXACT ? 1 : (size_t)n << n, sizeof(double));
     ok = path && best;
     if (ok && n > DDP_TOUR_EXACT)
-        ok = ddp__tour_local(n, cost, first, last, path, &found);
+        ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
     else if (ok)
         found = ddp__tour_exact(n, cost, first, last, best, path);
     if (ok) {
@@ -20992,7 +21016,7 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
  * to S0 are largest, and undone if that is nowhere positive. Locks last for the whole pass. */
 
 typedef struct ddp__place_cycle {
-    const ddp__place *p;
+    ddp__place *p;
     int kl;
     int *label;
     int *size;         /* [S] devices in each group now */
@@ -21065,18 +21089,19 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
     c->label[v] = q;
 }
 
-/* One cycle; 0 where no group has an unlocked device. */
+/* One cycle; 0 where no group has an unlocked device, or it is too late. */
 static int ddp__place_cycle_once(ddp__place_cycle *c)
 {
     int home = -1, g, v, to = 0, n = 0, keep = 0, k;
     double most = -INFINITY, gain, sum = 0, close, best = 0;
 
     for (g = 0; g < c->p->S; g++) {
+        if (ddp__place_late(c->p)) return 0;
         v = ddp__place_leave(c, g, &to, &gain);
         if (v >= 0 && (home < 0 || gain > most)) home = g, most = gain;
     }
     if (home < 0) return 0;
-    for (g = home; n < c->p->N; g = to) {
+    for (g = home; n < c->p->N && !(n && ddp__place_late(c->p)); g = to) {
         v = ddp__place_leave(c, g, &to, &gain);
         if (v < 0) break;
         if (n) {
@@ -21099,7 +21124,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on
  * to S0: that is the closing at the last prefix. */
-int ddp__place_cyclic_pass(const ddp__place *p, int *label, int kl)
+int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_cycle c;
@@ -21282,8 +21307,8 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
 }
 
 /* The best swap of group g (-1 = any) with another one. */
-static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *label, const int *end,
-                                            const double *link, const double *mean, int g)
+static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link,
+                                            const double *mean, int g)
 {
     ddp__place_swap best = {-1, -1, -INFINITY};
     int a, b, k;
@@ -21299,7 +21324,6 @@ static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *labe
                 best.u = end[u];
                 best.v = end[v];
             }
-    (void)label;
     return best;
 }
 
@@ -21312,20 +21336,20 @@ typedef struct ddp__place_chain {
 } ddp__place_chain;
 
 /* Improves label by one chain of swaps. */
-static void ddp__place_circulate(const ddp__place *p, ddp__place_chain *c, int *label)
+static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
     int n, keep = 0, first = -1, g = -1, k, h, t;
 
     memset(c->locked, 0, (size_t)p->N);
-    for (n = 0; n < p->N; n++) {
+    for (n = 0; n < p->N && !ddp__place_late(p); n++) {
         ddp__place_swap s;
         ddp__place_fastest(p, label, c->locked, c->end, c->link);
         for (k = 0; k < 2 * p->S; k++)
             for (h = 0; h < p->S && c->end[k] >= 0; h++)
                 c->mean[(size_t)k * (size_t)p->S + (size_t)h] =
                     ddp__place_mean(p, label, c->end[k], h);
-        s = ddp__place_best_swap(p, label, c->end, c->link, c->mean, g);
+        s = ddp__place_best_swap(p, c->end, c->link, c->mean, g);
         if (s.u < 0) break;
         if (first < 0) first = label[s.u];
         g = label[s.v];
@@ -22114,7 +22138,7 @@ int ddp__place_enumerate(ddp__place *p)
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at));
         p->proven = 1;
     } else {
-        p->proven = ddp__place_all_from(&a, 0);
+        p->proven = ddp__place_all_from(&a, 0) && !p->stop;
     }
     DDP_FREE(a.at);
     return 1;
@@ -22306,8 +22330,8 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
     return 1;
 }
 
-/* All stages are made up: devices of a class in order, exactly evaluated. */
-static void ddp__place_tree_leaf(ddp__place_tree *t)
+/* All stages are made up: devices of a class in order, exactly evaluated. 0 = stop. */
+static int ddp__place_tree_leaf(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
     int C = t->classes, j, c, m, n = 0;
@@ -22319,16 +22343,14 @@ static void ddp__place_tree_leaf(ddp__place_tree *t)
                 t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at));
+    return !p->stop;
 }
 
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops)
 {
     int C = t->classes, c;
 
-    if (k == t->p->S) {
-        ddp__place_tree_leaf(t);
-        return 1;
-    }
+    if (k == t->p->S) return ddp__place_tree_leaf(t);
     for (c = 0; c < C; c++)
         if (t->left[c] && t->least[c] > top) top = t->least[c];
     if (ddp__place_tree_worse(t, top + hops + (t->p->S - 1 - k + (k > 0)) * t->low)) return 1;
@@ -22378,7 +22400,7 @@ void ddp__place_exact(ddp__place *p)
     p->limit = limit;
     p->limit_s = limit_s;
     if (p->failed) return;
-    if (p->stop && ddp__place_clock(p) < limit_s / 4) return; /* the caller has stopped it */
+    if (p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p))
         p->proven = ddp__place_tree_node(&t, 0, 0, 0);
@@ -22454,12 +22476,12 @@ double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double
     return data + sum;
 }
 
-/* Matches every pair of stages: hop values into p->hop, partners into p->mate. */
-static void ddp__place_match_all(ddp__place *p, const int *at)
+/* Matches every pair of stages: hop values into p->hop, partners into p->mate. 0 = too late. */
+static int ddp__place_match_all(ddp__place *p, const int *at)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, j, k, a, b;
 
-    for (j = 0; j < S; j++)
+    for (j = 0; j < S; j++) {
         for (k = j + 1; k < S; k++) {
             int *there = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
             for (a = 0; a < D; a++)
@@ -22469,17 +22491,22 @@ static void ddp__place_match_all(ddp__place *p, const int *at)
             p->hop[k * S + j] = p->hop[j * S + k];
             for (a = 0; a < D; a++) back[there[a]] = (int)a;
         }
+        if (p->cost < INFINITY && ddp__place_late(p)) return 0;
+    }
+    return 1;
 }
+
+static int ddp__place_over(void *search) { return ddp__place_late((ddp__place *)search); }
 
 double ddp__place_evaluate(ddp__place *p, const int *at)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0;
 
-    ddp__place_match_all(p, at);
+    if (!ddp__place_match_all(p, at)) return INFINITY;
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__tour_exact(p->S, p->hop, -1, -1, p->tour, p->order);
-    } else if (!ddp__tour_local(p->S, p->hop, -1, -1, p->order, &length)) {
+    } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
         p->failed = p->stop = 1;
         return INFINITY;
     }
@@ -22500,12 +22527,18 @@ double ddp__place_clock(ddp__place *p)
 {
     double now = ddp_now() - p->start;
 
-    if (now >= p->limit_s) p->stop = 1;
-    if (p->o->progress && now - p->told >= 0.1 && p->cost < INFINITY) {
+    if (now >= p->limit_s && !p->stop) p->stop = 1;
+    if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < INFINITY) {
         p->told = now;
-        if (p->o->progress(p->o->user, now, p->cost)) p->stop = 1;
+        if (p->o->progress(p->o->user, now, p->cost)) p->stop = 2;
     }
     return now;
+}
+
+int ddp__place_late(ddp__place *p)
+{
+    if (p->limit_s == INFINITY && !p->o->progress) return 0;
+    return ddp__place_clock(p) > 1.1 * p->limit_s || p->stop == 2;
 }
 
 int ddp__place_next(ddp__place *p)
@@ -22538,9 +22571,9 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     p->curve[2 * p->points] = now;
     p->curve[2 * p->points + 1] = cost;
     p->points++;
-    if (!p->o->progress) return;
+    if (!p->o->progress || p->stop == 2) return;
     p->told = now;
-    if (p->o->progress(p->o->user, now, cost)) p->stop = 1;
+    if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
 
 void ddp__place_shuffle(ddp__place *p, int *at)
@@ -22558,10 +22591,10 @@ void ddp__place_shuffle(ddp__place *p, int *at)
 
 void ddp__place_random(ddp__place *p)
 {
-    do {
+    while (ddp__place_next(p)) {
         ddp__place_shuffle(p, p->line);
         ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
-    } while (ddp__place_next(p));
+    }
 }
 
 /* ---- opening and closing a search ---- */
