@@ -1897,9 +1897,9 @@ extern "C" {
  *
  * The same seed and candidate limit give the same placement on every platform; a time limit stops
  * where the clock says (up to a tenth later, to end well; a network too large for one evaluation
- * within it gets the first one, its tour cut short), and anneal fits its cooling to it. With few partitions (20,000: any
- * network of up to 10 devices, and one stage always) anneal and exact try them all: `proven`. With
- * one pipeline of up to 16 stages the tour alone is exact and proven.
+ * within it gets the first one, its tour cut short), and anneal fits its cooling to it. With few
+ * partitions (20,000: any network of up to 10 devices, and one stage always) anneal and exact try
+ * them all: `proven`. With one pipeline of up to 16 stages the tour alone is exact and proven.
  * *out is overwritten, not freed; untouched on error. Pure but for ddp_now; safe from any thread.
  * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC,
  * DDP_MEMORY. */
@@ -16200,7 +16200,8 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
     size_t N, i, j;
 
     if (!n || !n->rate || !n->delay_s)
-        return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
         return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
@@ -21601,7 +21602,7 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 typedef struct ddp__anneal {
     ddp__place *p;
     int N, D, S;
-    float *dp, *pp;     /* [N x N] as in p */
+    float *dp, *pp;     /* [N x N] as in p, in our unit */
     float *edge;        /* [N] at position j D + i: pp between stages j and j+1 of pipeline i */
     int *spare;         /* [D] */
     double *load;       /* [N] by position: sum of dp over the other devices of its stage */
@@ -21613,6 +21614,7 @@ typedef struct ddp__anneal {
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
     double lam, mu, heat, best_cost;
+    int unit;           /* all costs here are in units of 2^unit seconds */
     int improved;
     double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
     int hop_count, hop_at[4];        /* hops on trial, with what they were */
@@ -21966,7 +21968,7 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
         }
         done += chunk;
         p->candidates += chunk;
-        if (s->improved && s->best_cost < p->cost * (1 + 1e-6))
+        if (s->improved && s->best_cost < ldexp(p->cost, -s->unit) * (1 + 1e-6))
             ddp__place_offer(p, s->best, ddp__place_flat(p, s->best, NULL, NULL));
         s->improved = 0;
         spent = (double)done / (double)moves;
@@ -21983,6 +21985,7 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
 static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, k;
+    double most = 0;
 
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -22003,8 +22006,13 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->stage = s->best + N;
     s->spare = s->stage + N;
     for (k = 0; k < N * N; k++) {
-        s->dp[k] = (float)p->dp[k];
-        s->pp[k] = (float)p->pp[k];
+        if (p->dp[k] > most) most = p->dp[k];
+        if (p->pp[k] > most) most = p->pp[k];
+    }
+    (void)frexp(most, &s->unit); /* a power of two changes no walk; the largest is 0.5 to 1 */
+    for (k = 0; k < N * N; k++) {
+        s->dp[k] = (float)ldexp(p->dp[k], -s->unit);
+        s->pp[k] = (float)ldexp(p->pp[k], -s->unit);
     }
     for (k = 0; k < N; k++) s->stage[k] = (int)(k / D);
     ddp__anneal_table(s);
@@ -22036,8 +22044,9 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     if (p->stop || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
-    hot *= scale * p->cost;
-    cold *= scale * p->cost;
+    scale *= ldexp(p->cost, -s->unit);
+    hot *= scale;
+    cold *= scale;
     ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
     cost = ddp__place_evaluate(p, s->best);
     ddp__place_offer(p, p->line, cost);

@@ -455,6 +455,34 @@ static void annealing_keeps_its_books(void **state)
     }
 }
 
+/* Floats hold 1e-45 to 3e38; seconds of any size walk the same way. */
+static void annealing_does_not_depend_on_the_unit_of_time(void **state)
+{
+    static const int unit[3] = {-300, 300, 900};
+    ddp_rng r = ddp_rng_seed(33, 0);
+    ddp_network n = random_network(&r, 24, 4, 6, 0), other = network(24, 4, 6, 0, 0);
+    ddp_placement a = place(&n, DDP_PLACE_ANNEAL, 1, 20000), b;
+    int u, k;
+
+    (void)state;
+    assert_true(a.points > 8);
+    for (u = 0; u < 3; u++) {
+        other.dp_bytes = ldexp(n.dp_bytes, unit[u]);
+        other.pp_bytes = ldexp(n.pp_bytes, unit[u]);
+        for (k = 0; k < 24 * 24; k++) {
+            other.delay_s[k] = ldexp(n.delay_s[k], unit[u]);
+            other.rate[k] = n.rate[k];
+        }
+        b = place(&other, DDP_PLACE_ANNEAL, 1, 20000);
+        assert_memory_equal(a.assign, b.assign, 24 * sizeof(int));
+        assert_true(b.cost_s == ldexp(a.cost_s, unit[u]));
+        ddp_placement_free(&b);
+    }
+    ddp_placement_free(&a);
+    ddp_network_free(&n);
+    ddp_network_free(&other);
+}
+
 /* ---- limits ---- */
 
 typedef struct calls {
@@ -768,6 +796,7 @@ int main(void)
         cmocka_unit_test(one_pipeline_and_one_stage_work_at_any_size),
         cmocka_unit_test(cyclic_passes_keep_groups_balanced),
         cmocka_unit_test(annealing_keeps_its_books),
+        cmocka_unit_test(annealing_does_not_depend_on_the_unit_of_time),
         cmocka_unit_test(progress_is_told_and_may_stop),
         cmocka_unit_test(the_time_limit_is_kept),
         cmocka_unit_test(the_time_limit_is_kept_where_one_evaluation_is_long),

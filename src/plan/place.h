@@ -69,9 +69,9 @@ extern "C" {
  *
  * The same seed and candidate limit give the same placement on every platform; a time limit stops
  * where the clock says (up to a tenth later, to end well; a network too large for one evaluation
- * within it gets the first one, its tour cut short), and anneal fits its cooling to it. With few partitions (20,000: any
- * network of up to 10 devices, and one stage always) anneal and exact try them all: `proven`. With
- * one pipeline of up to 16 stages the tour alone is exact and proven.
+ * within it gets the first one, its tour cut short), and anneal fits its cooling to it. With few
+ * partitions (20,000: any network of up to 10 devices, and one stage always) anneal and exact try
+ * them all: `proven`. With one pipeline of up to 16 stages the tour alone is exact and proven.
  * *out is overwritten, not freed; untouched on error. Pure but for ddp_now; safe from any thread.
  * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC,
  * DDP_MEMORY. */

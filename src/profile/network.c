@@ -123,7 +123,8 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
     size_t N, i, j;
 
     if (!n || !n->rate || !n->delay_s)
-        return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
         return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
