@@ -24,7 +24,7 @@ SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
 # Tests of pure functions: no threads, nothing for TSan to see.
 PURE := $(addprefix test_,adatopk compress data deft env estimate fence image_ops json jsonl knapsack louvain matching netspec \
-        network osp_plan place plan planned_models preserver profile report timeline topk tour workload)
+        network osp_plan place place_search plan planned_models preserver profile report timeline topk tour workload)
 
 .DELETE_ON_ERROR:
 .PHONY: all deps deps-test header check-header check-separate check-compile print-whole test sanitize \
@@ -66,7 +66,7 @@ check-compile: | deps-test
 # Compiling all of it into every test would take most of the time. So it is compiled once, with its
 # private functions visible, and tests see its headers only; but those in WHOLE, which use what is
 # static in one file or replace its allocator, are one translation unit with it, as a user's program is.
-WHOLE := test_data test_env test_graph test_image_ops test_memory test_place test_planned_models test_session test_shape \
+WHOLE := test_data test_env test_graph test_image_ops test_memory test_place test_place_search test_planned_models test_session test_shape \
          test_spawn test_topk test_wire
 TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
 TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)
