@@ -1834,7 +1834,8 @@ DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last,
 
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching */
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching;
+                               beyond 256 devices mostly descent by exchange and re-matching */
     DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
     DDP_PLACE_GENETIC_CODE, /* the search that the authors released */
     DDP_PLACE_KL,           /* the same with their Kernighan-Lin gain */
@@ -1864,7 +1865,8 @@ typedef struct ddp_placement {
     double  pipelinep_s; /* the hops of a pipeline, each as slow as its slowest pipeline */
     int     proven;      /* nothing is better */
     double  solve_s;
-    long    candidates;  /* anneal: moves tried; exact: compositions entered; else partitions */
+    long    candidates;  /* anneal: moves tried, beyond 256 devices
+                            4 D_dp for a re-matching; exact: compositions entered; else partitions */
     int     points;      /* improvements */
     double *curve;       /* [points x 2] seconds since the start, best cost then */
 } ddp_placement;
@@ -20567,6 +20569,7 @@ DDP_LIB int ddp__place_next(ddp__place *p);
 DDP_LIB void ddp__place_shuffle(ddp__place *p, int *at);
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
+DDP_LIB void ddp__place_descend(ddp__place *p); /* from the best so far */
 DDP_LIB void ddp__place_random(ddp__place *p);
 DDP_LIB void ddp__place_genetic(ddp__place *p);
 DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
@@ -21584,6 +21587,165 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 }
 /* ==== end plan/place_starts.c ==== */
 
+/* ==== begin plan/place_descent.c ==== [plan] */
+
+/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device
+ * at the slowest edge of a random hop's best matching changes places with any device of another
+ * stage, the up to four hops this touches are matched again, and what is not worse stays. Every
+ * factor is a power of two, so that no compiler changes the walk. */
+
+typedef struct ddp__descent {
+    ddp__place *p;
+    int *at;            /* [N] */
+    int *mate, *fresh;  /* [S x D] of each hop; [4 x D] of those on trial */
+    double *hop, *data; /* [S] value of each matching; averaging of each stage */
+    double top, all;    /* the largest of data; the sum of hop */
+} ddp__descent;
+
+/* Matches the stages h and h + 1. */
+static double ddp__descent_match(ddp__descent *s, int h, int *mate)
+{
+    ddp__place *p = s->p;
+    size_t D = (size_t)p->D, a, b;
+    const int *here = s->at + (size_t)h * D, *there = here + D;
+
+    for (a = 0; a < D; a++) {
+        const double *row = p->pp + (size_t)here[a] * (size_t)p->N;
+        for (b = 0; b < D; b++) p->weight[a * D + b] = row[there[b]];
+    }
+    return ddp__matching_solve(&p->matching, p->weight, mate);
+}
+
+static double ddp__descent_data(const ddp__descent *s, int j)
+{
+    const ddp__place *p = s->p;
+    const int *stage = s->at + (size_t)j * (size_t)p->D;
+    double most = 0, sum;
+    int a, b;
+
+    for (a = 0; a < p->D; a++) {
+        const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
+        for (b = 0, sum = 0; b < p->D; b++) sum += row[stage[b]];
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+static void ddp__descent_swap(ddp__descent *s, int x, int z)
+{
+    int t = s->at[x];
+
+    s->at[x] = s->at[z];
+    s->at[z] = t;
+}
+
+/* An end of the slowest edge of a random hop. */
+static int ddp__descent_slowest(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    int D = p->D, j = (int)ddp_rng_below(&p->rng, (uint64_t)p->S - 1), a;
+    const int *mate = s->mate + j * D;
+
+    for (a = 0; a + 1 < D; a++)
+        if (p->pp[(size_t)s->at[j * D + a] * (size_t)p->N + (size_t)s->at[(j + 1) * D + mate[a]]] >=
+            s->hop[j])
+            break;
+    return ddp_rng_below(&p->rng, 2) ? j * D + a : (j + 1) * D + mate[a];
+}
+
+/* One exchange; 1 = it stays. */
+static int ddp__descent_move(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    int D = p->D, x = ddp__descent_slowest(s), z = (int)ddp_rng_below(&p->rng, (uint64_t)p->N);
+    int j = x / D, k = z / D, near[4], hops = 0, h, m;
+    double slack = 0x1p-11 * p->cost, now[4], change = 0, dj, dk, top;
+
+    if (j == k) return 0;
+    ddp__descent_swap(s, x, z);
+    dj = ddp__descent_data(s, j);
+    dk = ddp__descent_data(s, k);
+    top = dj > dk ? dj : dk;
+    for (m = 0; m < p->S; m++)
+        if (m != j && m != k && s->data[m] > top) top = s->data[m];
+    change = top - s->top;
+    for (m = 0; m < 4 && change <= slack; m++) { /* rarely does a later hop make up for more */
+        h = (m < 2 ? j : k) - 1 + m % 2;
+        if (h < 0 || h + 1 >= p->S || (m > 1 && (h == j - 1 || h == j))) continue;
+        near[hops] = h;
+        now[hops] = ddp__descent_match(s, h, s->fresh + hops * D);
+        change += now[hops] - s->hop[h];
+        hops++;
+    }
+    if (change > 0) {
+        ddp__descent_swap(s, x, z);
+        return 0;
+    }
+    for (m = 0; m < hops; m++) {
+        s->all += now[m] - s->hop[near[m]];
+        s->hop[near[m]] = now[m];
+        memcpy(s->mate + near[m] * D, s->fresh + m * D, (size_t)D * sizeof(int));
+    }
+    s->data[j] = dj;
+    s->data[k] = dk;
+    s->top = top;
+    return 1;
+}
+
+/* Lays the pipelines along the matchings into p->line and offers them. */
+static void ddp__descent_offer(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    int i, j, member;
+
+    for (i = 0; i < p->D; i++)
+        for (j = 0, member = i; j < p->S; j++) {
+            p->line[j * p->D + i] = s->at[j * p->D + member];
+            if (j + 1 < p->S) member = s->mate[j * p->D + member];
+        }
+    ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
+}
+
+/* A re-matching takes about as long as 4 D moves of annealing, and counts as many candidates. */
+void ddp__place_descend(ddp__place *p)
+{
+    size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
+    int *room = (int *)ddp__calloc(2 * N + 4 * D, sizeof(int)), j;
+    double *sums = (double *)ddp__calloc(2 * S, sizeof(double));
+    long weight = 4 * (long)p->D;
+    ddp__descent s;
+
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    if (room && sums) {
+        s.at = room;
+        s.mate = room + N;
+        s.fresh = s.mate + N;
+        s.hop = sums;
+        s.data = sums + S;
+        memcpy(s.at, p->best, N * sizeof(int));
+        for (j = 0; j < p->S; j++) {
+            s.data[j] = ddp__descent_data(&s, j);
+            if (s.data[j] > s.top) s.top = s.data[j];
+            if (j + 1 == p->S) continue;
+            s.hop[j] = ddp__descent_match(&s, j, s.mate + (size_t)j * D);
+            s.all += s.hop[j];
+        }
+        while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
+            p->candidates += weight - 1;
+            if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost)
+                ddp__descent_offer(&s);
+        }
+        ddp__descent_offer(&s);
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
+    } else {
+        p->failed = p->stop = 1;
+    }
+    DDP_FREE(room);
+    DDP_FREE(sums);
+}
+/* ==== end plan/place_descent.c ==== */
+
 /* ==== begin plan/place_anneal.c ==== [plan] */
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true
@@ -22052,7 +22214,8 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place_offer(p, p->line, cost);
 }
 
-/* Short runs from each start show which structure of the network carries (from cold random starts
+/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below,
+ * short runs from each start show which structure of the network carries (from cold random starts
  * a run mostly freezes in a worse one); then two long, milder ones refine the best of all. */
 void ddp__place_anneal(ddp__place *p)
 {
@@ -22073,10 +22236,11 @@ void ddp__place_anneal(ddp__place *p)
             ddp__place_shuffle(p, s.at);
             ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
         }
-        for (k = 0; k < 2; k++) {
+        for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
             memcpy(s.at, p->best, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.5);
+            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
         }
+        if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
     } else {
         p->failed = 1;
     }

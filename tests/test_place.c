@@ -578,7 +578,7 @@ static void a_thousand_devices_are_placed(void **state)
 {
     ddp_network n;
     ddp_place_options o;
-    ddp_placement p;
+    ddp_placement p, q;
     calls c;
     int k, j;
 
@@ -599,6 +599,16 @@ static void a_thousand_devices_are_placed(void **state)
     valid(&n, &p);
     assert_true(p.solve_s < 10);
     ddp_placement_free(&p);
+    memset(&o, 0, sizeof o); /* by count: the same twice, and what descent reaches */
+    o.max_candidates = 1000000;
+    assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
+    valid(&n, &p);
+    assert_true(p.candidates <= 1000000);
+    assert_int_equal(ddp_place(&n, &o, &q, NULL), DDP_OK);
+    assert_memory_equal(p.assign, q.assign, 1000 * sizeof(int));
+    assert_true(p.cost_s < 69.5);
+    ddp_placement_free(&p);
+    ddp_placement_free(&q);
     ddp_network_free(&n);
 }
 

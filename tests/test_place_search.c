@@ -36,7 +36,7 @@ static void open_search(ddp__place *p, ddp_place_options *o, const ddp_network *
 {
     memset(o, 0, sizeof *o);
     o->seed = 5;
-    o->max_candidates = 400;
+    o->max_candidates = 2000;
     assert_int_equal(ddp__place_open(p, n, D, S, NULL), DDP_OK);
     p->o = o;
     ddp__place_limits(p);
@@ -367,7 +367,7 @@ static void offspring_replace_whom_they_should(void **state)
             ddp__place_genetic(&p);
         else
             ddp__place_cyclic(&p, 0);
-        assert_int_equal(p.candidates, 400);
+        assert_int_equal(p.candidates, 2000);
         for (k = 0; k < N; k++) sum += (k + 1) * p.best[k];
         assert_true(sum + p.cost == search_by_steps(&n, round % 2));
         ddp__place_close(&p);

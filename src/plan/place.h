@@ -6,7 +6,8 @@
 
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching */
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching;
+                               beyond 256 devices mostly descent by exchange and re-matching */
     DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
     DDP_PLACE_GENETIC_CODE, /* the search that the authors released */
     DDP_PLACE_KL,           /* the same with their Kernighan-Lin gain */
@@ -36,7 +37,8 @@ typedef struct ddp_placement {
     double  pipelinep_s; /* the hops of a pipeline, each as slow as its slowest pipeline */
     int     proven;      /* nothing is better */
     double  solve_s;
-    long    candidates;  /* anneal: moves tried; exact: compositions entered; else partitions */
+    long    candidates;  /* anneal: moves tried, beyond 256 devices
+                            4 D_dp for a re-matching; exact: compositions entered; else partitions */
     int     points;      /* improvements */
     double *curve;       /* [points x 2] seconds since the start, best cost then */
 } ddp_placement;

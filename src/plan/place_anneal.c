@@ -468,7 +468,8 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place_offer(p, p->line, cost);
 }
 
-/* Short runs from each start show which structure of the network carries (from cold random starts
+/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below,
+ * short runs from each start show which structure of the network carries (from cold random starts
  * a run mostly freezes in a worse one); then two long, milder ones refine the best of all. */
 void ddp__place_anneal(ddp__place *p)
 {
@@ -489,10 +490,11 @@ void ddp__place_anneal(ddp__place *p)
             ddp__place_shuffle(p, s.at);
             ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
         }
-        for (k = 0; k < 2; k++) {
+        for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
             memcpy(s.at, p->best, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.5);
+            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
         }
+        if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
     } else {
         p->failed = 1;
     }

@@ -73,6 +73,7 @@ DDP_LIB int ddp__place_next(ddp__place *p);
 DDP_LIB void ddp__place_shuffle(ddp__place *p, int *at);
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
+DDP_LIB void ddp__place_descend(ddp__place *p); /* from the best so far */
 DDP_LIB void ddp__place_random(ddp__place *p);
 DDP_LIB void ddp__place_genetic(ddp__place *p);
 DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
