@@ -10,33 +10,31 @@ typedef struct place_arguments {
     double seconds;
 } place_arguments;
 
-static void place_json(ddp__text *t, const char *solver, const ddp_placement *p, int event)
+static void place_json(FILE *f, const char *solver, const ddp_placement *p, int event)
 {
+    char cost[40], data[40], hops[40];
     int i, j;
 
-    ddp__text_addf(t, "{%s\"solver\": \"%s\", \"cost_s\": ", event ? "\"event\": \"plan\", " : "",
-                   solver);
-    ddp__json_number(t, p->cost_s);
-    ddp__text_addf(t, ", \"datap_s\": ");
-    ddp__json_number(t, p->datap_s);
-    ddp__text_addf(t, ", \"pipelinep_s\": ");
-    ddp__json_number(t, p->pipelinep_s);
-    ddp__text_addf(t, ", \"assign\": [");
+    fprintf(f, "{%s\"solver\": \"%s\", \"cost_s\": %s, \"datap_s\": %s, \"pipelinep_s\": %s",
+            event ? "\"event\": \"plan\", " : "", solver, plan_exact(p->cost_s, cost, sizeof cost),
+            plan_exact(p->datap_s, data, sizeof data),
+            plan_exact(p->pipelinep_s, hops, sizeof hops));
+    fputs(", \"assign\": [", f);
     for (i = 0; i < p->pipelines; i++)
         for (j = 0; j < p->stages; j++)
-            ddp__text_addf(t, "%s%d%s",
-                           j   ? ", "
-                           : i ? ", ["
-                               : "[",
-                           p->assign[i * p->stages + j], j + 1 == p->stages ? "]" : "");
-    ddp__text_addf(t, "], \"proven\": %s, \"solve_s\": %.6f, \"candidates\": %ld}\n",
-                   p->proven ? "true" : "false", p->solve_s, p->candidates);
+            fprintf(f, "%s%d%s",
+                    j   ? ", "
+                    : i ? ", ["
+                        : "[",
+                    p->assign[i * p->stages + j], j + 1 == p->stages ? "]" : "");
+    fprintf(f, "], \"proven\": %s, \"solve_s\": %.6f, \"candidates\": %ld}\n",
+            p->proven ? "true" : "false", p->solve_s, p->candidates);
 }
 
 /* ---- the picture: pipelines x stages, a colour per group, with the cost of each column ---- */
 
 typedef struct place_picture {
-    ddp__text *t;
+    FILE *f;
     const ddp_network *n;
     const ddp_placement *p;   /* the one that is drawn */
     const ddp_placement *all; /* [count] of all solvers asked for */
@@ -55,39 +53,27 @@ enum { PLACE_SOLVERS = DDP_PLACE_EXACT - DDP_PLACE_DEFAULT };
 #define PLACE_CURVES 130 /* their height */
 #define PLACE_LEAST 1e-4 /* seconds at the left of the curves */
 
-static void place_xml(ddp__text *t, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<')
-            ddp__text_addf(t, "&lt;");
-        else if (*s == '&')
-            ddp__text_addf(t, "&amp;");
-        else if ((unsigned char)*s >= 32)
-            ddp__text_add(t, s, 1);
-    }
-}
-
 static int place_group(const ddp_network *n, int device) { return n->group ? n->group[device] : 0; }
 
-static void place_group_name(ddp__text *t, const ddp_network *n, int g)
+static void place_group_name(FILE *f, const ddp_network *n, int g)
 {
     if (n->group_name)
-        place_xml(t, n->group_name[g]);
+        plan_xml(f, n->group_name[g]);
     else if (n->group)
-        ddp__text_addf(t, "group %d", g);
+        fprintf(f, "group %d", g);
     else
-        ddp__text_addf(t, "devices");
+        fprintf(f, "devices");
 }
 
 /* Golden-angle hues: neighbours in the list differ. */
-static void place_fill(ddp__text *t, const ddp_network *n, int g)
+static void place_fill(FILE *f, const ddp_network *n, int g)
 {
     int groups = n->group ? n->groups : 1;
 
     if (groups <= 12)
-        ddp__text_addf(t, "hsl(%d,58%%,%d%%)", 360 * g / groups, g % 2 ? 72 : 62);
+        fprintf(f, "hsl(%d,58%%,%d%%)", 360 * g / groups, g % 2 ? 72 : 62);
     else
-        ddp__text_addf(t, "hsl(%d,%d%%,%d%%)", g * 137 % 360, 50 + g % 3 * 10, 60 + g % 4 * 5);
+        fprintf(f, "hsl(%d,%d%%,%d%%)", g * 137 % 360, 50 + g % 3 * 10, 60 + g % 4 * 5);
 }
 
 static double place_pair(const place_picture *v, double bytes, int x, int y)
@@ -136,15 +122,15 @@ static void place_bar(const place_picture *v, double x, double y, double value, 
 {
     double h = most > 0 ? (PLACE_BARS - 26) * value / most : 0, w = v->cell * 0.6;
 
-    ddp__text_addf(v->t,
-                   "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\">"
-                   "<title>%s: %.4g s</title></rect>\n",
-                   x - w / 2, down ? y : y - h, w, h, colour, what, value);
+    fprintf(v->f,
+            "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\">"
+            "<title>%s: %.4g s</title></rect>\n",
+            x - w / 2, down ? y : y - h, w, h, colour, what, value);
     if (v->cell >= 34 || first)
-        ddp__text_addf(v->t,
-                       "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%.3g"
-                       "</text>\n",
-                       x, down ? y + h + 12 : y - h - 4, value);
+        fprintf(v->f,
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%.3g"
+                "</text>\n",
+                x, down ? y + h + 12 : y - h - 4, value);
 }
 
 static void place_columns(const place_picture *v, double bottom)
@@ -166,20 +152,20 @@ static void place_columns(const place_picture *v, double bottom)
         place_bar(v, x, PLACE_TOP - 24, data[j], scale, 0,
                   data[j] >= top * (1 - 1e-9) ? "#b3261e" : "#9db4cf", what, j == worst);
         if (v->cell >= 16 || j % 5 == 0)
-            ddp__text_addf(v->t,
-                           "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"s\">%d"
-                           "</text>\n",
-                           x, PLACE_TOP - 8, j);
+            fprintf(v->f,
+                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"s\">%d"
+                    "</text>\n",
+                    x, PLACE_TOP - 8, j);
         if (j + 1 == S) continue;
         snprintf(what, sizeof what, "hop from stage %d to stage %d, slowest pipeline", j, j + 1);
         place_bar(v, x + v->cell / 2, bottom + 8, hop[j], scale, 1, "#b9a7d6", what, j == slowest);
     }
-    ddp__text_addf(v->t,
-                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">averaging, s</text>"
-                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">stage</text>"
-                   "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">hop, s</text>\n",
-                   PLACE_LEFT - 8, PLACE_TOP - 28, PLACE_LEFT - 8, PLACE_TOP - 8, PLACE_LEFT - 8,
-                   bottom + 20);
+    fprintf(v->f,
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">averaging, s</text>"
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">stage</text>"
+            "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">hop, s</text>\n",
+            PLACE_LEFT - 8, PLACE_TOP - 28, PLACE_LEFT - 8, PLACE_TOP - 8, PLACE_LEFT - 8,
+            bottom + 20);
 }
 
 static void place_cells(const place_picture *v)
@@ -190,25 +176,24 @@ static void place_cells(const place_picture *v)
     for (i = 0; i < v->p->pipelines; i++) {
         y = PLACE_TOP + i * v->row;
         if (v->row >= 11 || i % 5 == 0)
-            ddp__text_addf(v->t,
-                           "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">%s%d"
-                           "</text>\n",
-                           PLACE_LEFT - 8, y + v->row / 2 + 4, i ? "" : "pipeline ", i);
+            fprintf(v->f,
+                    "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">%s%d"
+                    "</text>\n",
+                    PLACE_LEFT - 8, y + v->row / 2 + 4, i ? "" : "pipeline ", i);
         for (j = 0; j < v->p->stages; j++) {
             d = place_at(v, i, j);
             x = PLACE_LEFT + j * v->cell;
-            ddp__text_addf(v->t,
-                           "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"", x,
-                           y, v->cell - 1, v->row - 1);
-            place_fill(v->t, v->n, place_group(v->n, d));
-            ddp__text_addf(v->t, "\"><title>pipeline %d, stage %d: device %d (", i, j, d);
-            place_group_name(v->t, v->n, place_group(v->n, d));
-            ddp__text_addf(v->t, ")</title></rect>\n");
+            fprintf(v->f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"", x,
+                    y, v->cell - 1, v->row - 1);
+            place_fill(v->f, v->n, place_group(v->n, d));
+            fprintf(v->f, "\"><title>pipeline %d, stage %d: device %d (", i, j, d);
+            place_group_name(v->f, v->n, place_group(v->n, d));
+            fprintf(v->f, ")</title></rect>\n");
             if (v->cell >= 24 && v->row >= 14)
-                ddp__text_addf(v->t,
-                               "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"d\">"
-                               "%d</text>\n",
-                               x + v->cell / 2, y + v->row / 2 + 4, d);
+                fprintf(v->f,
+                        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"d\">"
+                        "%d</text>\n",
+                        x + v->cell / 2, y + v->row / 2 + 4, d);
         }
     }
 }
@@ -220,12 +205,11 @@ static double place_legend(const place_picture *v, double y)
 
     for (g = 0; g < groups && g < 48; g++) {
         double x = PLACE_LEFT + g % 6 * 140, line = y + g / 6 * 18;
-        ddp__text_addf(v->t, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"", x,
-                       line);
-        place_fill(v->t, v->n, g);
-        ddp__text_addf(v->t, "\"/><text x=\"%.1f\" y=\"%.1f\" class=\"s\">", x + 17, line + 10);
-        place_group_name(v->t, v->n, g);
-        ddp__text_addf(v->t, "</text>\n");
+        fprintf(v->f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"", x, line);
+        place_fill(v->f, v->n, g);
+        fprintf(v->f, "\"/><text x=\"%.1f\" y=\"%.1f\" class=\"s\">", x + 17, line + 10);
+        place_group_name(v->f, v->n, g);
+        fprintf(v->f, "</text>\n");
     }
     return (g + 5) / 6 * 18 + 14;
 }
@@ -254,18 +238,18 @@ static void place_axes(const place_picture *v, double y, double end, double low,
     for (k = 0; k <= 2; k++) {
         x = k == 0 ? top : k == 1 ? sqrt(low * top) : low;
         at = y + place_y(x, low, top);
-        ddp__text_addf(v->t,
-                       "<line x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-                       "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">%.3g s</text>\n",
-                       PLACE_LEFT, right, at, at, PLACE_LEFT - 8, at + 4, x);
+        fprintf(v->f,
+                "<line x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">%.3g s</text>\n",
+                PLACE_LEFT, right, at, at, PLACE_LEFT - 8, at + 4, x);
     }
     for (x = PLACE_LEAST; x <= end; x *= 10) {
         at = place_x(x, end);
-        ddp__text_addf(v->t,
-                       "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-                       "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%s</text>\n",
-                       at, at, y, y + PLACE_CURVES, at, y + PLACE_CURVES + 15,
-                       plan_time(x, name, sizeof name));
+        fprintf(v->f,
+                "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%s</text>\n",
+                at, at, y, y + PLACE_CURVES, at, y + PLACE_CURVES + 15,
+                plan_time(x, name, sizeof name));
     }
 }
 
@@ -279,10 +263,10 @@ static void place_curves(const place_picture *v, double y)
     int i, k, order[PLACE_SOLVERS];
 
     if (!(v->p->cost_s > 0)) return; /* a logarithm of nothing */
-    ddp__text_addf(v->t,
-                   "<text x=\"%d\" y=\"%.1f\" font-weight=\"bold\">best cost against the time "
-                   "of the search</text>\n",
-                   PLACE_LEFT, y);
+    fprintf(v->f,
+            "<text x=\"%d\" y=\"%.1f\" font-weight=\"bold\">best cost against the time "
+            "of the search</text>\n",
+            PLACE_LEFT, y);
     y += 16;
     for (i = 0; i < v->count; i++) {
         if (v->all[i].solve_s > end) end = v->all[i].solve_s;
@@ -295,12 +279,12 @@ static void place_curves(const place_picture *v, double y)
     place_axes(v, y, end, low, top);
     for (i = v->count - 1; i >= 0; i--) { /* the best on top */
         p = &v->all[order[i]];
-        ddp__text_addf(v->t, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" d=\"",
-                       colour[order[i] % 6]);
+        fprintf(v->f, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" d=\"",
+                colour[order[i] % 6]);
         for (k = 0; k < p->points; k++)
-            ddp__text_addf(v->t, k ? "H%.2f V%.2f " : "M%.2f %.2f ", place_x(p->curve[2 * k], end),
-                           y + place_y(p->curve[2 * k + 1], low, top));
-        ddp__text_addf(v->t, "H%.2f\"/>\n", place_x(p->solve_s, end));
+            fprintf(v->f, k ? "H%.2f V%.2f " : "M%.2f %.2f ", place_x(p->curve[2 * k], end),
+                    y + place_y(p->curve[2 * k + 1], low, top));
+        fprintf(v->f, "H%.2f\"/>\n", place_x(p->solve_s, end));
     }
     last = y + PLACE_CURVES + 17;
     for (i = 0; i < v->count && v->count > 1; i++) { /* from the best upwards */
@@ -308,14 +292,24 @@ static void place_curves(const place_picture *v, double y)
         label = y + place_y(p->cost_s, low, top) + 4;
         if (label > last - 13) label = last - 13;
         last = label;
-        ddp__text_addf(v->t, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">%s %.4g s</text>\n",
-                       place_x(end, end) + 6, label, colour[order[i] % 6], v->solver[order[i]],
-                       p->cost_s);
+        fprintf(v->f, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">%s %.4g s</text>\n",
+                place_x(end, end) + 6, label, colour[order[i] % 6], v->solver[order[i]], p->cost_s);
     }
 }
 
-static void place_svg(ddp__text *t, const ddp_network *n, const ddp_placement *all,
-                      const char **solver, int count)
+/* "case2.json, as_in_code, noise 1" */
+static void place_network_name(FILE *f, const place_arguments *a)
+{
+    const char *slash = strrchr(a->network, '/');
+
+    plan_xml(f, slash ? slash + 1 : a->network);
+    if (a->variant) fputs(", ", f);
+    plan_xml(f, a->variant);
+    if (a->noise >= 0) fprintf(f, ", noise %ld", a->noise);
+}
+
+static void place_svg(FILE *f, const place_arguments *a, const ddp_network *n,
+                      const ddp_placement *all, const char **solver, int count)
 {
     const ddp_placement *p;
     place_picture v;
@@ -325,7 +319,7 @@ static void place_svg(ddp__text *t, const ddp_network *n, const ddp_placement *a
     for (i = 1; i < count; i++)
         if (all[i].cost_s < all[best].cost_s) best = i;
     p = &all[best];
-    v.t = t;
+    v.f = f;
     v.n = n;
     v.p = p;
     v.all = all;
@@ -337,29 +331,28 @@ static void place_svg(ddp__text *t, const ddp_network *n, const ddp_placement *a
     bottom = PLACE_TOP + p->pipelines * v.row;
     y = bottom + PLACE_BARS + 20;
     height = y + ((groups < 48 ? groups : 48) + 5) / 6 * 18 + 14 + PLACE_CURVES + 60;
-    ddp__text_addf(t,
-                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
-                   "viewBox=\"0 0 %d %.0f\" font-family=\"sans-serif\" font-size=\"12\" "
-                   "fill=\"#222\">\n<style>.s{fill:#555;font-size:11px}.d{font-size:11px}</style>\n"
-                   "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
-                   PLACE_WIDTH, height, PLACE_WIDTH, height);
-    ddp__text_addf(t,
-                   "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">%s: %.5g s of "
-                   "communication per iteration = %.4g s averaging + %.4g s along the pipeline%s"
-                   "</text>\n",
-                   solver[best], p->cost_s, p->datap_s, p->pipelinep_s,
-                   p->proven ? " (proven optimal)" : "");
-    ddp__text_addf(
-        t, "<text x=\"12\" y=\"44\" class=\"s\">a cell is a device, its colour the group "
-           "it belongs to; a row is a pipeline, a column holds the replicas of one stage.</text>"
-           "<text x=\"12\" y=\"60\" class=\"s\">above: averaging inside the column, the "
-           "largest (red) counts; below: the slowest pipeline between two columns, all "
-           "count</text>\n");
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
+            "viewBox=\"0 0 %d %.0f\" font-family=\"sans-serif\" font-size=\"12\" "
+            "fill=\"#222\">\n<style>.s{fill:#555;font-size:11px}.d{font-size:11px}</style>\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+            PLACE_WIDTH, height, PLACE_WIDTH, height);
+    fprintf(f, "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">");
+    place_network_name(f, a);
+    fprintf(
+        f, ", %s: %.5g s per iteration = %.4g s averaging + %.4g s along the pipeline%s</text>\n",
+        solver[best], p->cost_s, p->datap_s, p->pipelinep_s, p->proven ? " (proven optimal)" : "");
+    fprintf(f,
+            "<text x=\"12\" y=\"44\" class=\"s\">a cell is a device, its colour the group "
+            "it belongs to; a row is a pipeline, a column holds the replicas of one stage.</text>"
+            "<text x=\"12\" y=\"60\" class=\"s\">above: averaging inside the column, the "
+            "largest (red) counts; below: the slowest pipeline between two columns, all "
+            "count</text>\n");
     place_cells(&v);
     place_columns(&v, bottom);
     y += place_legend(&v, y);
     place_curves(&v, y + 10);
-    ddp__text_addf(t, "</svg>\n");
+    fprintf(f, "</svg>\n");
 }
 
 /* ---- the subcommand ---- */
@@ -367,18 +360,16 @@ static void place_svg(ddp__text *t, const ddp_network *n, const ddp_placement *a
 /* Every solver asked for; the best placement is drawn. */
 static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_options *o)
 {
-    int first = (int)o->solver, last = first, code = 0, count = 0, k;
-    ddp__text line, events, svg;
+    int first = (int)o->solver, last = first, code, count = 0, k;
     ddp_placement all[PLACE_SOLVERS];
     const char *name[PLACE_SOLVERS];
+    plan_output out;
     ddp_error err;
     ddp_status status = DDP_OK;
 
-    memset(&line, 0, sizeof line);
-    memset(&events, 0, sizeof events);
-    memset(&svg, 0, sizeof svg);
+    if (!plan_output_open(&out, "plan place")) return 1;
     if (!strcmp(a->solver, "all")) first = DDP_PLACE_ANNEAL, last = DDP_PLACE_EXACT;
-    for (k = first; k <= last && status == DDP_OK; k++) {
+    for (k = first; k <= last; k++) {
         o->solver = (ddp_place_solver)k;
         status = ddp_place(n, o, &all[count], &err);
         if (status != DDP_OK) {
@@ -386,25 +377,12 @@ static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_o
             break;
         }
         name[count] = ddp_place_solver_name(o->solver);
-        place_json(&line, name[count], &all[count], 0);
-        place_json(&events, name[count], &all[count], 1);
+        place_json(out.line, name[count], &all[count], 0);
+        place_json(out.json, name[count], &all[count], 1);
         count++;
     }
-    if (status == DDP_OK && a->svg) place_svg(&svg, n, all, name, count);
-    if (status != DDP_OK) {
-        code = ddp_status_exit_code(status);
-    } else if (line.failed || events.failed || svg.failed) {
-        fprintf(stderr, "plan place: no memory for the result\n");
-        code = 1;
-    } else if (fwrite(line.data, 1, line.size, stdout) != line.size || fflush(stdout)) {
-        fprintf(stderr, "plan place: cannot write the result: %s\n", strerror(errno));
-        code = 1;
-    }
-    if (code == 0 && a->json) code = plan_save(a->json, events.data, events.size);
-    if (code == 0 && a->svg) code = plan_save(a->svg, svg.data, svg.size);
-    ddp__text_free(&line);
-    ddp__text_free(&events);
-    ddp__text_free(&svg);
+    if (status == DDP_OK && a->svg) place_svg(out.svg, a, n, all, name, count);
+    code = plan_output_close(&out, "plan place", status, a->json, a->svg);
     while (count) ddp_placement_free(&all[--count]);
     return code;
 }

@@ -252,6 +252,7 @@
 #include "plan/place_cyclic.c"
 #include "plan/place_genetic.c"
 #include "plan/place_starts.c"
+#include "plan/place_descent.c"
 #include "plan/place_anneal.c"
 #include "plan/place_exact.c"
 #include "plan/place.c"

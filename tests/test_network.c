@@ -247,6 +247,8 @@ static void noise_is_a_factor_of_each_pair(void **state)
     assert_non_null(strstr(err.msg, "noise of sigma -0.1 on rates"));
     assert_int_equal(ddp_network_noise(&n, 1, 0, NAN, NULL), DDP_ARG);
     assert_int_equal(ddp_network_noise(&n, 1, 5, 0, NULL), DDP_ARG);
+    assert_int_equal(ddp_network_noise(NULL, 1, 0, 0, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the network or one of its matrices is NULL"));
     assert_int_equal(ddp_network_noise(&n, 1, 0, 0, NULL), DDP_OK);
     assert_memory_equal(n.rate, other.rate, N * N * sizeof *n.rate);
     assert_int_equal(ddp_network_noise(&n, 1, sigma[0], sigma[1], NULL), DDP_OK);

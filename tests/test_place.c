@@ -231,6 +231,14 @@ static void every_small_network_is_placed_optimally(void **state)
             }
 }
 
+static void open_search(ddp__place *p, ddp_place_options *o, const ddp_network *n)
+{
+    memset(o, 0, sizeof *o);
+    assert_int_equal(ddp__place_open(p, n, n->pipelines, n->stages, NULL), DDP_OK);
+    p->o = o;
+    ddp__place_limits(p);
+}
+
 /* What the public function would settle by trying all partitions, left to one solver alone. */
 static double alone(const ddp_network *n, void (*solver)(ddp__place *), long candidates,
                     int *proven)
@@ -317,6 +325,22 @@ static void every_solver_gives_a_placement_and_repeats_itself(void **state)
     }
 }
 
+static void random_evaluates_no_more_than_its_limit(void **state)
+{
+    ddp_rng r = ddp_rng_seed(32, 0);
+    ddp_network n = random_network(&r, 24, 4, 6, 0);
+    uint64_t seed;
+
+    (void)state;
+    for (seed = 0; seed < 20; seed++) {
+        ddp_placement p = place(&n, DDP_PLACE_RANDOM, seed, 1);
+        assert_int_equal(p.candidates, 1);
+        assert_int_equal(p.points, 1); /* a second one would improve half of them */
+        ddp_placement_free(&p);
+    }
+    ddp_network_free(&n);
+}
+
 static void seeds_lead_to_different_walks(void **state)
 {
     ddp_rng r = ddp_rng_seed(24, 0);
@@ -363,8 +387,9 @@ static void cyclic_passes_keep_groups_balanced(void **state)
         const int *s = shape[round % 4];
         ddp_network n = random_network(&r, 24, s[0], s[1], round % 3);
         int label[24], count[24], before[24];
+        ddp_place_options o;
         ddp__place p;
-        assert_int_equal(ddp__place_open(&p, &n, s[0], s[1], NULL), DDP_OK);
+        open_search(&p, &o, &n);
         for (v = 0; v < 24; v++) label[v] = before[v] = v % s[1];
         assert_true(ddp__place_cyclic_pass(&p, label, round % 2));
         memset(count, 0, sizeof count);
@@ -395,8 +420,9 @@ static void annealing_keeps_its_books(void **state)
         double load[24], most[12], sum[12], data[12], top, hops, all;
         float edge[24];
         ddp__anneal s;
+        ddp_place_options o;
         ddp__place p;
-        assert_int_equal(ddp__place_open(&p, &n, sh[0], sh[1], NULL), DDP_OK);
+        open_search(&p, &o, &n);
         p.rng = ddp_rng_seed(1, (uint64_t)round);
         assert_true(ddp__anneal_open(&s, &p));
         ddp__place_shuffle(&p, s.at);
@@ -427,6 +453,34 @@ static void annealing_keeps_its_books(void **state)
         ddp__place_close(&p);
         ddp_network_free(&n);
     }
+}
+
+/* Floats hold 1e-45 to 3e38; seconds of any size walk the same way. */
+static void annealing_does_not_depend_on_the_unit_of_time(void **state)
+{
+    static const int unit[3] = {-300, 300, 900};
+    ddp_rng r = ddp_rng_seed(33, 0);
+    ddp_network n = random_network(&r, 24, 4, 6, 0), other = network(24, 4, 6, 0, 0);
+    ddp_placement a = place(&n, DDP_PLACE_ANNEAL, 1, 20000), b;
+    int u, k;
+
+    (void)state;
+    assert_true(a.points > 8);
+    for (u = 0; u < 3; u++) {
+        other.dp_bytes = ldexp(n.dp_bytes, unit[u]);
+        other.pp_bytes = ldexp(n.pp_bytes, unit[u]);
+        for (k = 0; k < 24 * 24; k++) {
+            other.delay_s[k] = ldexp(n.delay_s[k], unit[u]);
+            other.rate[k] = n.rate[k];
+        }
+        b = place(&other, DDP_PLACE_ANNEAL, 1, 20000);
+        assert_memory_equal(a.assign, b.assign, 24 * sizeof(int));
+        assert_true(b.cost_s == ldexp(a.cost_s, unit[u]));
+        ddp_placement_free(&b);
+    }
+    ddp_placement_free(&a);
+    ddp_network_free(&n);
+    ddp_network_free(&other);
 }
 
 /* ---- limits ---- */
@@ -497,11 +551,34 @@ static void the_time_limit_is_kept(void **state)
     ddp_network_free(&n);
 }
 
+/* Of one thousand stages even a single exact evaluation takes far longer than the limit: the tour
+ * over them has to end where the clock says. */
+static void the_time_limit_is_kept_where_one_evaluation_is_long(void **state)
+{
+    ddp_rng r = ddp_rng_seed(31, 0);
+    ddp_network n = random_network(&r, 1000, 1, 1000, 0);
+    size_t k;
+
+    (void)state;
+    for (k = 0; k < sizeof solvers / sizeof solvers[0]; k++) {
+        ddp_place_options o;
+        ddp_placement p;
+        memset(&o, 0, sizeof o);
+        o.solver = solvers[k];
+        o.time_limit_s = 0.1;
+        assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
+        valid(&n, &p);
+        if (!(p.solve_s < 3)) fail_msg("solver %d took %g s", (int)solvers[k], p.solve_s);
+        ddp_placement_free(&p);
+    }
+    ddp_network_free(&n);
+}
+
 static void a_thousand_devices_are_placed(void **state)
 {
     ddp_network n;
     ddp_place_options o;
-    ddp_placement p;
+    ddp_placement p, q;
     calls c;
     int k, j;
 
@@ -522,6 +599,16 @@ static void a_thousand_devices_are_placed(void **state)
     valid(&n, &p);
     assert_true(p.solve_s < 10);
     ddp_placement_free(&p);
+    memset(&o, 0, sizeof o); /* by count: the same twice, and what descent reaches */
+    o.max_candidates = 1000000;
+    assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
+    valid(&n, &p);
+    assert_true(p.candidates <= 1000000);
+    assert_int_equal(ddp_place(&n, &o, &q, NULL), DDP_OK);
+    assert_memory_equal(p.assign, q.assign, 1000 * sizeof(int));
+    assert_true(p.cost_s < 69.5);
+    ddp_placement_free(&p);
+    ddp_placement_free(&q);
     ddp_network_free(&n);
 }
 
@@ -714,12 +801,15 @@ int main(void)
         cmocka_unit_test(every_small_network_is_placed_optimally),
         cmocka_unit_test(the_tree_alone_is_optimal_and_annealing_alone_nearly_always),
         cmocka_unit_test(every_solver_gives_a_placement_and_repeats_itself),
+        cmocka_unit_test(random_evaluates_no_more_than_its_limit),
         cmocka_unit_test(seeds_lead_to_different_walks),
         cmocka_unit_test(one_pipeline_and_one_stage_work_at_any_size),
         cmocka_unit_test(cyclic_passes_keep_groups_balanced),
         cmocka_unit_test(annealing_keeps_its_books),
+        cmocka_unit_test(annealing_does_not_depend_on_the_unit_of_time),
         cmocka_unit_test(progress_is_told_and_may_stop),
         cmocka_unit_test(the_time_limit_is_kept),
+        cmocka_unit_test(the_time_limit_is_kept_where_one_evaluation_is_long),
         cmocka_unit_test(a_thousand_devices_are_placed),
         cmocka_unit_test(every_pipeline_stays_inside_its_node),
         cmocka_unit_test(small_nodes_share_the_first_stages),

@@ -97,7 +97,7 @@ static void local_search_is_near_the_exact_tour(void **state)
         first = round % 4 == 1 ? 3 : -1;
         last = round % 4 >= 2 ? 5 : -1;
         assert_int_equal(ddp_tour_open(14, c, first, last, order, &exact, NULL), DDP_OK);
-        assert_true(ddp__tour_local(14, c, first, last, order, &near));
+        assert_true(ddp__tour_local(14, c, first, last, NULL, NULL, order, &near));
         valid(14, c, first, last, order, near);
         assert_true(near >= exact - 1e-9);
         equal += near <= exact + 1e-9;
@@ -135,6 +135,58 @@ static void long_tours_follow_a_line(void **state)
     assert_true(length <= 2 * (MOST - 1)); /* up and back: the optimum is 231 */
 }
 
+/* How often the search asked whether its time is over; it is from call `end` on. */
+typedef struct asked {
+    int calls, end;
+} asked;
+
+static int is_over(void *user)
+{
+    asked *a = (asked *)user;
+
+    return ++a->calls >= a->end;
+}
+
+static void an_ended_search_keeps_the_best_path_so_far(void **state)
+{
+    static double c[MOST * MOST];
+    ddp_rng r = ddp_rng_seed(6, 0);
+    int order[MOST], end;
+    double length, before = INFINITY, whole;
+
+    (void)state;
+    random_costs(&r, MOST, 0, c);
+    assert_int_equal(ddp_tour_open(MOST, c, -1, 3, order, &whole, NULL), DDP_OK);
+    for (end = 1; end <= 4096; end *= 4) {
+        asked a = {0, 0};
+        a.end = end;
+        assert_true(ddp__tour_local(MOST, c, -1, 3, is_over, &a, order, &length));
+        valid(MOST, c, -1, 3, order, length);
+        assert_true(a.calls <= end + 1); /* that call, and one before the next start */
+        assert_true(length <= before && length >= whole);
+        before = length;
+    }
+    assert_true(before < 1.5 * whole);
+}
+
+static void sums_that_overflow_are_refused_and_others_kept(void **state)
+{
+    double c[MOST * MOST], length = 3;
+    int order[MOST], sizes[3] = {3, 16, 20}, s, k, n;
+
+    (void)state;
+    for (s = 0; s < 3; s++) {
+        n = sizes[s];
+        for (k = 0; k < n * n; k++) c[k] = 1e308;
+        assert_int_equal(ddp_tour_open(n, c, -1, 1, order, &length, NULL), DDP_NUMERIC);
+        assert_true(length == 3);
+        for (k = 0; k < n * n; k++) c[k] = 1e306;
+        assert_int_equal(ddp_tour_open(n, c, -1, 1, order, &length, NULL), DDP_OK);
+        valid(n, c, -1, 1, order, length);
+        length = 3;
+    }
+}
+
 static void bad_input_is_named(void **state)
 {
     double c[4] = {0, 1, -1, 0}, length = 3;
@@ -150,6 +202,10 @@ static void bad_input_is_named(void **state)
     assert_int_equal(ddp_tour_open(2, c, -1, -2, order, &length, &err), DDP_ARG);
     assert_int_equal(ddp_tour_open(0, c, -1, -1, order, &length, &err), DDP_ARG);
     assert_true(length == 3 && order[0] == 8 && order[1] == 9);
+    c[1] = 1e308;
+    assert_int_equal(ddp_tour_open(2, c, -1, -1, order, &length, &err), DDP_NUMERIC);
+    assert_non_null(strstr(err.msg, "costs up to 1e+308"));
+    assert_true(length == 3 && order[0] == 8 && order[1] == 9);
     assert_int_equal(ddp_tour_open(1, c, 0, 0, order, &length, &err), DDP_OK);
     assert_true(length == 0 && order[0] == 0);
 }
@@ -160,6 +216,8 @@ int main(void)
         cmocka_unit_test(every_small_tour_is_optimal),
         cmocka_unit_test(local_search_is_near_the_exact_tour),
         cmocka_unit_test(long_tours_follow_a_line),
+        cmocka_unit_test(an_ended_search_keeps_the_best_path_so_far),
+        cmocka_unit_test(sums_that_overflow_are_refused_and_others_kept),
         cmocka_unit_test(bad_input_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,12 +68,12 @@ double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double
     return data + sum;
 }
 
-/* Matches every pair of stages: hop values into p->hop, partners into p->mate. */
-static void ddp__place_match_all(ddp__place *p, const int *at)
+/* Matches every pair of stages: hop values into p->hop, partners into p->mate. 0 = too late. */
+static int ddp__place_match_all(ddp__place *p, const int *at)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, j, k, a, b;
 
-    for (j = 0; j < S; j++)
+    for (j = 0; j < S; j++) {
         for (k = j + 1; k < S; k++) {
             int *there = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
             for (a = 0; a < D; a++)
@@ -83,17 +83,22 @@ static void ddp__place_match_all(ddp__place *p, const int *at)
             p->hop[k * S + j] = p->hop[j * S + k];
             for (a = 0; a < D; a++) back[there[a]] = (int)a;
         }
+        if (p->cost < INFINITY && ddp__place_late(p)) return 0;
+    }
+    return 1;
 }
+
+static int ddp__place_over(void *search) { return ddp__place_late((ddp__place *)search); }
 
 double ddp__place_evaluate(ddp__place *p, const int *at)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0;
 
-    ddp__place_match_all(p, at);
+    if (!ddp__place_match_all(p, at)) return INFINITY;
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__tour_exact(p->S, p->hop, -1, -1, p->tour, p->order);
-    } else if (!ddp__tour_local(p->S, p->hop, -1, -1, p->order, &length)) {
+    } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
         p->failed = p->stop = 1;
         return INFINITY;
     }
@@ -114,12 +119,18 @@ double ddp__place_clock(ddp__place *p)
 {
     double now = ddp_now() - p->start;
 
-    if (now >= p->limit_s) p->stop = 1;
-    if (p->o->progress && now - p->told >= 0.1 && p->cost < INFINITY) {
+    if (now >= p->limit_s && !p->stop) p->stop = 1;
+    if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < INFINITY) {
         p->told = now;
-        if (p->o->progress(p->o->user, now, p->cost)) p->stop = 1;
+        if (p->o->progress(p->o->user, now, p->cost)) p->stop = 2;
     }
     return now;
+}
+
+int ddp__place_late(ddp__place *p)
+{
+    if (p->limit_s == INFINITY && !p->o->progress) return 0;
+    return ddp__place_clock(p) > 1.1 * p->limit_s || p->stop == 2;
 }
 
 int ddp__place_next(ddp__place *p)
@@ -152,9 +163,9 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     p->curve[2 * p->points] = now;
     p->curve[2 * p->points + 1] = cost;
     p->points++;
-    if (!p->o->progress) return;
+    if (!p->o->progress || p->stop == 2) return;
     p->told = now;
-    if (p->o->progress(p->o->user, now, cost)) p->stop = 1;
+    if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
 
 void ddp__place_shuffle(ddp__place *p, int *at)
@@ -172,10 +183,10 @@ void ddp__place_shuffle(ddp__place *p, int *at)
 
 void ddp__place_random(ddp__place *p)
 {
-    do {
+    while (ddp__place_next(p)) {
         ddp__place_shuffle(p, p->line);
         ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
-    } while (ddp__place_next(p));
+    }
 }
 
 /* ---- opening and closing a search ---- */

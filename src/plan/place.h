@@ -6,7 +6,8 @@
 
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching */
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching;
+                               beyond 256 devices mostly descent by exchange and re-matching */
     DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
     DDP_PLACE_GENETIC_CODE, /* the search that the authors released */
     DDP_PLACE_KL,           /* the same with their Kernighan-Lin gain */
@@ -36,7 +37,8 @@ typedef struct ddp_placement {
     double  pipelinep_s; /* the hops of a pipeline, each as slow as its slowest pipeline */
     int     proven;      /* nothing is better */
     double  solve_s;
-    long    candidates;  /* anneal: moves tried; exact: compositions entered; else partitions */
+    long    candidates;  /* anneal: moves tried, beyond 256 devices
+                            4 D_dp for a re-matching; exact: compositions entered; else partitions */
     int     points;      /* improvements */
     double *curve;       /* [points x 2] seconds since the start, best cost then */
 } ddp_placement;
@@ -68,9 +70,10 @@ extern "C" {
  *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b, the delay cancelling
  *
  * The same seed and candidate limit give the same placement on every platform; a time limit stops
- * where the clock says, and anneal fits its cooling to it. With few partitions (20,000: any
- * network of up to 10 devices, and one stage always) anneal and exact try them all: `proven`. With
- * one pipeline of up to 16 stages the tour alone is exact and proven.
+ * where the clock says (up to a tenth later, to end well; a network too large for one evaluation
+ * within it gets the first one, its tour cut short), and anneal fits its cooling to it. With few
+ * partitions (20,000: any network of up to 10 devices, and one stage always) anneal and exact try
+ * them all: `proven`. With one pipeline of up to 16 stages the tour alone is exact and proven.
  * *out is overwritten, not freed; untouched on error. Pure but for ddp_now; safe from any thread.
  * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC,
  * DDP_MEMORY. */

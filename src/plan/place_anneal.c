@@ -18,7 +18,7 @@
 typedef struct ddp__anneal {
     ddp__place *p;
     int N, D, S;
-    float *dp, *pp;     /* [N x N] as in p */
+    float *dp, *pp;     /* [N x N] as in p, in our unit */
     float *edge;        /* [N] at position j D + i: pp between stages j and j+1 of pipeline i */
     int *spare;         /* [D] */
     double *load;       /* [N] by position: sum of dp over the other devices of its stage */
@@ -30,6 +30,7 @@ typedef struct ddp__anneal {
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
     double lam, mu, heat, best_cost;
+    int unit;           /* all costs here are in units of 2^unit seconds */
     int improved;
     double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
     int hop_count, hop_at[4];        /* hops on trial, with what they were */
@@ -383,7 +384,7 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
         }
         done += chunk;
         p->candidates += chunk;
-        if (s->improved && s->best_cost < p->cost * (1 + 1e-6))
+        if (s->improved && s->best_cost < ldexp(p->cost, -s->unit) * (1 + 1e-6))
             ddp__place_offer(p, s->best, ddp__place_flat(p, s->best, NULL, NULL));
         s->improved = 0;
         spent = (double)done / (double)moves;
@@ -400,6 +401,7 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
 static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, k;
+    double most = 0;
 
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -420,8 +422,13 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->stage = s->best + N;
     s->spare = s->stage + N;
     for (k = 0; k < N * N; k++) {
-        s->dp[k] = (float)p->dp[k];
-        s->pp[k] = (float)p->pp[k];
+        if (p->dp[k] > most) most = p->dp[k];
+        if (p->pp[k] > most) most = p->pp[k];
+    }
+    (void)frexp(most, &s->unit); /* a power of two changes no walk; the largest is 0.5 to 1 */
+    for (k = 0; k < N * N; k++) {
+        s->dp[k] = (float)ldexp(p->dp[k], -s->unit);
+        s->pp[k] = (float)ldexp(p->pp[k], -s->unit);
     }
     for (k = 0; k < N; k++) s->stage[k] = (int)(k / D);
     ddp__anneal_table(s);
@@ -453,14 +460,16 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     if (p->stop || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
-    hot *= scale * p->cost;
-    cold *= scale * p->cost;
+    scale *= ldexp(p->cost, -s->unit);
+    hot *= scale;
+    cold *= scale;
     ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
     cost = ddp__place_evaluate(p, s->best);
     ddp__place_offer(p, p->line, cost);
 }
 
-/* Short runs from each start show which structure of the network carries (from cold random starts
+/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below,
+ * short runs from each start show which structure of the network carries (from cold random starts
  * a run mostly freezes in a worse one); then two long, milder ones refine the best of all. */
 void ddp__place_anneal(ddp__place *p)
 {
@@ -481,10 +490,11 @@ void ddp__place_anneal(ddp__place *p)
             ddp__place_shuffle(p, s.at);
             ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
         }
-        for (k = 0; k < 2; k++) {
+        for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
             memcpy(s.at, p->best, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.5);
+            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
         }
+        if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
     } else {
         p->failed = 1;
     }

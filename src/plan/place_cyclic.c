@@ -12,7 +12,7 @@
  * to S0 are largest, and undone if that is nowhere positive. Locks last for the whole pass. */
 
 typedef struct ddp__place_cycle {
-    const ddp__place *p;
+    ddp__place *p;
     int kl;
     int *label;
     int *size;         /* [S] devices in each group now */
@@ -85,18 +85,19 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
     c->label[v] = q;
 }
 
-/* One cycle; 0 where no group has an unlocked device. */
+/* One cycle; 0 where no group has an unlocked device, or it is too late. */
 static int ddp__place_cycle_once(ddp__place_cycle *c)
 {
     int home = -1, g, v, to = 0, n = 0, keep = 0, k;
     double most = -INFINITY, gain, sum = 0, close, best = 0;
 
     for (g = 0; g < c->p->S; g++) {
+        if (ddp__place_late(c->p)) return 0;
         v = ddp__place_leave(c, g, &to, &gain);
         if (v >= 0 && (home < 0 || gain > most)) home = g, most = gain;
     }
     if (home < 0) return 0;
-    for (g = home; n < c->p->N; g = to) {
+    for (g = home; n < c->p->N && !(n && ddp__place_late(c->p)); g = to) {
         v = ddp__place_leave(c, g, &to, &gain);
         if (v < 0) break;
         if (n) {
@@ -119,7 +120,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on
  * to S0: that is the closing at the last prefix. */
-int ddp__place_cyclic_pass(const ddp__place *p, int *label, int kl)
+int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_cycle c;

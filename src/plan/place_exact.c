@@ -63,7 +63,7 @@ int ddp__place_enumerate(ddp__place *p)
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at));
         p->proven = 1;
     } else {
-        p->proven = ddp__place_all_from(&a, 0);
+        p->proven = ddp__place_all_from(&a, 0) && !p->stop;
     }
     DDP_FREE(a.at);
     return 1;
@@ -255,8 +255,8 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
     return 1;
 }
 
-/* All stages are made up: devices of a class in order, exactly evaluated. */
-static void ddp__place_tree_leaf(ddp__place_tree *t)
+/* All stages are made up: devices of a class in order, exactly evaluated. 0 = stop. */
+static int ddp__place_tree_leaf(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
     int C = t->classes, j, c, m, n = 0;
@@ -268,16 +268,14 @@ static void ddp__place_tree_leaf(ddp__place_tree *t)
                 t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at));
+    return !p->stop;
 }
 
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops)
 {
     int C = t->classes, c;
 
-    if (k == t->p->S) {
-        ddp__place_tree_leaf(t);
-        return 1;
-    }
+    if (k == t->p->S) return ddp__place_tree_leaf(t);
     for (c = 0; c < C; c++)
         if (t->left[c] && t->least[c] > top) top = t->least[c];
     if (ddp__place_tree_worse(t, top + hops + (t->p->S - 1 - k + (k > 0)) * t->low)) return 1;
@@ -327,7 +325,7 @@ void ddp__place_exact(ddp__place *p)
     p->limit = limit;
     p->limit_s = limit_s;
     if (p->failed) return;
-    if (p->stop && ddp__place_clock(p) < limit_s / 4) return; /* the caller has stopped it */
+    if (p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p))
         p->proven = ddp__place_tree_node(&t, 0, 0, 0);

@@ -128,8 +128,8 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
 }
 
 /* The best swap of group g (-1 = any) with another one. */
-static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *label, const int *end,
-                                            const double *link, const double *mean, int g)
+static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link,
+                                            const double *mean, int g)
 {
     ddp__place_swap best = {-1, -1, -INFINITY};
     int a, b, k;
@@ -145,7 +145,6 @@ static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *labe
                 best.u = end[u];
                 best.v = end[v];
             }
-    (void)label;
     return best;
 }
 
@@ -158,20 +157,20 @@ typedef struct ddp__place_chain {
 } ddp__place_chain;
 
 /* Improves label by one chain of swaps. */
-static void ddp__place_circulate(const ddp__place *p, ddp__place_chain *c, int *label)
+static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
     int n, keep = 0, first = -1, g = -1, k, h, t;
 
     memset(c->locked, 0, (size_t)p->N);
-    for (n = 0; n < p->N; n++) {
+    for (n = 0; n < p->N && !ddp__place_late(p); n++) {
         ddp__place_swap s;
         ddp__place_fastest(p, label, c->locked, c->end, c->link);
         for (k = 0; k < 2 * p->S; k++)
             for (h = 0; h < p->S && c->end[k] >= 0; h++)
                 c->mean[(size_t)k * (size_t)p->S + (size_t)h] =
                     ddp__place_mean(p, label, c->end[k], h);
-        s = ddp__place_best_swap(p, label, c->end, c->link, c->mean, g);
+        s = ddp__place_best_swap(p, c->end, c->link, c->mean, g);
         if (s.u < 0) break;
         if (first < 0) first = label[s.u];
         g = label[s.v];

@@ -54,6 +54,8 @@ typedef struct ddp__tour {
     const double *cost;
     int *order, *spare;
     double *along, *against; /* [n] cost of order[0..k], and of the same way back */
+    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
+    void *user;
 } ddp__tour;
 
 /* Cost of the edge between two positions; beyond the ends there is none. */
@@ -123,7 +125,7 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
     return 1;
 }
 
-/* All moves until none shortens the path by more than rounding. */
+/* All moves until none shortens the path by more than rounding, or the time is over. */
 static double ddp__tour_improve(ddp__tour *t)
 {
     int i, j, p, turned, better = 1;
@@ -134,6 +136,7 @@ static double ddp__tour_improve(ddp__tour *t)
     while (better) {
         better = 0;
         for (i = t->lo; i <= t->hi; i++) {
+            if (t->over && t->over(t->user)) return t->along[t->n - 1];
             for (j = i + 1; j <= t->hi; j++) better |= ddp__tour_two_opt(t, i, j, least);
             for (j = i; j <= t->hi && j < i + 3; j++)
                 for (p = t->lo - 1; p <= t->hi; p++)
@@ -168,7 +171,8 @@ static void ddp__tour_nearest(ddp__tour *t, int start, int last)
     }
 }
 
-int ddp__tour_local(int n, const double *cost, int first, int last, int *order, double *length)
+int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
+                    int *order, double *length)
 {
     ddp__tour t;
     double *sums = (double *)ddp__calloc(2 * (size_t)n, sizeof(double)), now;
@@ -178,6 +182,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
     if (sums && room) {
         t.n = n;
         t.cost = cost;
+        t.over = over;
+        t.user = user;
         t.along = sums;
         t.against = sums + n;
         t.order = room;
@@ -187,6 +193,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
         *length = INFINITY;
         for (start = 0; start < (first >= 0 ? 1 : starts); start++) {
             if (first < 0 && start == last) continue;
+            if (*length < INFINITY && over && over(user)) break;
             ddp__tour_nearest(&t, first >= 0 ? first : start, last);
             now = ddp__tour_improve(&t);
             if (!(now < *length)) continue;
@@ -203,7 +210,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
                          ddp_error *err)
 {
-    double *best, found = 0;
+    double *best, found = 0, most = 0;
     int *path, u, v, ok;
 
     if (n < 1 || !cost || !order || !length)
@@ -227,12 +234,18 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
                                  "the cost from node %d to node %d is %g; it must be "
                                  "finite and at least 0",
                                  u, v, c);
+            if (u != v && c > most) most = c;
         }
+    if (!(most * n <= DBL_MAX / 4))
+        return ddp__fail(err, DDP_NUMERIC,
+                         "a tour of %d nodes with costs up to %g may be longer than a double "
+                         "holds; use a larger unit",
+                         n, most);
     path = (int *)ddp__calloc((size_t)n, sizeof(int));
     best = (double *)ddp__calloc(n > DDP_TOUR_EXACT ? 1 : (size_t)n << n, sizeof(double));
     ok = path && best;
     if (ok && n > DDP_TOUR_EXACT)
-        ok = ddp__tour_local(n, cost, first, last, path, &found);
+        ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
     else if (ok)
         found = ddp__tour_exact(n, cost, first, last, best, path);
     if (ok) {

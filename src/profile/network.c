@@ -119,9 +119,13 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
                              ddp_error *err)
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
-    size_t N = (size_t)n->devices, i, j;
     double rate, delay;
+    size_t N, i, j;
 
+    if (!n || !n->rate || !n->delay_s)
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_network_noise: the network or one of its matrices is NULL");
+    N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
         return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
                          rate_sigma, delay_sigma);
