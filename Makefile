@@ -24,13 +24,8 @@ TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
 # Tests of pure functions: no threads, nothing for TSan to see.
-<<<<<<< HEAD
 PURE := $(addprefix test_,adatopk compress corpus data deft env estimate fence image_ops images json jsonl knapsack louvain matching netspec \
-        network osp_plan place plan planned_models preserver profile report safetensors timeline topk tour weights workload)
-=======
-PURE := $(addprefix test_,adatopk compress data deft env estimate fence image_ops json jsonl knapsack louvain matching netspec \
-        network osp_plan place place_search plan planned_models preserver profile report timeline topk tour workload)
->>>>>>> part-b4
+        network osp_plan place place_search plan planned_models preserver profile report safetensors timeline topk tour weights workload)
 
 .DELETE_ON_ERROR:
 .PHONY: all deps deps-test header check-header check-separate check-compile print-whole test sanitize \
@@ -78,11 +73,7 @@ check-compile: | deps-test
 # Compiling all of it into every test would take most of the time. So it is compiled once, with its
 # private functions visible, and tests see its headers only; but those in WHOLE, which use what is
 # static in one file or replace its allocator, are one translation unit with it, as a user's program is.
-<<<<<<< HEAD
 WHOLE := test_data test_env test_graph test_memory test_place test_planned_models test_session test_shape \
-=======
-WHOLE := test_data test_env test_graph test_image_ops test_memory test_place test_place_search test_planned_models test_session test_shape \
->>>>>>> part-b4
          test_spawn test_topk test_wire
 TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
 TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)

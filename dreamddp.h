@@ -1262,8 +1262,9 @@ DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
 /* ddp_network_noise - multiplies each pair's rates by exp(rate_sigma x), its delays by
  * exp(delay_sigma y), x and y standard normal and the same in both directions: is a plan still good
- * where no two links are alike? The same seed gives the same network on every platform.
- * Errors: DDP_ARG for a sigma outside 0..4, n untouched. */
+ * where no two links are alike? The same seed gives the same network on every platform up to the
+ * last bit of its exp.
+ * Errors: DDP_ARG for a sigma outside 0..4 or no network, n untouched. */
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma,
                                      double delay_sigma, ddp_error *err);
 
@@ -2040,7 +2041,8 @@ extern "C" {
  * either shortens the path, the best of the starts; not proven.
  * DT-FM (arXiv:2206.01288) Eq. 4 with both ends free.
  * Deterministic. Outputs are untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (n < 1, a bad end, a cost that is negative or not finite), DDP_MEMORY. */
+ * Errors: DDP_ARG (n < 1, a bad end, a cost that is negative or not finite), DDP_NUMERIC (4 n times
+ * the largest cost is not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order,
                                  double *length, ddp_error *err);
 
@@ -2058,7 +2060,8 @@ DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last,
 
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching */
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching;
+                               beyond 256 devices mostly descent by exchange and re-matching */
     DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
     DDP_PLACE_GENETIC_CODE, /* the search that the authors released */
     DDP_PLACE_KL,           /* the same with their Kernighan-Lin gain */
@@ -2088,7 +2091,8 @@ typedef struct ddp_placement {
     double  pipelinep_s; /* the hops of a pipeline, each as slow as its slowest pipeline */
     int     proven;      /* nothing is better */
     double  solve_s;
-    long    candidates;  /* anneal: moves tried; exact: compositions entered; else partitions */
+    long    candidates;  /* anneal: moves tried, beyond 256 devices
+                            4 D_dp for a re-matching; exact: compositions entered; else partitions */
     int     points;      /* improvements */
     double *curve;       /* [points x 2] seconds since the start, best cost then */
 } ddp_placement;
@@ -2120,9 +2124,10 @@ extern "C" {
  *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b, the delay cancelling
  *
  * The same seed and candidate limit give the same placement on every platform; a time limit stops
- * where the clock says, and anneal fits its cooling to it. With few partitions (20,000: any
- * network of up to 10 devices, and one stage always) anneal and exact try them all: `proven`. With
- * one pipeline of up to 16 stages the tour alone is exact and proven.
+ * where the clock says (up to a tenth later, to end well; a network too large for one evaluation
+ * within it gets the first one, its tour cut short), and anneal fits its cooling to it. With few
+ * partitions (20,000: any network of up to 10 devices, and one stage always) anneal and exact try
+ * them all: `proven`. With one pipeline of up to 16 stages the tour alone is exact and proven.
  * *out is overwritten, not freed; untouched on error. Pure but for ddp_now; safe from any thread.
  * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC,
  * DDP_MEMORY. */
@@ -6489,10 +6494,6 @@ const ddp__kernels *ddp__kernels_best(void)
 /* ==== begin ops/matmul.c ==== [ops] */
 #ifdef DDP_USE_CBLAS
 #include <cblas.h>
-#ifdef __cplusplus
-extern "C"
-#endif
-void openblas_set_num_threads(int threads) __attribute__((weak)); /* absent from other BLAS */
 #endif
 
 /* A block of a (MC x KC) is packed once into L2, and strips of b (KC x NR) one at a time into L1.
@@ -6678,7 +6679,9 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 
     if (g->m <= 0 || g->n <= 0) return;
     /* its helper threads would spin beside ours: half the speed of both, measured */
-    if (openblas_set_num_threads) openblas_set_num_threads(1);
+#ifdef OPENBLAS_CONFIG_H
+    openblas_set_num_threads(1);
+#endif
     ddp_op_parallel(call, ddp__matmul_parts(side, DDP__CBLAS_SLICE), 1, ddp__matmul_cblas, &job);
 }
 #else
@@ -19569,9 +19572,13 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
                              ddp_error *err)
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
-    size_t N = (size_t)n->devices, i, j;
     double rate, delay;
+    size_t N, i, j;
 
+    if (!n || !n->rate || !n->delay_s)
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_network_noise: the network or one of its matrices is NULL");
+    N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
         return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
                          rate_sigma, delay_sigma);
@@ -24108,7 +24115,7 @@ typedef struct ddp__place {
     long    limit;          /* candidates; LONG_MAX = none */
     long    candidates;
     double  told;           /* when progress was last called */
-    int     stop;
+    int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
     int    *best;           /* [N] arrangement; cost INFINITY = none yet */
     double  cost;
     int     proven;
@@ -24132,31 +24139,37 @@ DDP_LIB int    ddp__matching_open(ddp__matching *m, int n); /* 0 = no memory */
 DDP_LIB void   ddp__matching_close(ddp__matching *m);
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
-/* best [n 2^n]. The second is 0 where memory is short. */
+/* best [n 2^n]. The second is 0 where memory is short; once over(user) is nonzero it returns what
+ * it has, at least a path to the nearest neighbours. over may be NULL. */
 DDP_LIB double ddp__tour_exact(int n, const double *cost, int first, int last, double *best,
                                int *order);
-DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int *order,
-                            double *length);
+DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *),
+                            void *user, int *order, double *length);
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_datap(const ddp__place *p, const int *at);
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. */
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given
+ * up with INFINITY where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
 /* Keeps an arrangement if it is better than the best so far. */
 DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost);
 /* The seconds since the start; reports progress and sets p->stop where the time is over. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
+/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a
+ * search well: a matching takes less. */
+DDP_LIB int ddp__place_late(ddp__place *p);
 /* Counts one candidate: 0 where the search is over. */
 DDP_LIB int ddp__place_next(ddp__place *p);
 DDP_LIB void ddp__place_shuffle(ddp__place *p, int *at);
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
+DDP_LIB void ddp__place_descend(ddp__place *p); /* from the best so far */
 DDP_LIB void ddp__place_random(ddp__place *p);
 DDP_LIB void ddp__place_genetic(ddp__place *p);
 DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
 /* One pass of cyclic moves on label[N] (exposed for the tests). */
-DDP_LIB int ddp__place_cyclic_pass(const ddp__place *p, int *label, int kl);
+DDP_LIB int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl);
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* All partitions where there are few: 1 = done and proven, 0 = too many. */
 DDP_LIB int ddp__place_enumerate(ddp__place *p);
@@ -24386,6 +24399,8 @@ typedef struct ddp__tour {
     const double *cost;
     int *order, *spare;
     double *along, *against; /* [n] cost of order[0..k], and of the same way back */
+    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
+    void *user;
 } ddp__tour;
 
 /* Cost of the edge between two positions; beyond the ends there is none. */
@@ -24455,7 +24470,7 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
     return 1;
 }
 
-/* All moves until none shortens the path by more than rounding. */
+/* All moves until none shortens the path by more than rounding, or the time is over. */
 static double ddp__tour_improve(ddp__tour *t)
 {
     int i, j, p, turned, better = 1;
@@ -24466,6 +24481,7 @@ static double ddp__tour_improve(ddp__tour *t)
     while (better) {
         better = 0;
         for (i = t->lo; i <= t->hi; i++) {
+            if (t->over && t->over(t->user)) return t->along[t->n - 1];
             for (j = i + 1; j <= t->hi; j++) better |= ddp__tour_two_opt(t, i, j, least);
             for (j = i; j <= t->hi && j < i + 3; j++)
                 for (p = t->lo - 1; p <= t->hi; p++)
@@ -24500,7 +24516,8 @@ static void ddp__tour_nearest(ddp__tour *t, int start, int last)
     }
 }
 
-int ddp__tour_local(int n, const double *cost, int first, int last, int *order, double *length)
+int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
+                    int *order, double *length)
 {
     ddp__tour t;
     double *sums = (double *)ddp__calloc(2 * (size_t)n, sizeof(double)), now;
@@ -24510,6 +24527,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
     if (sums && room) {
         t.n = n;
         t.cost = cost;
+        t.over = over;
+        t.user = user;
         t.along = sums;
         t.against = sums + n;
         t.order = room;
@@ -24519,6 +24538,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
         *length = INFINITY;
         for (start = 0; start < (first >= 0 ? 1 : starts); start++) {
             if (first < 0 && start == last) continue;
+            if (*length < INFINITY && over && over(user)) break;
             ddp__tour_nearest(&t, first >= 0 ? first : start, last);
             now = ddp__tour_improve(&t);
             if (!(now < *length)) continue;
@@ -24535,7 +24555,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int *order, 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
                          ddp_error *err)
 {
-    double *best, found = 0;
+    double *best, found = 0, most = 0;
     int *path, u, v, ok;
 
     if (n < 1 || !cost || !order || !length)
@@ -24559,12 +24579,18 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
                                  "the cost from node %d to node %d is %g; it must be "
                                  "finite and at least 0",
                                  u, v, c);
+            if (u != v && c > most) most = c;
         }
+    if (!(most * n <= DBL_MAX / 4))
+        return ddp__fail(err, DDP_NUMERIC,
+                         "a tour of %d nodes with costs up to %g may be longer than a double "
+                         "holds; use a larger unit",
+                         n, most);
     path = (int *)ddp__calloc((size_t)n, sizeof(int));
     best = (double *)ddp__calloc(n > DDP_TOUR_EXACT ? 1 : (size_t)n << n, sizeof(double));
     ok = path && best;
     if (ok && n > DDP_TOUR_EXACT)
-        ok = ddp__tour_local(n, cost, first, last, path, &found);
+        ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
     else if (ok)
         found = ddp__tour_exact(n, cost, first, last, best, path);
     if (ok) {
@@ -24589,7 +24615,7 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
  * to S0 are largest, and undone if that is nowhere positive. Locks last for the whole pass. */
 
 typedef struct ddp__place_cycle {
-    const ddp__place *p;
+    ddp__place *p;
     int kl;
     int *label;
     int *size;         /* [S] devices in each group now */
@@ -24662,18 +24688,19 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
     c->label[v] = q;
 }
 
-/* One cycle; 0 where no group has an unlocked device. */
+/* One cycle; 0 where no group has an unlocked device, or it is too late. */
 static int ddp__place_cycle_once(ddp__place_cycle *c)
 {
     int home = -1, g, v, to = 0, n = 0, keep = 0, k;
     double most = -INFINITY, gain, sum = 0, close, best = 0;
 
     for (g = 0; g < c->p->S; g++) {
+        if (ddp__place_late(c->p)) return 0;
         v = ddp__place_leave(c, g, &to, &gain);
         if (v >= 0 && (home < 0 || gain > most)) home = g, most = gain;
     }
     if (home < 0) return 0;
-    for (g = home; n < c->p->N; g = to) {
+    for (g = home; n < c->p->N && !(n && ddp__place_late(c->p)); g = to) {
         v = ddp__place_leave(c, g, &to, &gain);
         if (v < 0) break;
         if (n) {
@@ -24696,7 +24723,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on
  * to S0: that is the closing at the last prefix. */
-int ddp__place_cyclic_pass(const ddp__place *p, int *label, int kl)
+int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_cycle c;
@@ -24879,8 +24906,8 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
 }
 
 /* The best swap of group g (-1 = any) with another one. */
-static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *label, const int *end,
-                                            const double *link, const double *mean, int g)
+static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link,
+                                            const double *mean, int g)
 {
     ddp__place_swap best = {-1, -1, -INFINITY};
     int a, b, k;
@@ -24896,7 +24923,6 @@ static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *labe
                 best.u = end[u];
                 best.v = end[v];
             }
-    (void)label;
     return best;
 }
 
@@ -24909,20 +24935,20 @@ typedef struct ddp__place_chain {
 } ddp__place_chain;
 
 /* Improves label by one chain of swaps. */
-static void ddp__place_circulate(const ddp__place *p, ddp__place_chain *c, int *label)
+static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
     int n, keep = 0, first = -1, g = -1, k, h, t;
 
     memset(c->locked, 0, (size_t)p->N);
-    for (n = 0; n < p->N; n++) {
+    for (n = 0; n < p->N && !ddp__place_late(p); n++) {
         ddp__place_swap s;
         ddp__place_fastest(p, label, c->locked, c->end, c->link);
         for (k = 0; k < 2 * p->S; k++)
             for (h = 0; h < p->S && c->end[k] >= 0; h++)
                 c->mean[(size_t)k * (size_t)p->S + (size_t)h] =
                     ddp__place_mean(p, label, c->end[k], h);
-        s = ddp__place_best_swap(p, label, c->end, c->link, c->mean, g);
+        s = ddp__place_best_swap(p, c->end, c->link, c->mean, g);
         if (s.u < 0) break;
         if (first < 0) first = label[s.u];
         g = label[s.v];
@@ -25156,6 +25182,165 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 }
 /* ==== end plan/place_starts.c ==== */
 
+/* ==== begin plan/place_descent.c ==== [plan] */
+
+/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device
+ * at the slowest edge of a random hop's best matching changes places with any device of another
+ * stage, the up to four hops this touches are matched again, and what is not worse stays. Every
+ * factor is a power of two, so that no compiler changes the walk. */
+
+typedef struct ddp__descent {
+    ddp__place *p;
+    int *at;            /* [N] */
+    int *mate, *fresh;  /* [S x D] of each hop; [4 x D] of those on trial */
+    double *hop, *data; /* [S] value of each matching; averaging of each stage */
+    double top, all;    /* the largest of data; the sum of hop */
+} ddp__descent;
+
+/* Matches the stages h and h + 1. */
+static double ddp__descent_match(ddp__descent *s, int h, int *mate)
+{
+    ddp__place *p = s->p;
+    size_t D = (size_t)p->D, a, b;
+    const int *here = s->at + (size_t)h * D, *there = here + D;
+
+    for (a = 0; a < D; a++) {
+        const double *row = p->pp + (size_t)here[a] * (size_t)p->N;
+        for (b = 0; b < D; b++) p->weight[a * D + b] = row[there[b]];
+    }
+    return ddp__matching_solve(&p->matching, p->weight, mate);
+}
+
+static double ddp__descent_data(const ddp__descent *s, int j)
+{
+    const ddp__place *p = s->p;
+    const int *stage = s->at + (size_t)j * (size_t)p->D;
+    double most = 0, sum;
+    int a, b;
+
+    for (a = 0; a < p->D; a++) {
+        const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
+        for (b = 0, sum = 0; b < p->D; b++) sum += row[stage[b]];
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+static void ddp__descent_swap(ddp__descent *s, int x, int z)
+{
+    int t = s->at[x];
+
+    s->at[x] = s->at[z];
+    s->at[z] = t;
+}
+
+/* An end of the slowest edge of a random hop. */
+static int ddp__descent_slowest(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    int D = p->D, j = (int)ddp_rng_below(&p->rng, (uint64_t)p->S - 1), a;
+    const int *mate = s->mate + j * D;
+
+    for (a = 0; a + 1 < D; a++)
+        if (p->pp[(size_t)s->at[j * D + a] * (size_t)p->N + (size_t)s->at[(j + 1) * D + mate[a]]] >=
+            s->hop[j])
+            break;
+    return ddp_rng_below(&p->rng, 2) ? j * D + a : (j + 1) * D + mate[a];
+}
+
+/* One exchange; 1 = it stays. */
+static int ddp__descent_move(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    int D = p->D, x = ddp__descent_slowest(s), z = (int)ddp_rng_below(&p->rng, (uint64_t)p->N);
+    int j = x / D, k = z / D, near[4], hops = 0, h, m;
+    double slack = 0x1p-11 * p->cost, now[4], change = 0, dj, dk, top;
+
+    if (j == k) return 0;
+    ddp__descent_swap(s, x, z);
+    dj = ddp__descent_data(s, j);
+    dk = ddp__descent_data(s, k);
+    top = dj > dk ? dj : dk;
+    for (m = 0; m < p->S; m++)
+        if (m != j && m != k && s->data[m] > top) top = s->data[m];
+    change = top - s->top;
+    for (m = 0; m < 4 && change <= slack; m++) { /* rarely does a later hop make up for more */
+        h = (m < 2 ? j : k) - 1 + m % 2;
+        if (h < 0 || h + 1 >= p->S || (m > 1 && (h == j - 1 || h == j))) continue;
+        near[hops] = h;
+        now[hops] = ddp__descent_match(s, h, s->fresh + hops * D);
+        change += now[hops] - s->hop[h];
+        hops++;
+    }
+    if (change > 0) {
+        ddp__descent_swap(s, x, z);
+        return 0;
+    }
+    for (m = 0; m < hops; m++) {
+        s->all += now[m] - s->hop[near[m]];
+        s->hop[near[m]] = now[m];
+        memcpy(s->mate + near[m] * D, s->fresh + m * D, (size_t)D * sizeof(int));
+    }
+    s->data[j] = dj;
+    s->data[k] = dk;
+    s->top = top;
+    return 1;
+}
+
+/* Lays the pipelines along the matchings into p->line and offers them. */
+static void ddp__descent_offer(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    int i, j, member;
+
+    for (i = 0; i < p->D; i++)
+        for (j = 0, member = i; j < p->S; j++) {
+            p->line[j * p->D + i] = s->at[j * p->D + member];
+            if (j + 1 < p->S) member = s->mate[j * p->D + member];
+        }
+    ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
+}
+
+/* A re-matching takes about as long as 4 D moves of annealing, and counts as many candidates. */
+void ddp__place_descend(ddp__place *p)
+{
+    size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
+    int *room = (int *)ddp__calloc(2 * N + 4 * D, sizeof(int)), j;
+    double *sums = (double *)ddp__calloc(2 * S, sizeof(double));
+    long weight = 4 * (long)p->D;
+    ddp__descent s;
+
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    if (room && sums) {
+        s.at = room;
+        s.mate = room + N;
+        s.fresh = s.mate + N;
+        s.hop = sums;
+        s.data = sums + S;
+        memcpy(s.at, p->best, N * sizeof(int));
+        for (j = 0; j < p->S; j++) {
+            s.data[j] = ddp__descent_data(&s, j);
+            if (s.data[j] > s.top) s.top = s.data[j];
+            if (j + 1 == p->S) continue;
+            s.hop[j] = ddp__descent_match(&s, j, s.mate + (size_t)j * D);
+            s.all += s.hop[j];
+        }
+        while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
+            p->candidates += weight - 1;
+            if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost)
+                ddp__descent_offer(&s);
+        }
+        ddp__descent_offer(&s);
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
+    } else {
+        p->failed = p->stop = 1;
+    }
+    DDP_FREE(room);
+    DDP_FREE(sums);
+}
+/* ==== end plan/place_descent.c ==== */
+
 /* ==== begin plan/place_anneal.c ==== [plan] */
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true
@@ -25174,7 +25359,7 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 typedef struct ddp__anneal {
     ddp__place *p;
     int N, D, S;
-    float *dp, *pp;     /* [N x N] as in p */
+    float *dp, *pp;     /* [N x N] as in p, in our unit */
     float *edge;        /* [N] at position j D + i: pp between stages j and j+1 of pipeline i */
     int *spare;         /* [D] */
     double *load;       /* [N] by position: sum of dp over the other devices of its stage */
@@ -25186,6 +25371,7 @@ typedef struct ddp__anneal {
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
     double lam, mu, heat, best_cost;
+    int unit;           /* all costs here are in units of 2^unit seconds */
     int improved;
     double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
     int hop_count, hop_at[4];        /* hops on trial, with what they were */
@@ -25539,7 +25725,7 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
         }
         done += chunk;
         p->candidates += chunk;
-        if (s->improved && s->best_cost < p->cost * (1 + 1e-6))
+        if (s->improved && s->best_cost < ldexp(p->cost, -s->unit) * (1 + 1e-6))
             ddp__place_offer(p, s->best, ddp__place_flat(p, s->best, NULL, NULL));
         s->improved = 0;
         spent = (double)done / (double)moves;
@@ -25556,6 +25742,7 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
 static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, k;
+    double most = 0;
 
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -25576,8 +25763,13 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->stage = s->best + N;
     s->spare = s->stage + N;
     for (k = 0; k < N * N; k++) {
-        s->dp[k] = (float)p->dp[k];
-        s->pp[k] = (float)p->pp[k];
+        if (p->dp[k] > most) most = p->dp[k];
+        if (p->pp[k] > most) most = p->pp[k];
+    }
+    (void)frexp(most, &s->unit); /* a power of two changes no walk; the largest is 0.5 to 1 */
+    for (k = 0; k < N * N; k++) {
+        s->dp[k] = (float)ldexp(p->dp[k], -s->unit);
+        s->pp[k] = (float)ldexp(p->pp[k], -s->unit);
     }
     for (k = 0; k < N; k++) s->stage[k] = (int)(k / D);
     ddp__anneal_table(s);
@@ -25609,14 +25801,16 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     if (p->stop || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
-    hot *= scale * p->cost;
-    cold *= scale * p->cost;
+    scale *= ldexp(p->cost, -s->unit);
+    hot *= scale;
+    cold *= scale;
     ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
     cost = ddp__place_evaluate(p, s->best);
     ddp__place_offer(p, p->line, cost);
 }
 
-/* Short runs from each start show which structure of the network carries (from cold random starts
+/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below,
+ * short runs from each start show which structure of the network carries (from cold random starts
  * a run mostly freezes in a worse one); then two long, milder ones refine the best of all. */
 void ddp__place_anneal(ddp__place *p)
 {
@@ -25637,10 +25831,11 @@ void ddp__place_anneal(ddp__place *p)
             ddp__place_shuffle(p, s.at);
             ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
         }
-        for (k = 0; k < 2; k++) {
+        for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
             memcpy(s.at, p->best, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.5);
+            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
         }
+        if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
     } else {
         p->failed = 1;
     }
@@ -25711,7 +25906,7 @@ int ddp__place_enumerate(ddp__place *p)
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at));
         p->proven = 1;
     } else {
-        p->proven = ddp__place_all_from(&a, 0);
+        p->proven = ddp__place_all_from(&a, 0) && !p->stop;
     }
     DDP_FREE(a.at);
     return 1;
@@ -25903,8 +26098,8 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
     return 1;
 }
 
-/* All stages are made up: devices of a class in order, exactly evaluated. */
-static void ddp__place_tree_leaf(ddp__place_tree *t)
+/* All stages are made up: devices of a class in order, exactly evaluated. 0 = stop. */
+static int ddp__place_tree_leaf(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
     int C = t->classes, j, c, m, n = 0;
@@ -25916,16 +26111,14 @@ static void ddp__place_tree_leaf(ddp__place_tree *t)
                 t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at));
+    return !p->stop;
 }
 
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops)
 {
     int C = t->classes, c;
 
-    if (k == t->p->S) {
-        ddp__place_tree_leaf(t);
-        return 1;
-    }
+    if (k == t->p->S) return ddp__place_tree_leaf(t);
     for (c = 0; c < C; c++)
         if (t->left[c] && t->least[c] > top) top = t->least[c];
     if (ddp__place_tree_worse(t, top + hops + (t->p->S - 1 - k + (k > 0)) * t->low)) return 1;
@@ -25975,10 +26168,10 @@ void ddp__place_exact(ddp__place *p)
     p->limit = limit;
     p->limit_s = limit_s;
     if (p->failed) return;
-    if (p->stop && ddp__place_clock(p) < limit_s / 4) return; /* the caller has stopped it */
+    if (p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p))
-        p->proven = ddp__place_tree_node(&t, 0, 0, 0);
+        p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
     else
         p->failed = 1;
     DDP_FREE(t.member);
@@ -26051,12 +26244,12 @@ double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double
     return data + sum;
 }
 
-/* Matches every pair of stages: hop values into p->hop, partners into p->mate. */
-static void ddp__place_match_all(ddp__place *p, const int *at)
+/* Matches every pair of stages: hop values into p->hop, partners into p->mate. 0 = too late. */
+static int ddp__place_match_all(ddp__place *p, const int *at)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, j, k, a, b;
 
-    for (j = 0; j < S; j++)
+    for (j = 0; j < S; j++) {
         for (k = j + 1; k < S; k++) {
             int *there = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
             for (a = 0; a < D; a++)
@@ -26066,17 +26259,22 @@ static void ddp__place_match_all(ddp__place *p, const int *at)
             p->hop[k * S + j] = p->hop[j * S + k];
             for (a = 0; a < D; a++) back[there[a]] = (int)a;
         }
+        if (p->cost < INFINITY && ddp__place_late(p)) return 0;
+    }
+    return 1;
 }
+
+static int ddp__place_over(void *search) { return ddp__place_late((ddp__place *)search); }
 
 double ddp__place_evaluate(ddp__place *p, const int *at)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0;
 
-    ddp__place_match_all(p, at);
+    if (!ddp__place_match_all(p, at)) return INFINITY;
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__tour_exact(p->S, p->hop, -1, -1, p->tour, p->order);
-    } else if (!ddp__tour_local(p->S, p->hop, -1, -1, p->order, &length)) {
+    } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
         p->failed = p->stop = 1;
         return INFINITY;
     }
@@ -26097,12 +26295,18 @@ double ddp__place_clock(ddp__place *p)
 {
     double now = ddp_now() - p->start;
 
-    if (now >= p->limit_s) p->stop = 1;
-    if (p->o->progress && now - p->told >= 0.1 && p->cost < INFINITY) {
+    if (now >= p->limit_s && !p->stop) p->stop = 1;
+    if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < INFINITY) {
         p->told = now;
-        if (p->o->progress(p->o->user, now, p->cost)) p->stop = 1;
+        if (p->o->progress(p->o->user, now, p->cost)) p->stop = 2;
     }
     return now;
+}
+
+int ddp__place_late(ddp__place *p)
+{
+    if (p->limit_s == INFINITY && !p->o->progress) return 0;
+    return ddp__place_clock(p) > 1.1 * p->limit_s || p->stop == 2;
 }
 
 int ddp__place_next(ddp__place *p)
@@ -26135,9 +26339,9 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     p->curve[2 * p->points] = now;
     p->curve[2 * p->points + 1] = cost;
     p->points++;
-    if (!p->o->progress) return;
+    if (!p->o->progress || p->stop == 2) return;
     p->told = now;
-    if (p->o->progress(p->o->user, now, cost)) p->stop = 1;
+    if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
 
 void ddp__place_shuffle(ddp__place *p, int *at)
@@ -26155,10 +26359,10 @@ void ddp__place_shuffle(ddp__place *p, int *at)
 
 void ddp__place_random(ddp__place *p)
 {
-    do {
+    while (ddp__place_next(p)) {
         ddp__place_shuffle(p, p->line);
         ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
-    } while (ddp__place_next(p));
+    }
 }
 
 /* ---- opening and closing a search ---- */

@@ -122,7 +122,9 @@ int main(int argc, char **argv)
         }
 #ifdef DDP_USE_CBLAS
         if (strcmp(only, "ours")) {
-            if (openblas_set_num_threads) openblas_set_num_threads((int)threads);
+#ifdef OPENBLAS_CONFIG_H
+            openblas_set_num_threads((int)threads);
+#endif
             s.g.c = d;
             t = sgemm_time(&s, sgemm_blas);
             if (t < blas) blas = t;

@@ -3,10 +3,6 @@
 #include "ops/matmul.h"
 #ifdef DDP_USE_CBLAS
 #include <cblas.h>
-#ifdef __cplusplus
-extern "C"
-#endif
-void openblas_set_num_threads(int threads) __attribute__((weak)); /* absent from other BLAS */
 #endif
 
 /* A block of a (MC x KC) is packed once into L2, and strips of b (KC x NR) one at a time into L1.
@@ -192,7 +188,9 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 
     if (g->m <= 0 || g->n <= 0) return;
     /* its helper threads would spin beside ours: half the speed of both, measured */
-    if (openblas_set_num_threads) openblas_set_num_threads(1);
+#ifdef OPENBLAS_CONFIG_H
+    openblas_set_num_threads(1);
+#endif
     ddp_op_parallel(call, ddp__matmul_parts(side, DDP__CBLAS_SLICE), 1, ddp__matmul_cblas, &job);
 }
 #else

@@ -328,7 +328,7 @@ void ddp__place_exact(ddp__place *p)
     if (p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p))
-        p->proven = ddp__place_tree_node(&t, 0, 0, 0);
+        p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
     else
         p->failed = 1;
     DDP_FREE(t.member);
