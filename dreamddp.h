@@ -1068,6 +1068,8 @@ typedef struct ddp_oplist_entry {
     double flops;        /* forward */
     double output_bytes; /* of its result */
     double param_bytes;  /* of its parameters */
+    int    module;       /* neighbours of the same number > 0 are one module of the model, such as
+                            a layer; 0 = a module of its own */
 } ddp_oplist_entry;
 
 /* Operators in topological order. Owned by ddp_oplist_free when it came from ddp_oplist_new or
@@ -1083,7 +1085,7 @@ extern "C" {
 
 /* ddp_oplist_new - count operators, all-zero: no name, no args, no cost.
  * ddp_oplist_set - fills operator i; name (NULL = none) and args [arg_count] are copied, what was
- * there is freed. Nothing changes on error. Errors: DDP_ARG (no such operator; an argument that
+ * there is freed; its module stays, which callers set themselves. Nothing changes on error. Errors: DDP_ARG (no such operator; an argument that
  * does not precede it), DDP_MEMORY.
  * ddp_oplist_free - all-zero is fine. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
@@ -1097,8 +1099,8 @@ DDP_API void       ddp_oplist_free(ddp_oplist *list);
 DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
 /* ddp_oplist_read - from JSON: a list of {"name", "args", "flops", "output_bytes", "param_bytes"}
- * in topological order; args are names. param_bytes may be missing (0); further members are
- * ignored. *out is untouched on error, else freed by ddp_oplist_free.
+ * in topological order; args are names. param_bytes may be missing (0), and so may "module",
+ * a name: neighbours that share it are one module. Further members are ignored. *out is untouched on error, else freed by ddp_oplist_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
@@ -2054,8 +2056,8 @@ DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int
 typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
     DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, exact cut */
-    DDP_FENCE_EQUAL_OPS,  /* baseline: operators / devices each, devices in index order */
-    DDP_FENCE_EQUAL_FLOPS /* baseline: the same with FLOPs, blind to speed */
+    DDP_FENCE_EQUAL_OPS,  /* baseline: modules / devices each, devices in index order */
+    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules of about equal FLOPs, blind to speed */
 } ddp_fence_solver;
 
 /* All-zero = the defaults. Those from allow_idle on are read by OP-Fence only. */
@@ -2114,10 +2116,11 @@ extern "C" {
  * Input data (leaves without FLOPs and parameters, such as inputs and labels) is read where
  * their first user runs, whatever segment their place in the list falls in.
  *
+ * The baselines cut between modules only (ddp_oplist_entry), as the paper's do.
  * Without allow_idle every device gets an operator, as in the paper's figures.
  * Pure; safe from any thread. Errors: DDP_ARG (bad list, network or option; fewer operators than
- * devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: the device
- * that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus
+ * devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: fewer
+ * modules than devices, or the device that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus
  * 4 N^2 n if idle devices are allowed, beyond 1e9), DDP_MEMORY. */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net,
                              const ddp_fence_options *o, ddp_fence_plan *out, ddp_error *err);
@@ -2150,7 +2153,7 @@ extern "C" {
  * crosses a cut. args are the operators among a node's inputs, in their order. flops is forward;
  * output_bytes are of float32; a tied parameter counts where it is owned, so that param_bytes add
  * up to 4 ddp_param_count. Names are "layer/operator", "layer/operator.1", ... ("operator" alone
- * outside layers).
+ * outside layers); a layer is a module.
  * *out is untouched on error, else freed by ddp_oplist_free and independent of g.
  * Errors: DDP_ARG (no graph, no operators), the graph's own first error (also that of a
  * ddp_graph_build that failed: what cannot run is read without building it), DDP_MEMORY. */
@@ -16549,6 +16552,7 @@ ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *
     e.flops = flops;
     e.output_bytes = output_bytes;
     e.param_bytes = param_bytes;
+    e.module = list->op[i].module;
     e.name = name ? ddp__strdup(name) : NULL;
     e.args = (int *)ddp__calloc((size_t)arg_count, sizeof *e.args);
     if (!e.args || (name && !e.name)) {
@@ -16659,10 +16663,26 @@ static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int 
     return DDP_OK;
 }
 
+/* Numbers operator i's module: its predecessor's number if they share the name. */
+static ddp_status ddp__oplist_module(const char *path, const ddp__json *v, int i,
+                                     const char **before, ddp_oplist *list, ddp_error *err)
+{
+    const ddp__json *module = ddp__json_get(v, "module");
+
+    if (module) {
+        DDP__TRY(ddp__json_need(path, v, "module", DDP__JSON_STRING, &module, err));
+        list->op[i].module =
+            *before && !strcmp(*before, module->string) ? list->op[i - 1].module : i + 1;
+    }
+    *before = module ? module->string : NULL;
+    return DDP_OK;
+}
+
 static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp__oplist_key *key,
                                    ddp_oplist *list, ddp_error *err)
 {
     const ddp__json *v, *name, *given;
+    const char *before = NULL;
     double flops, output_bytes, param_bytes;
     int i, *args;
     ddp_status status;
@@ -16684,6 +16704,7 @@ static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp_
         DDP__TRY(ddp__oplist_number(path, v, "flops", 1, &flops, err));
         DDP__TRY(ddp__oplist_number(path, v, "output_bytes", 1, &output_bytes, err));
         DDP__TRY(ddp__oplist_number(path, v, "param_bytes", 0, &param_bytes, err));
+        DDP__TRY(ddp__oplist_module(path, v, i, &before, list, err));
         args = (int *)ddp__calloc((size_t)given->count, sizeof *args);
         if (!args) return ddp__fail(err, DDP_MEMORY, "no memory to read %s", path);
         status = ddp__oplist_args(path, given, i, key, list->count, args, err);
@@ -24440,6 +24461,7 @@ typedef struct ddp__fence_job {
     ddp__fence_cut            cut;
     int    *order, *trial;   /* [N] of the cut held, and of one to try */
     int    *device_of;       /* [ops] */
+    int    *edge;            /* [ops + 1] where modules begin */
     double *sums;            /* [3N] C_p, R_p, memory */
     double  steps;           /* elementary steps of rearranging */
 } ddp__fence_job;
@@ -24572,52 +24594,69 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- baselines: one consecutive segment per device, in index order ---- */
+/* ---- baselines: consecutive whole modules per device, devices in index order ---- */
 
-/* Operators / devices each, the remainder to the first devices. */
-static void ddp__fence_equal_ops(ddp__fence_job *job)
+/* edge[m] = the operator that module m begins with, edge[modules] = n. Returns the modules. */
+static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 {
-    int N = job->tape.graph.net->devices, n = job->tape.n, k, at = 0;
+    int i, m = 0;
+
+    for (i = 0; i < list->count; i++)
+        if (i == 0 || list->op[i].module <= 0 || list->op[i].module != list->op[i - 1].module)
+            edge[m++] = i;
+    edge[m] = list->count;
+    return m;
+}
+
+/* Modules / devices each, the remainder to the first devices. */
+static void ddp__fence_equal_ops(ddp__fence_job *job, int modules)
+{
+    int N = job->tape.graph.net->devices, k, at = 0;
 
     for (k = 0; k < N; k++) {
-        job->cut.first[k] = at;
-        at += n / N + (k < n % N);
-        job->cut.end[k] = at;
+        job->cut.first[k] = job->edge[at];
+        at += modules / N + (k < modules % N);
+        job->cut.end[k] = job->edge[at];
     }
 }
 
-/* Cut k is the one nearest to k/N of the FLOPs that leaves every device an operator. */
-static void ddp__fence_equal_flops(ddp__fence_job *job)
+/* Cut k is the one nearest to k/N of the FLOPs that leaves every device a module. */
+static void ddp__fence_equal_flops(ddp__fence_job *job, int modules)
 {
     const ddp__fence_tape *t = &job->tape;
+    const int *edge = job->edge;
     int N = t->graph.net->devices, k, at = 0;
     double aim;
 
     for (k = 0; k < N; k++) {
-        job->cut.first[k] = at++;
+        job->cut.first[k] = edge[at++];
         aim = t->flops[t->n] * (k + 1) / N;
-        while (at < t->n - (N - 1 - k) &&
-               fabs(t->flops[at + 1] - aim) <= fabs(t->flops[at] - aim))
+        while (at < modules - (N - 1 - k) &&
+               fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim))
             at++;
-        if (k == N - 1) at = t->n;
-        job->cut.end[k] = at;
+        if (k == N - 1) at = modules;
+        job->cut.end[k] = edge[at];
     }
 }
 
 static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
 {
     const ddp_network *net = job->tape.graph.net;
-    int N = net->devices, k;
+    const char *name = ddp_fence_solver_name(job->o->solver);
+    int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
 
-    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job);
-    else ddp__fence_equal_flops(job);
+    if (modules < N)
+        return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; "
+                         "solver fence cuts between operators", name, modules, N);
+    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job, modules);
+    else ddp__fence_equal_flops(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
     return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver "
-                     "fence looks at memory", ddp_fence_solver_name(job->o->solver), k,
-                     job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
+                     "fence looks at memory", name, k, job->sums[2 * N + k] / 1e9,
+                     net->memory_bytes[k] / 1e9);
 }
 
 /* ---- what the plan says ---- */
@@ -24738,6 +24777,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     job.order = (int *)ddp__calloc(N, sizeof(int));
     job.trial = (int *)ddp__calloc(N, sizeof(int));
     job.device_of = (int *)ddp__calloc(n, sizeof(int));
+    job.edge = (int *)ddp__calloc(n + 1, sizeof(int));
     job.sums = (double *)ddp__calloc(3 * N, sizeof(double));
     plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
     plan.devices = net->devices;
@@ -24746,8 +24786,8 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     plan.order = (int *)ddp__calloc(N, sizeof(int));
     plan.cluster = (int *)ddp__calloc(N, sizeof(int));
     plan.device_of = (int *)ddp__calloc(n, sizeof(int));
-    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.sums ||
-        !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.edge ||
+        !job.sums || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
         status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
     else status = ddp__fence_arguments(list, net, o, err);
     if (status == DDP_OK) status = ddp__fence_run(&job, &plan, err);
@@ -24756,6 +24796,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     DDP_FREE(job.order);
     DDP_FREE(job.trial);
     DDP_FREE(job.device_of);
+    DDP_FREE(job.edge);
     DDP_FREE(job.sums);
     ddp__fence_tape_close(&job.tape);
     if (status == DDP_OK) *out = plan;
@@ -24798,6 +24839,7 @@ static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, d
         ddp__oplist_graph_name(g, g->node[i], name, sizeof name);
         DDP__TRY(ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes,
                                 info.param_bytes, err));
+        list->op[place[i]].module = g->node[i]->layer + 1;
     }
     return DDP_OK;
 }

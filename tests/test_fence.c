@@ -200,6 +200,62 @@ static void no_baseline_is_better(void **state)
     assert_true(compared > 300);
 }
 
+/* Equal numbers and equal FLOPs of whole modules, on 3 devices: whose operators end where. */
+static void baseline_ends(const ddp_oplist *list, ddp_fence_solver solver, int first, int second)
+{
+    ddp_network net = net_of(3, 1, 1);
+    ddp_fence_options o = options(2);
+    ddp_fence_plan plan;
+    int k;
+
+    o.solver = solver;
+    plan = plan_of(list, &net, &o);
+    assert_int_equal(plan.segments, 3);
+    for (k = 0; k < 3; k++) assert_int_equal(plan.segment[k].device, k);
+    assert_int_equal(plan.segment[0].end, first);
+    assert_int_equal(plan.segment[1].end, second);
+    ddp_fence_plan_free(&plan);
+    ddp_network_free(&net);
+}
+
+static void baselines_give_whole_modules(void **state)
+{
+    /* FLOPs 5 1 3 3 6 1 1 10: 30, aims 10 and 20. Operators: 3 3 2; FLOPs before a cut 0 5 6 9 12
+     * 18 19 20 30, so 9 is the nearest to 10 (cut 3) and 20 is there (cut 7). */
+    static const double flops[8] = {5, 1, 3, 3, 6, 1, 1, 10};
+    static const int module[8] = {4, 4, 4, 0, 0, 9, 9, 4};
+    ddp_network net = net_of(6, 1, 1);
+    ddp_oplist list = list_of(8);
+    ddp_fence_options o = options(2);
+    ddp_fence_plan plan;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 8; i++) op(&list, i, NULL, i - 1, -1, flops[i], 1, 1);
+    baseline_ends(&list, DDP_FENCE_EQUAL_OPS, 3, 6);
+    baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 3, 7);
+    /* modules {0 1 2} {3} {4} {5 6} {7}: numbers 2 2 1; cuts 0 3 4 5 7 8, FLOPs 0 9 12 18 20 30 */
+    for (i = 0; i < 8; i++) list.op[i].module = module[i];
+    baseline_ends(&list, DDP_FENCE_EQUAL_OPS, 4, 7);
+    baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 3, 7);
+    list.op[1].flops = 9; /* 38, aims 12.7 and 25.3; FLOPs 0 17 20 26 28 38: the first is least */
+    baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 3, 5);
+    list.op[7].flops = 1000; /* both aims lie in the last module: one each is left for the others */
+    baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 5, 7);
+    for (i = DDP_FENCE_EQUAL_OPS; i <= DDP_FENCE_EQUAL_FLOPS; i++) {
+        o.solver = (ddp_fence_solver)i;
+        assert_int_equal(ddp_fence(&list, &net, &o, &plan, &err), DDP_FAILED);
+        assert_non_null(strstr(err.msg, "5 modules cannot give each of 6 devices one"));
+    }
+    o.solver = DDP_FENCE_CUT;
+    plan = plan_of(&list, &net, &o);
+    assert_int_equal(plan.segments, 6);
+    ddp_fence_plan_free(&plan);
+    ddp_oplist_free(&list);
+    ddp_network_free(&net);
+}
+
 /* ---- what fits, what idles ---- */
 
 static ddp_oplist chain_of(int n, double flops, double output, double params)
@@ -356,6 +412,8 @@ static ddp_oplist gpt2_xl(void)
     then(&list, &i, "logits", -1, 2 * tokens * d * 50257, tokens * 50257 * 4, 50257 * d * 4);
     then(&list, &i, "loss", -1, 5 * tokens * 50257, 4, 0);
     assert_int_equal(i + 1, list.count);
+    for (i = 0; i < list.count; i++) /* embedding, attention and MLP of each block, head */
+        list.op[i].module = i == 0 ? 1 : 2 + (i > 480 ? 96 : (i - 1) / 5);
     return list;
 }
 
@@ -405,7 +463,7 @@ static void compare_on_testbed(const char *file, int machines)
             if (k == 2) assert_true(plan.proven && plan.connected);
             ddp_fence_plan_free(&plan);
         }
-    assert_true(pipeline[2] < 0.9 * pipeline[1] && pipeline[2] < 0.9 * pipeline[0]);
+    assert_true(pipeline[2] < 0.97 * pipeline[1] && pipeline[1] <= pipeline[0]);
     assert_true(quickest < 0.5 * pipeline[2]);
     ddp_oplist_free(&list);
     ddp_network_free(&net);
@@ -605,6 +663,7 @@ int main(void)
         cmocka_unit_test(a_slower_beginning_that_receives_less_may_win),
         cmocka_unit_test(whole_plans_stay_near_the_best_of_all_plans),
         cmocka_unit_test(no_baseline_is_better),
+        cmocka_unit_test(baselines_give_whole_modules),
         cmocka_unit_test(memory_decides_where_operators_go),
         cmocka_unit_test(idle_devices_save_slow_crossings),
         cmocka_unit_test(labels_lie_with_the_loss),
