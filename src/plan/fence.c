@@ -139,7 +139,7 @@ static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error
     return DDP_OK;
 }
 
-static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *err)
+static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, ddp_error *err)
 {
     const ddp__fence_tape *t = &job->tape;
     const ddp_network *net = t->graph.net;
@@ -154,15 +154,16 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
     return ddp__fail(
         err, DDP_FAILED,
-        "no cut fits into memory: the operators keep %.4g GB (the largest %.4g GB) "
+        "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
         "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
         "micro-batches or a smaller state_factor keep less",
+        every ? "in whatever order of the devices" : "in any order of the devices tried",
         t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
-    int N = job->tape.graph.net->devices, improved, round, k;
+    int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
 
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
     DDP__TRY(ddp__fence_recut(job, &improved, err));
@@ -170,7 +171,13 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     for (k = 0; k < N; k++) job->trial[k] = k;
     DDP__TRY(ddp__fence_recut(job, &improved, err));
-    if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, err);
+    if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
+        memcpy(job->trial, job->order, (size_t)N * sizeof(int));
+        DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every,
+                                      err));
+        if (found) DDP__TRY(ddp__fence_recut(job, &improved, err));
+        if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
+    }
     for (round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         if (!ddp__fence_rearrange(job)) break;
