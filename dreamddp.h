@@ -23929,7 +23929,7 @@ static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, 
 
 /* The least rest from (k, cut a) on if the next segment is on q. */
 static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age,
-                              int parts)
+                              int parts, double *work)
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
@@ -23943,6 +23943,7 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
         if (i + 1 == parts) break;
         u = live[i].op;
         home = t->home[u];
+        *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
         if (age > 0 && home == t->oldest[a]) {
             sum += ddp__fence_pair_oldest(line, k, q, u, a - 1 - home, age);
         } else if (age > 0 && home < a - 1) {
@@ -24003,9 +24004,9 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
                 }
                 for (k = line->idle ? 0 : q > 0 ? q - 1 : 0; k < q; k++) {
                     at = whole * (size_t)age + row * (size_t)(k + 1) + (size_t)a;
-                    rest = ddp__fence_step(line, cap, k, q, a, age, parts);
+                    rest = ddp__fence_step(line, cap, k, q, a, age, parts, work);
                     if (rest < line->bound[at]) line->bound[at] = rest;
-                    *work += 4 * parts;
+                    *work += 4;
                 }
             }
         }
@@ -24028,7 +24029,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
  * leaves nothing. */
 
 enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
-#define DDP__FENCE_WORK  3e9 /* elementary steps of a plan, a few seconds */
+#define DDP__FENCE_WORK  6e8 /* elementary steps of a plan, a few seconds */
 #define DDP__FENCE_ROUND 1e-12
 
 typedef struct ddp__fence_label {
@@ -24052,7 +24053,7 @@ typedef struct ddp__fence_search {
     double *trial;   /* [width] loads of the label at hand */
     double  work;
     int     full;    /* some cap's search ran out of labels: not all of it was seen */
-    int     gave_up; /* out of work: some caps were not tried */
+    int     gave_up; /* out of work: not every cap was tried, or the last not to its end */
     int     starved; /* memory was short */
     int     goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
@@ -24146,7 +24147,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     int count = t->from[l->at + 1] - t->from[l->at], y, i;
 
     for (y = l->older; y >= 0; y = s->label[y].older) {
-        s->work++;
+        s->work += 4; /* another place in memory */
         if (s->label[y].latency > l->latency) continue;
         for (i = 0; i < count; i++)
             if (s->place[(size_t)y * width + (size_t)i] !=
@@ -24154,6 +24155,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
                 (s->cap < INFINITY &&
                  s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
                 break;
+        s->work += i;
         if (i == count) return 1;
     }
     return 0;
@@ -24185,6 +24187,7 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
             continue;
         }
         for (j = 0; was[j].op != now[i].op; j++) {}
+        s->work += j;
         s->place[at] = s->place[p * width + (size_t)j];
         s->load[at] = s->trial[j];
     }
@@ -24250,6 +24253,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
             latency += line->delay[to] + line->slope[to] * bytes;
             kept += t->graph.kept * bytes;
             if (!t->graph.gradient[live[i].op]) continue;
+            s->work += count;
             back = line->delay[of] + line->slope[of] * bytes;
             latency += back;
             for (j = 0; j < count; j++) {
@@ -24261,8 +24265,8 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         c = (t->flops[b] - t->flops[a]) * line->pace[q];
         if (received > worst) worst = received;
         if (!(c < s->cap) || !(worst < s->cap)) break;
-        if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
         s->work++;
+        if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
         if (t->oldest[b] != home) {
             home = t->oldest[b];
             age = ddp__fence_age(s, p, home);
@@ -24272,6 +24276,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         if (greedy && !(latency + c + rest < *top)) continue;
         if (!greedy && age == 0 && ddp__fence_too_late(s, q, b, latency + c, received)) continue;
         if (!ddp__fence_room(s)) return 0;
+        s->work += 4 * (t->from[b + 1] - t->from[b]);
         ddp__fence_write(s, p, q, b, latency + c, rest, c > worst ? c : worst, received);
         if (greedy) *top = latency + c + rest;
         else ddp__fence_keep(s, age == 0);
@@ -24342,6 +24347,10 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
             for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
             ddp__fence_push(s, 0);
             for (room = 1; room && s->heaped && s->goal < 0;) {
+                if (s->work > DDP__FENCE_WORK) {
+                    s->gave_up = 1;
+                    break;
+                }
                 x = ddp__fence_pop(s);
                 if (s->label[x].at == s->line.tape->n) s->goal = x;
                 else room = ddp__fence_expand(s, x, 0);
@@ -24365,7 +24374,8 @@ static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double 
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
 
     if (s->starved || !(least + s->turns * lo < best)) return;
-    if (s->work > DDP__FENCE_WORK) s->gave_up = 1;
+    /* even then the first cap of an order goes straight down its bound */
+    if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
     middle = lo + 0.5 * (worst - lo);
     if (!(s->turns > 0) || !(middle > lo && middle < worst)) return;
