@@ -1059,8 +1059,8 @@ DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_
 #ifndef DDP_PROFILE_OPLIST_H
 #define DDP_PROFILE_OPLIST_H
 
-/* One operator, for one micro-batch. A leaf (no args) without parameters and without FLOPs is a
- * leaf of input data, which gets no gradient. */
+/* One operator, for one micro-batch. A leaf (no args) without parameters gets no gradient; one
+ * without FLOPs either is input data, which ddp_fence reads where its first user runs. */
 typedef struct ddp_oplist_entry {
     char  *name;         /* or NULL */
     int   *args;         /* [arg_count] indexes of the producers, each below the operator's own */

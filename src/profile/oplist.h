@@ -4,8 +4,8 @@
 
 #include "base/status.h"
 
-/* One operator, for one micro-batch. A leaf (no args) without parameters and without FLOPs is a
- * leaf of input data, which gets no gradient. */
+/* One operator, for one micro-batch. A leaf (no args) without parameters gets no gradient; one
+ * without FLOPs either is input data, which ddp_fence reads where its first user runs. */
 typedef struct ddp_oplist_entry {
     char  *name;         /* or NULL */
     int   *args;         /* [arg_count] indexes of the producers, each below the operator's own */
