@@ -1280,8 +1280,8 @@ DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_
 #ifndef DDP_PROFILE_OPLIST_H
 #define DDP_PROFILE_OPLIST_H
 
-/* One operator, for one micro-batch. A leaf (no args) without parameters and without FLOPs is a
- * leaf of input data, which gets no gradient. */
+/* One operator, for one micro-batch. A leaf (no args) without parameters gets no gradient; one
+ * without FLOPs either is input data, which ddp_fence reads where its first user runs. */
 typedef struct ddp_oplist_entry {
     char  *name;         /* or NULL */
     int   *args;         /* [arg_count] indexes of the producers, each below the operator's own */
@@ -1289,6 +1289,8 @@ typedef struct ddp_oplist_entry {
     double flops;        /* forward */
     double output_bytes; /* of its result */
     double param_bytes;  /* of its parameters */
+    int    module;       /* neighbours of the same number > 0 are one module of the model, such as
+                            a layer; 0 = a module of its own */
 } ddp_oplist_entry;
 
 /* Operators in topological order. Owned by ddp_oplist_free when it came from ddp_oplist_new or
@@ -1304,7 +1306,7 @@ extern "C" {
 
 /* ddp_oplist_new - count operators, all-zero: no name, no args, no cost.
  * ddp_oplist_set - fills operator i; name (NULL = none) and args [arg_count] are copied, what was
- * there is freed. Nothing changes on error. Errors: DDP_ARG (no such operator; an argument that
+ * there is freed; its module stays, which callers set themselves. Nothing changes on error. Errors: DDP_ARG (no such operator; an argument that
  * does not precede it), DDP_MEMORY.
  * ddp_oplist_free - all-zero is fine. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
@@ -1318,8 +1320,8 @@ DDP_API void       ddp_oplist_free(ddp_oplist *list);
 DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
 /* ddp_oplist_read - from JSON: a list of {"name", "args", "flops", "output_bytes", "param_bytes"}
- * in topological order; args are names. param_bytes may be missing (0); further members are
- * ignored. *out is untouched on error, else freed by ddp_oplist_free.
+ * in topological order; args are names. param_bytes may be missing (0), and so may "module",
+ * a name: neighbours that share it are one module. Further members are ignored. *out is untouched on error, else freed by ddp_oplist_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
@@ -2285,8 +2287,8 @@ DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int
 typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
     DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, exact cut */
-    DDP_FENCE_EQUAL_OPS,  /* baseline: operators / devices each, devices in index order */
-    DDP_FENCE_EQUAL_FLOPS /* baseline: the same with FLOPs, blind to speed */
+    DDP_FENCE_EQUAL_OPS,  /* baseline: modules / devices each, devices in index order */
+    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules of about equal FLOPs, blind to speed */
 } ddp_fence_solver;
 
 /* All-zero = the defaults. Those from allow_idle on are read by OP-Fence only. */
@@ -2337,7 +2339,9 @@ extern "C" {
  *     memory, with backward and skip edges exactly as ddp_workload_estimate counts them
  *  5. 2-opt over the joined order (reversals, and swaps of two devices) on T_pipe itself with the
  *     cut held, then a new cut, until nothing improves
- * The order is also tried backwards and against index order, so that no baseline is better.
+ * The order is also tried backwards and against index order, so that no baseline is better. If
+ * memory fits none of them, one that fits is looked for: among all orders of a few devices (up to
+ * 16 with 95 operators, 12 with 2,000), else by swaps.
  * The cut: for a cap on max(C_p, R_p) a best-first search over (operators placed, device, where
  * results in use lie) finds the least latency, guided by a dynamic programme that is exact where
  * no result is used beyond the next device; the cap is bisected over all values that matter. The
@@ -2345,10 +2349,11 @@ extern "C" {
  * Input data (leaves without FLOPs and parameters, such as inputs and labels) is read where
  * their first user runs, whatever segment their place in the list falls in.
  *
+ * The baselines cut between modules only (ddp_oplist_entry), as the paper's do.
  * Without allow_idle every device gets an operator, as in the paper's figures.
  * Pure; safe from any thread. Errors: DDP_ARG (bad list, network or option; fewer operators than
- * devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: the device
- * that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus
+ * devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: fewer
+ * modules than devices, or the device that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus
  * 4 N^2 n if idle devices are allowed, beyond 1e9), DDP_MEMORY. */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net,
                              const ddp_fence_options *o, ddp_fence_plan *out, ddp_error *err);
@@ -2381,7 +2386,7 @@ extern "C" {
  * crosses a cut. args are the operators among a node's inputs, in their order. flops is forward;
  * output_bytes are of float32; a tied parameter counts where it is owned, so that param_bytes add
  * up to 4 ddp_param_count. Names are "layer/operator", "layer/operator.1", ... ("operator" alone
- * outside layers).
+ * outside layers); a layer is a module.
  * *out is untouched on error, else freed by ddp_oplist_free and independent of g.
  * Errors: DDP_ARG (no graph, no operators), the graph's own first error (also that of a
  * ddp_graph_build that failed), DDP_MEMORY. */
@@ -19932,6 +19937,7 @@ ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *
     e.flops = flops;
     e.output_bytes = output_bytes;
     e.param_bytes = param_bytes;
+    e.module = list->op[i].module;
     e.name = name ? ddp__strdup(name) : NULL;
     e.args = (int *)ddp__calloc((size_t)arg_count, sizeof *e.args);
     if (!e.args || (name && !e.name)) {
@@ -20042,10 +20048,26 @@ static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int 
     return DDP_OK;
 }
 
+/* Numbers operator i's module: its predecessor's number if they share the name. */
+static ddp_status ddp__oplist_module(const char *path, const ddp__json *v, int i,
+                                     const char **before, ddp_oplist *list, ddp_error *err)
+{
+    const ddp__json *module = ddp__json_get(v, "module");
+
+    if (module) {
+        DDP__TRY(ddp__json_need(path, v, "module", DDP__JSON_STRING, &module, err));
+        list->op[i].module =
+            *before && !strcmp(*before, module->string) ? list->op[i - 1].module : i + 1;
+    }
+    *before = module ? module->string : NULL;
+    return DDP_OK;
+}
+
 static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp__oplist_key *key,
                                    ddp_oplist *list, ddp_error *err)
 {
     const ddp__json *v, *name, *given;
+    const char *before = NULL;
     double flops, output_bytes, param_bytes;
     int i, *args;
     ddp_status status;
@@ -20067,6 +20089,7 @@ static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp_
         DDP__TRY(ddp__oplist_number(path, v, "flops", 1, &flops, err));
         DDP__TRY(ddp__oplist_number(path, v, "output_bytes", 1, &output_bytes, err));
         DDP__TRY(ddp__oplist_number(path, v, "param_bytes", 0, &param_bytes, err));
+        DDP__TRY(ddp__oplist_module(path, v, i, &before, list, err));
         args = (int *)ddp__calloc((size_t)given->count, sizeof *args);
         if (!args) return ddp__fail(err, DDP_MEMORY, "no memory to read %s", path);
         status = ddp__oplist_args(path, given, i, key, list->count, args, err);
@@ -27216,6 +27239,11 @@ DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int ba
                                     double resolution, int *cluster, int *clusters, int *order,
                                     ddp_error *err);
 
+/* order [N]: where to begin; if *found, one along which a cut fits into memory. *every = 1: all
+ * orders were tried. */
+DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found,
+                                        int *every, ddp_error *err);
+
 DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle,
                                         int no_memory, ddp__fence_line *line, ddp_error *err);
 DDP_LIB void       ddp__fence_line_close(ddp__fence_line *line);
@@ -27702,7 +27730,7 @@ static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, 
 
 /* The least rest from (k, cut a) on if the next segment is on q. */
 static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age,
-                              int parts)
+                              int parts, double *work)
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
@@ -27716,6 +27744,7 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
         if (i + 1 == parts) break;
         u = live[i].op;
         home = t->home[u];
+        *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
         if (age > 0 && home == t->oldest[a]) {
             sum += ddp__fence_pair_oldest(line, k, q, u, a - 1 - home, age);
         } else if (age > 0 && home < a - 1) {
@@ -27776,9 +27805,9 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
                 }
                 for (k = line->idle ? 0 : q > 0 ? q - 1 : 0; k < q; k++) {
                     at = whole * (size_t)age + row * (size_t)(k + 1) + (size_t)a;
-                    rest = ddp__fence_step(line, cap, k, q, a, age, parts);
+                    rest = ddp__fence_step(line, cap, k, q, a, age, parts, work);
                     if (rest < line->bound[at]) line->bound[at] = rest;
-                    *work += 4 * parts;
+                    *work += 4;
                 }
             }
         }
@@ -27801,7 +27830,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
  * leaves nothing. */
 
 enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
-#define DDP__FENCE_WORK  3e9 /* elementary steps of a plan, a few seconds */
+#define DDP__FENCE_WORK  6e8 /* elementary steps of a plan, a few seconds */
 #define DDP__FENCE_ROUND 1e-12
 
 typedef struct ddp__fence_label {
@@ -27825,7 +27854,7 @@ typedef struct ddp__fence_search {
     double *trial;   /* [width] loads of the label at hand */
     double  work;
     int     full;    /* some cap's search ran out of labels: not all of it was seen */
-    int     gave_up; /* out of work: some caps were not tried */
+    int     gave_up; /* out of work: not every cap was tried, or the last not to its end */
     int     starved; /* memory was short */
     int     goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
@@ -27919,7 +27948,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     int count = t->from[l->at + 1] - t->from[l->at], y, i;
 
     for (y = l->older; y >= 0; y = s->label[y].older) {
-        s->work++;
+        s->work += 4; /* another place in memory */
         if (s->label[y].latency > l->latency) continue;
         for (i = 0; i < count; i++)
             if (s->place[(size_t)y * width + (size_t)i] !=
@@ -27927,6 +27956,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
                 (s->cap < INFINITY &&
                  s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
                 break;
+        s->work += i;
         if (i == count) return 1;
     }
     return 0;
@@ -27958,6 +27988,7 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
             continue;
         }
         for (j = 0; was[j].op != now[i].op; j++) {}
+        s->work += j;
         s->place[at] = s->place[p * width + (size_t)j];
         s->load[at] = s->trial[j];
     }
@@ -28023,6 +28054,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
             latency += line->delay[to] + line->slope[to] * bytes;
             kept += t->graph.kept * bytes;
             if (!t->graph.gradient[live[i].op]) continue;
+            s->work += count;
             back = line->delay[of] + line->slope[of] * bytes;
             latency += back;
             for (j = 0; j < count; j++) {
@@ -28034,8 +28066,8 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         c = (t->flops[b] - t->flops[a]) * line->pace[q];
         if (received > worst) worst = received;
         if (!(c < s->cap) || !(worst < s->cap)) break;
-        if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
         s->work++;
+        if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
         if (t->oldest[b] != home) {
             home = t->oldest[b];
             age = ddp__fence_age(s, p, home);
@@ -28045,6 +28077,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         if (greedy && !(latency + c + rest < *top)) continue;
         if (!greedy && age == 0 && ddp__fence_too_late(s, q, b, latency + c, received)) continue;
         if (!ddp__fence_room(s)) return 0;
+        s->work += 4 * (t->from[b + 1] - t->from[b]);
         ddp__fence_write(s, p, q, b, latency + c, rest, c > worst ? c : worst, received);
         if (greedy) *top = latency + c + rest;
         else ddp__fence_keep(s, age == 0);
@@ -28115,6 +28148,10 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
             for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
             ddp__fence_push(s, 0);
             for (room = 1; room && s->heaped && s->goal < 0;) {
+                if (s->work > DDP__FENCE_WORK) {
+                    s->gave_up = 1;
+                    break;
+                }
                 x = ddp__fence_pop(s);
                 if (s->label[x].at == s->line.tape->n) s->goal = x;
                 else room = ddp__fence_expand(s, x, 0);
@@ -28138,7 +28175,8 @@ static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double 
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
 
     if (s->starved || !(least + s->turns * lo < best)) return;
-    if (s->work > DDP__FENCE_WORK) s->gave_up = 1;
+    /* even then the first cap of an order goes straight down its bound */
+    if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
     middle = lo + 0.5 * (worst - lo);
     if (!(s->turns > 0) || !(middle > lo && middle < worst)) return;
@@ -28195,6 +28233,195 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
 }
 /* ==== end plan/fence_cut.c ==== */
 
+/* ==== begin plan/fence_fit.c ==== [plan] */
+
+/* An order of the devices along which some cut fits into memory. What a segment keeps depends on
+ * where it begins and ends, not on where its inputs lie; so for a few devices it is enough to know,
+ * for every set of them, which cuts they can reach in some order, and the answer is exact. For
+ * more, devices are swapped as long as the operators placed become more. */
+
+#define DDP__FENCE_SETS 1e8 /* steps over all sets of devices: below a second */
+#define DDP__FENCE_FITS 3e8 /* steps of swapping */
+
+typedef struct ddp__fence_fit {
+    const ddp__fence_tape *tape;
+    int     N, idle;
+    int    *last;    /* [N, n] end of the longest segment of a device that begins at a cut */
+    int    *sweep;   /* [n + 2] scratch */
+    unsigned char *reach; /* [rows, n + 1] */
+    double  work;
+} ddp__fence_fit;
+
+static void ddp__fence_fit_close(ddp__fence_fit *f)
+{
+    DDP_FREE(f->last);
+    DDP_FREE(f->sweep);
+    DDP_FREE(f->reach);
+}
+
+/* f->last; need [n + 1] is scratch: what a segment from a to b keeps, which grows with b. */
+static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
+{
+    const ddp__fence_tape *t = f->tape;
+    const double *room = t->graph.net->memory_bytes;
+    double most = 0, kept;
+    int a, b, i, d, end, low, middle;
+
+    for (d = 0; d < f->N; d++) most = fmax(most, room[d]);
+    for (a = 0; a < t->n; a++) {
+        kept = 0;
+        i = t->from[a];
+        for (b = a + 1; b <= t->n; b++) {
+            for (; i < t->from[a + 1] && t->live[i].next < b; i++)
+                kept += t->graph.kept * t->graph.list->op[t->live[i].op].output_bytes;
+            need[b] = t->memory[b] - t->memory[a] + kept;
+            if (need[b] > most) break;
+        }
+        for (d = 0, end = b - 1; d < f->N; d++) {
+            int high = end;
+            for (low = a; low < high;) {
+                middle = high - (high - low) / 2;
+                if (need[middle] > room[d]) high = middle - 1;
+                else low = middle;
+            }
+            f->last[(size_t)d * (size_t)t->n + (size_t)a] = low;
+        }
+    }
+}
+
+/* Adds to `to` the cuts that one segment of device d reaches from those of `from`. */
+static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, int d,
+                                  unsigned char *to)
+{
+    const int *last = f->last + (size_t)d * (size_t)f->tape->n;
+    int n = f->tape->n, a, open = 0;
+
+    memset(f->sweep, 0, ((size_t)n + 2) * sizeof(int));
+    for (a = 0; a <= n; a++) {
+        open += f->sweep[a];
+        if (open > 0) to[a] = 1;
+        if (a == n || !from[a] || last[a] == a) continue;
+        f->sweep[a + 1]++;
+        f->sweep[last[a] + 1]--;
+    }
+    f->work += n;
+}
+
+/* ---- every order: sets of devices ---- */
+
+static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
+{
+    size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
+    int n = f->tape->n, d, a, b, at, k;
+
+    f->reach[0] = 1;
+    for (s = 0; s < sets; s++)
+        for (d = 0; d < f->N; d++)
+            if (!(s >> d & 1))
+                ddp__fence_fit_extend(f, f->reach + s * row, d,
+                                      f->reach + (s | (size_t)1 << d) * row);
+    for (s = f->idle ? 1 : sets - 1; s < sets && !goal; s++)
+        if (f->reach[s * row + (size_t)n]) goal = s;
+    if (!goal) return 0;
+    for (d = 0, at = f->N; d < f->N; d++) /* those without an operator come last */
+        if (!(goal >> d & 1)) order[--at] = d;
+    for (s = goal, b = n; s; s = rest, b = a) {
+        for (d = 0, a = b; d < f->N; d++) {
+            if (!(s >> d & 1)) continue;
+            rest = s & ~((size_t)1 << d);
+            for (k = 0; k < b; k++)
+                if (f->reach[rest * row + (size_t)k] &&
+                    f->last[(size_t)d * (size_t)n + (size_t)k] >= b)
+                    break;
+            if (k == b) continue;
+            a = k;
+            break;
+        }
+        rest = s & ~((size_t)1 << d);
+        order[--at] = d;
+    }
+    return 1;
+}
+
+/* ---- many devices: swaps ---- */
+
+/* How far an order gets: first by positions with an operator, then by operators. */
+static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
+{
+    size_t row = (size_t)f->tape->n + 1;
+    unsigned char *now = f->reach, *then = f->reach + row, *swap;
+    double far = 0;
+    int k, a;
+
+    memset(now, 0, row);
+    now[0] = 1;
+    for (k = 0; k < f->N; k++) {
+        if (f->idle) memcpy(then, now, row);
+        else memset(then, 0, row);
+        ddp__fence_fit_extend(f, now, order[k], then);
+        for (a = f->tape->n; a > 0 && !then[a]; a--) {}
+        if (a == 0 && !f->idle) break;
+        far = (double)(f->idle ? 0 : k) * (double)row + a;
+        swap = now;
+        now = then;
+        then = swap;
+    }
+    return far;
+}
+
+static int ddp__fence_fit_swaps(ddp__fence_fit *f, int *order)
+{
+    const double goal = (double)(f->idle ? 0 : f->N - 1) * ((double)f->tape->n + 1) + f->tape->n;
+    double far = ddp__fence_fit_far(f, order), trial;
+    int i, j, d, better = 1;
+
+    while (better && far < goal)
+        for (i = 0, better = 0; i < f->N && far < goal; i++)
+            for (j = i + 1; j < f->N && far < goal; j++) {
+                if (f->work > DDP__FENCE_FITS) return 0;
+                d = order[i], order[i] = order[j], order[j] = d;
+                trial = ddp__fence_fit_far(f, order);
+                if (trial > far) {
+                    far = trial;
+                    better = 1;
+                } else {
+                    d = order[i], order[i] = order[j], order[j] = d;
+                }
+            }
+    return far >= goal;
+}
+
+ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found,
+                                int *every, ddp_error *err)
+{
+    size_t n = (size_t)t->n, rows = 2;
+    ddp__fence_fit f;
+    double *need;
+
+    memset(&f, 0, sizeof f);
+    f.tape = t;
+    f.N = t->graph.net->devices;
+    f.idle = idle;
+    *every = f.N <= 20 && ldexp((double)f.N * (double)t->n, f.N) <= DDP__FENCE_SETS;
+    if (*every) rows = (size_t)1 << f.N;
+    f.last = (int *)ddp__calloc((size_t)f.N * n, sizeof(int));
+    f.sweep = (int *)ddp__calloc(n + 2, sizeof(int));
+    f.reach = (unsigned char *)ddp__calloc(rows, n + 1);
+    need = (double *)ddp__calloc(n + 1, sizeof(double));
+    if (!f.last || !f.sweep || !f.reach || !need) {
+        ddp__fence_fit_close(&f);
+        DDP_FREE(need);
+        return ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n,
+                         f.N);
+    }
+    ddp__fence_fit_segments(&f, need);
+    *found = *every ? ddp__fence_fit_all(&f, order) : ddp__fence_fit_swaps(&f, order);
+    ddp__fence_fit_close(&f);
+    DDP_FREE(need);
+    return DDP_OK;
+}
+/* ==== end plan/fence_fit.c ==== */
+
 /* ==== begin plan/fence.c ==== [plan] */
 
 enum { DDP__FENCE_ROUNDS = 8 };
@@ -28241,6 +28468,7 @@ typedef struct ddp__fence_job {
     ddp__fence_cut            cut;
     int    *order, *trial;   /* [N] of the cut held, and of one to try */
     int    *device_of;       /* [ops] */
+    int    *edge;            /* [ops + 1] where modules begin */
     double *sums;            /* [3N] C_p, R_p, memory */
     double  steps;           /* elementary steps of rearranging */
 } ddp__fence_job;
@@ -28332,7 +28560,7 @@ static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error
     return DDP_OK;
 }
 
-static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *err)
+static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, ddp_error *err)
 {
     const ddp__fence_tape *t = &job->tape;
     const ddp_network *net = t->graph.net;
@@ -28347,15 +28575,16 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
     return ddp__fail(
         err, DDP_FAILED,
-        "no cut fits into memory: the operators keep %.4g GB (the largest %.4g GB) "
+        "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
         "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
         "micro-batches or a smaller state_factor keep less",
+        every ? "in whatever order of the devices" : "in any order of the devices tried",
         t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
-    int N = job->tape.graph.net->devices, improved, round, k;
+    int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
 
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
     DDP__TRY(ddp__fence_recut(job, &improved, err));
@@ -28363,7 +28592,13 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     for (k = 0; k < N; k++) job->trial[k] = k;
     DDP__TRY(ddp__fence_recut(job, &improved, err));
-    if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, err);
+    if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
+        memcpy(job->trial, job->order, (size_t)N * sizeof(int));
+        DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every,
+                                      err));
+        if (found) DDP__TRY(ddp__fence_recut(job, &improved, err));
+        if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
+    }
     for (round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         if (!ddp__fence_rearrange(job)) break;
@@ -28373,52 +28608,69 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- baselines: one consecutive segment per device, in index order ---- */
+/* ---- baselines: consecutive whole modules per device, devices in index order ---- */
 
-/* Operators / devices each, the remainder to the first devices. */
-static void ddp__fence_equal_ops(ddp__fence_job *job)
+/* edge[m] = the operator that module m begins with, edge[modules] = n. Returns the modules. */
+static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 {
-    int N = job->tape.graph.net->devices, n = job->tape.n, k, at = 0;
+    int i, m = 0;
+
+    for (i = 0; i < list->count; i++)
+        if (i == 0 || list->op[i].module <= 0 || list->op[i].module != list->op[i - 1].module)
+            edge[m++] = i;
+    edge[m] = list->count;
+    return m;
+}
+
+/* Modules / devices each, the remainder to the first devices. */
+static void ddp__fence_equal_ops(ddp__fence_job *job, int modules)
+{
+    int N = job->tape.graph.net->devices, k, at = 0;
 
     for (k = 0; k < N; k++) {
-        job->cut.first[k] = at;
-        at += n / N + (k < n % N);
-        job->cut.end[k] = at;
+        job->cut.first[k] = job->edge[at];
+        at += modules / N + (k < modules % N);
+        job->cut.end[k] = job->edge[at];
     }
 }
 
-/* Cut k is the one nearest to k/N of the FLOPs that leaves every device an operator. */
-static void ddp__fence_equal_flops(ddp__fence_job *job)
+/* Cut k is the one nearest to k/N of the FLOPs that leaves every device a module. */
+static void ddp__fence_equal_flops(ddp__fence_job *job, int modules)
 {
     const ddp__fence_tape *t = &job->tape;
+    const int *edge = job->edge;
     int N = t->graph.net->devices, k, at = 0;
     double aim;
 
     for (k = 0; k < N; k++) {
-        job->cut.first[k] = at++;
+        job->cut.first[k] = edge[at++];
         aim = t->flops[t->n] * (k + 1) / N;
-        while (at < t->n - (N - 1 - k) &&
-               fabs(t->flops[at + 1] - aim) <= fabs(t->flops[at] - aim))
+        while (at < modules - (N - 1 - k) &&
+               fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim))
             at++;
-        if (k == N - 1) at = t->n;
-        job->cut.end[k] = at;
+        if (k == N - 1) at = modules;
+        job->cut.end[k] = edge[at];
     }
 }
 
 static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
 {
     const ddp_network *net = job->tape.graph.net;
-    int N = net->devices, k;
+    const char *name = ddp_fence_solver_name(job->o->solver);
+    int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
 
-    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job);
-    else ddp__fence_equal_flops(job);
+    if (modules < N)
+        return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; "
+                         "solver fence cuts between operators", name, modules, N);
+    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job, modules);
+    else ddp__fence_equal_flops(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
     return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver "
-                     "fence looks at memory", ddp_fence_solver_name(job->o->solver), k,
-                     job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
+                     "fence looks at memory", name, k, job->sums[2 * N + k] / 1e9,
+                     net->memory_bytes[k] / 1e9);
 }
 
 /* ---- what the plan says ---- */
@@ -28539,6 +28791,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     job.order = (int *)ddp__calloc(N, sizeof(int));
     job.trial = (int *)ddp__calloc(N, sizeof(int));
     job.device_of = (int *)ddp__calloc(n, sizeof(int));
+    job.edge = (int *)ddp__calloc(n + 1, sizeof(int));
     job.sums = (double *)ddp__calloc(3 * N, sizeof(double));
     plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
     plan.devices = net->devices;
@@ -28547,8 +28800,8 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     plan.order = (int *)ddp__calloc(N, sizeof(int));
     plan.cluster = (int *)ddp__calloc(N, sizeof(int));
     plan.device_of = (int *)ddp__calloc(n, sizeof(int));
-    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.sums ||
-        !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.edge ||
+        !job.sums || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
         status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
     else status = ddp__fence_arguments(list, net, o, err);
     if (status == DDP_OK) status = ddp__fence_run(&job, &plan, err);
@@ -28557,6 +28810,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     DDP_FREE(job.order);
     DDP_FREE(job.trial);
     DDP_FREE(job.device_of);
+    DDP_FREE(job.edge);
     DDP_FREE(job.sums);
     ddp__fence_tape_close(&job.tape);
     if (status == DDP_OK) *out = plan;
@@ -28599,6 +28853,7 @@ static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, d
         ddp__oplist_graph_name(g, g->node[i], name, sizeof name);
         DDP__TRY(ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes,
                                 info.param_bytes, err));
+        list->op[place[i]].module = g->node[i]->layer + 1;
     }
     return DDP_OK;
 }

@@ -264,6 +264,7 @@
 #include "plan/fence_order.c"
 #include "plan/fence_bound.c"
 #include "plan/fence_cut.c"
+#include "plan/fence_fit.c"
 #include "plan/fence.c"
 #include "plan/oplist_graph.c"
 #include "compress/codec.h"

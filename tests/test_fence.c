@@ -160,14 +160,52 @@ static void whole_plans_stay_near_the_best_of_all_plans(void **state)
             optimal += plan.work.pipeline_s <= best * (1 + 1e-9);
             count++;
             ddp_fence_plan_free(&plan);
-        } else if (status != DDP_NUMERIC) { /* an order may fit where those tried do not */
+        } else if (status != DDP_NUMERIC) {
             assert_int_equal(status, DDP_FAILED);
+            if (best < INFINITY) fail_msg("round %d: refused, but one takes %g s", round, best);
         }
         instance_free(&x);
     }
     print_message("of %d plans %d are optimal, %.4f x the optimum on average, %.3f at worst\n",
                   count, optimal, ratio / count, worst);
     assert_true(count > 250 && optimal * 100 > count * 94 && ratio / count < 1.02);
+}
+
+static void a_plan_is_found_wherever_one_fits(void **state)
+{
+    ddp_rng r = ddp_rng_seed(16, 0);
+    int round, d, fits = 0, none = 0;
+
+    (void)state;
+    for (round = 0; round < 600; round++) {
+        instance x = instance_random(&r, 7, 4, round % 2);
+        int order[MOST_DEVICES] = {0, 1, 2, 3, 4, 5};
+        ddp_fence_options loose = x.o;
+        ddp_fence_plan plan;
+        ddp_error err;
+        ddp_status status;
+        double best, kept = 0;
+
+        loose.no_memory = 1;
+        if (ddp_fence(&x.list, &x.net, &loose, &plan, &err) == DDP_OK) {
+            for (d = 0; d < plan.devices; d++) kept += plan.work.memory_bytes[d] / plan.devices;
+            ddp_fence_plan_free(&plan);
+            net_memory(&x.net, 0);
+            for (d = 0; d < x.net.devices; d++)
+                x.net.memory_bytes[d] = kept * (0.3 + 1.6 * ddp_rng_uniform(&r));
+            best = best_plan(&x, order, 0);
+            status = ddp_fence(&x.list, &x.net, &x.o, &plan, &err);
+            if ((status == DDP_OK) != (best < INFINITY))
+                fail_msg("round %d: %g s is possible; %s", round, best,
+                         status == DDP_OK ? "a plan" : err.msg);
+            if (status == DDP_OK) ddp_fence_plan_free(&plan);
+            fits += status == DDP_OK;
+            none += status != DDP_OK;
+        }
+        instance_free(&x);
+    }
+    print_message("%d fit, %d do not\n", fits, none);
+    assert_true(fits > 100 && none > 100);
 }
 
 static void no_baseline_is_better(void **state)
@@ -198,6 +236,62 @@ static void no_baseline_is_better(void **state)
         instance_free(&x);
     }
     assert_true(compared > 300);
+}
+
+/* Equal numbers and equal FLOPs of whole modules, on 3 devices: whose operators end where. */
+static void baseline_ends(const ddp_oplist *list, ddp_fence_solver solver, int first, int second)
+{
+    ddp_network net = net_of(3, 1, 1);
+    ddp_fence_options o = options(2);
+    ddp_fence_plan plan;
+    int k;
+
+    o.solver = solver;
+    plan = plan_of(list, &net, &o);
+    assert_int_equal(plan.segments, 3);
+    for (k = 0; k < 3; k++) assert_int_equal(plan.segment[k].device, k);
+    assert_int_equal(plan.segment[0].end, first);
+    assert_int_equal(plan.segment[1].end, second);
+    ddp_fence_plan_free(&plan);
+    ddp_network_free(&net);
+}
+
+static void baselines_give_whole_modules(void **state)
+{
+    /* FLOPs 5 1 3 3 6 1 1 10: 30, aims 10 and 20. Operators: 3 3 2; FLOPs before a cut 0 5 6 9 12
+     * 18 19 20 30, so 9 is the nearest to 10 (cut 3) and 20 is there (cut 7). */
+    static const double flops[8] = {5, 1, 3, 3, 6, 1, 1, 10};
+    static const int module[8] = {4, 4, 4, 0, 0, 9, 9, 4};
+    ddp_network net = net_of(6, 1, 1);
+    ddp_oplist list = list_of(8);
+    ddp_fence_options o = options(2);
+    ddp_fence_plan plan;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 8; i++) op(&list, i, NULL, i - 1, -1, flops[i], 1, 1);
+    baseline_ends(&list, DDP_FENCE_EQUAL_OPS, 3, 6);
+    baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 3, 7);
+    /* modules {0 1 2} {3} {4} {5 6} {7}: numbers 2 2 1; cuts 0 3 4 5 7 8, FLOPs 0 9 12 18 20 30 */
+    for (i = 0; i < 8; i++) list.op[i].module = module[i];
+    baseline_ends(&list, DDP_FENCE_EQUAL_OPS, 4, 7);
+    baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 3, 7);
+    list.op[1].flops = 9; /* 38, aims 12.7 and 25.3; FLOPs 0 17 20 26 28 38: the first is least */
+    baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 3, 5);
+    list.op[7].flops = 1000; /* both aims lie in the last module: one each is left for the others */
+    baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 5, 7);
+    for (i = DDP_FENCE_EQUAL_OPS; i <= DDP_FENCE_EQUAL_FLOPS; i++) {
+        o.solver = (ddp_fence_solver)i;
+        assert_int_equal(ddp_fence(&list, &net, &o, &plan, &err), DDP_FAILED);
+        assert_non_null(strstr(err.msg, "5 modules cannot give each of 6 devices one"));
+    }
+    o.solver = DDP_FENCE_CUT;
+    plan = plan_of(&list, &net, &o);
+    assert_int_equal(plan.segments, 6);
+    ddp_fence_plan_free(&plan);
+    ddp_oplist_free(&list);
+    ddp_network_free(&net);
 }
 
 /* ---- what fits, what idles ---- */
@@ -255,6 +349,49 @@ static void memory_decides_where_operators_go(void **state)
     plan = plan_of(&list, &net, &o);
     ddp_fence_plan_free(&plan);
     ddp_oplist_free(&list);
+    ddp_network_free(&net);
+}
+
+static void memory_may_ask_for_an_order_of_its_own(void **state)
+{
+    /* operators of 0.4, 0.4 and 4 (GB, with their state); devices of 1, 5 and 2.5: only device 1
+     * holds the last, but the tour, backwards too, has it in the middle or gives it the first */
+    ddp_oplist list = chain_of(3, 1e12, 1e6, 1e8), many;
+    ddp_network net = net_of(3, 0.02, 125e6);
+    ddp_fence_options o = options(1);
+    ddp_fence_plan plan;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    list.op[2].param_bytes = 1e9;
+    net.delay_s[1 * 3 + 2] = net.delay_s[2 * 3 + 1] = 0.001;
+    net_memory(&net, 1e9);
+    net.memory_bytes[1] = 5e9;
+    net.memory_bytes[2] = 2.5e9;
+    plan = plan_of(&list, &net, &o);
+    assert_int_equal(plan.device_of[2], 1);
+    ddp_fence_plan_free(&plan);
+    list.op[2].param_bytes = 2e9;
+    assert_int_equal(ddp_fence(&list, &net, &o, &plan, &err), DDP_FAILED);
+    assert_non_null(strstr(err.msg, "in whatever order of the devices: "));
+    ddp_network_free(&net);
+    /* 24 devices, too many for all orders: 23 of one operator, and device 7 of the large one, which
+     * is the 18th of 24 */
+    many = chain_of(24, 1e12, 1e6, 1e8);
+    many.op[17].param_bytes = 1e9;
+    net = net_of(24, 0.02, 125e6);
+    net_memory(&net, 0.5e9);
+    net.memory_bytes[7] = 5e9;
+    plan = plan_of(&many, &net, &o);
+    assert_int_equal(plan.device_of[17], 7);
+    for (i = 0; i < 24; i++) assert_true(plan.work.memory_bytes[i] <= net.memory_bytes[i]);
+    ddp_fence_plan_free(&plan);
+    net.memory_bytes[7] = 4e9;
+    assert_int_equal(ddp_fence(&many, &net, &o, &plan, &err), DDP_FAILED);
+    assert_non_null(strstr(err.msg, "in any order of the devices tried: "));
+    ddp_oplist_free(&list);
+    ddp_oplist_free(&many);
     ddp_network_free(&net);
 }
 
@@ -356,6 +493,8 @@ static ddp_oplist gpt2_xl(void)
     then(&list, &i, "logits", -1, 2 * tokens * d * 50257, tokens * 50257 * 4, 50257 * d * 4);
     then(&list, &i, "loss", -1, 5 * tokens * 50257, 4, 0);
     assert_int_equal(i + 1, list.count);
+    for (i = 0; i < list.count; i++) /* embedding, attention and MLP of each block, head */
+        list.op[i].module = i == 0 ? 1 : 2 + (i > 480 ? 96 : (i - 1) / 5);
     return list;
 }
 
@@ -405,7 +544,7 @@ static void compare_on_testbed(const char *file, int machines)
             if (k == 2) assert_true(plan.proven && plan.connected);
             ddp_fence_plan_free(&plan);
         }
-    assert_true(pipeline[2] < 0.9 * pipeline[1] && pipeline[2] < 0.9 * pipeline[0]);
+    assert_true(pipeline[2] < 0.97 * pipeline[1] && pipeline[1] <= pipeline[0]);
     assert_true(quickest < 0.5 * pipeline[2]);
     ddp_oplist_free(&list);
     ddp_network_free(&net);
@@ -604,8 +743,11 @@ int main(void)
         cmocka_unit_test(a_cut_along_an_order_equals_the_best_of_all_cuts),
         cmocka_unit_test(a_slower_beginning_that_receives_less_may_win),
         cmocka_unit_test(whole_plans_stay_near_the_best_of_all_plans),
+        cmocka_unit_test(a_plan_is_found_wherever_one_fits),
         cmocka_unit_test(no_baseline_is_better),
+        cmocka_unit_test(baselines_give_whole_modules),
         cmocka_unit_test(memory_decides_where_operators_go),
+        cmocka_unit_test(memory_may_ask_for_an_order_of_its_own),
         cmocka_unit_test(idle_devices_save_slow_crossings),
         cmocka_unit_test(labels_lie_with_the_loss),
         cmocka_unit_test(fence_wins_on_the_testbed_of_24_devices),

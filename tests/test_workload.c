@@ -199,6 +199,7 @@ static void graph_files_are_read_and_checked(void **state)
          "'b' names no operator"},
         {"[{\"name\":\"a\",\"args\":[\"a\"],\"flops\":1,\"output_bytes\":1}]",
          "'a' does not precede"},
+        {"[{\"name\":\"a\",\"args\":[],\"flops\":1,\"output_bytes\":1,\"module\":7}]", "module"},
         {"[{\"name\":\"a\",\"args\":[],\"flops\":-1,\"output_bytes\":1}]", "flops is -1"},
         {"[{\"name\":\"a\",\"args\":[],\"flops\":1,\"output_bytes\":1},"
          "{\"name\":\"a\",\"args\":[],\"flops\":1,\"output_bytes\":1}]",

@@ -47,6 +47,7 @@ typedef struct ddp__fence_job {
     ddp__fence_cut            cut;
     int    *order, *trial;   /* [N] of the cut held, and of one to try */
     int    *device_of;       /* [ops] */
+    int    *edge;            /* [ops + 1] where modules begin */
     double *sums;            /* [3N] C_p, R_p, memory */
     double  steps;           /* elementary steps of rearranging */
 } ddp__fence_job;
@@ -138,7 +139,7 @@ static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error
     return DDP_OK;
 }
 
-static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *err)
+static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, ddp_error *err)
 {
     const ddp__fence_tape *t = &job->tape;
     const ddp_network *net = t->graph.net;
@@ -153,15 +154,16 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, ddp_error *
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
     return ddp__fail(
         err, DDP_FAILED,
-        "no cut fits into memory: the operators keep %.4g GB (the largest %.4g GB) "
+        "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
         "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
         "micro-batches or a smaller state_factor keep less",
+        every ? "in whatever order of the devices" : "in any order of the devices tried",
         t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
-    int N = job->tape.graph.net->devices, improved, round, k;
+    int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
 
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
     DDP__TRY(ddp__fence_recut(job, &improved, err));
@@ -169,7 +171,13 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     for (k = 0; k < N; k++) job->trial[k] = k;
     DDP__TRY(ddp__fence_recut(job, &improved, err));
-    if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, err);
+    if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
+        memcpy(job->trial, job->order, (size_t)N * sizeof(int));
+        DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every,
+                                      err));
+        if (found) DDP__TRY(ddp__fence_recut(job, &improved, err));
+        if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
+    }
     for (round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         if (!ddp__fence_rearrange(job)) break;
@@ -179,52 +187,69 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- baselines: one consecutive segment per device, in index order ---- */
+/* ---- baselines: consecutive whole modules per device, devices in index order ---- */
 
-/* Operators / devices each, the remainder to the first devices. */
-static void ddp__fence_equal_ops(ddp__fence_job *job)
+/* edge[m] = the operator that module m begins with, edge[modules] = n. Returns the modules. */
+static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 {
-    int N = job->tape.graph.net->devices, n = job->tape.n, k, at = 0;
+    int i, m = 0;
+
+    for (i = 0; i < list->count; i++)
+        if (i == 0 || list->op[i].module <= 0 || list->op[i].module != list->op[i - 1].module)
+            edge[m++] = i;
+    edge[m] = list->count;
+    return m;
+}
+
+/* Modules / devices each, the remainder to the first devices. */
+static void ddp__fence_equal_ops(ddp__fence_job *job, int modules)
+{
+    int N = job->tape.graph.net->devices, k, at = 0;
 
     for (k = 0; k < N; k++) {
-        job->cut.first[k] = at;
-        at += n / N + (k < n % N);
-        job->cut.end[k] = at;
+        job->cut.first[k] = job->edge[at];
+        at += modules / N + (k < modules % N);
+        job->cut.end[k] = job->edge[at];
     }
 }
 
-/* Cut k is the one nearest to k/N of the FLOPs that leaves every device an operator. */
-static void ddp__fence_equal_flops(ddp__fence_job *job)
+/* Cut k is the one nearest to k/N of the FLOPs that leaves every device a module. */
+static void ddp__fence_equal_flops(ddp__fence_job *job, int modules)
 {
     const ddp__fence_tape *t = &job->tape;
+    const int *edge = job->edge;
     int N = t->graph.net->devices, k, at = 0;
     double aim;
 
     for (k = 0; k < N; k++) {
-        job->cut.first[k] = at++;
+        job->cut.first[k] = edge[at++];
         aim = t->flops[t->n] * (k + 1) / N;
-        while (at < t->n - (N - 1 - k) &&
-               fabs(t->flops[at + 1] - aim) <= fabs(t->flops[at] - aim))
+        while (at < modules - (N - 1 - k) &&
+               fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim))
             at++;
-        if (k == N - 1) at = t->n;
-        job->cut.end[k] = at;
+        if (k == N - 1) at = modules;
+        job->cut.end[k] = edge[at];
     }
 }
 
 static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
 {
     const ddp_network *net = job->tape.graph.net;
-    int N = net->devices, k;
+    const char *name = ddp_fence_solver_name(job->o->solver);
+    int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
 
-    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job);
-    else ddp__fence_equal_flops(job);
+    if (modules < N)
+        return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; "
+                         "solver fence cuts between operators", name, modules, N);
+    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job, modules);
+    else ddp__fence_equal_flops(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
     return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver "
-                     "fence looks at memory", ddp_fence_solver_name(job->o->solver), k,
-                     job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
+                     "fence looks at memory", name, k, job->sums[2 * N + k] / 1e9,
+                     net->memory_bytes[k] / 1e9);
 }
 
 /* ---- what the plan says ---- */
@@ -345,6 +370,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     job.order = (int *)ddp__calloc(N, sizeof(int));
     job.trial = (int *)ddp__calloc(N, sizeof(int));
     job.device_of = (int *)ddp__calloc(n, sizeof(int));
+    job.edge = (int *)ddp__calloc(n + 1, sizeof(int));
     job.sums = (double *)ddp__calloc(3 * N, sizeof(double));
     plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
     plan.devices = net->devices;
@@ -353,8 +379,8 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     plan.order = (int *)ddp__calloc(N, sizeof(int));
     plan.cluster = (int *)ddp__calloc(N, sizeof(int));
     plan.device_of = (int *)ddp__calloc(n, sizeof(int));
-    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.sums ||
-        !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.edge ||
+        !job.sums || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
         status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
     else status = ddp__fence_arguments(list, net, o, err);
     if (status == DDP_OK) status = ddp__fence_run(&job, &plan, err);
@@ -363,6 +389,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     DDP_FREE(job.order);
     DDP_FREE(job.trial);
     DDP_FREE(job.device_of);
+    DDP_FREE(job.edge);
     DDP_FREE(job.sums);
     ddp__fence_tape_close(&job.tape);
     if (status == DDP_OK) *out = plan;

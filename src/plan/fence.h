@@ -7,8 +7,8 @@
 typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
     DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, exact cut */
-    DDP_FENCE_EQUAL_OPS,  /* baseline: operators / devices each, devices in index order */
-    DDP_FENCE_EQUAL_FLOPS /* baseline: the same with FLOPs, blind to speed */
+    DDP_FENCE_EQUAL_OPS,  /* baseline: modules / devices each, devices in index order */
+    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules of about equal FLOPs, blind to speed */
 } ddp_fence_solver;
 
 /* All-zero = the defaults. Those from allow_idle on are read by OP-Fence only. */
@@ -59,7 +59,9 @@ extern "C" {
  *     memory, with backward and skip edges exactly as ddp_workload_estimate counts them
  *  5. 2-opt over the joined order (reversals, and swaps of two devices) on T_pipe itself with the
  *     cut held, then a new cut, until nothing improves
- * The order is also tried backwards and against index order, so that no baseline is better.
+ * The order is also tried backwards and against index order, so that no baseline is better. If
+ * memory fits none of them, one that fits is looked for: among all orders of a few devices (up to
+ * 16 with 95 operators, 12 with 2,000), else by swaps.
  * The cut: for a cap on max(C_p, R_p) a best-first search over (operators placed, device, where
  * results in use lie) finds the least latency, guided by a dynamic programme that is exact where
  * no result is used beyond the next device; the cap is bisected over all values that matter. The
@@ -67,10 +69,11 @@ extern "C" {
  * Input data (leaves without FLOPs and parameters, such as inputs and labels) is read where
  * their first user runs, whatever segment their place in the list falls in.
  *
+ * The baselines cut between modules only (ddp_oplist_entry), as the paper's do.
  * Without allow_idle every device gets an operator, as in the paper's figures.
  * Pure; safe from any thread. Errors: DDP_ARG (bad list, network or option; fewer operators than
- * devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: the device
- * that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus
+ * devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: fewer
+ * modules than devices, or the device that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus
  * 4 N^2 n if idle devices are allowed, beyond 1e9), DDP_MEMORY. */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net,
                              const ddp_fence_options *o, ddp_fence_plan *out, ddp_error *err);

@@ -164,7 +164,7 @@ static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, 
 
 /* The least rest from (k, cut a) on if the next segment is on q. */
 static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age,
-                              int parts)
+                              int parts, double *work)
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
@@ -178,6 +178,7 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
         if (i + 1 == parts) break;
         u = live[i].op;
         home = t->home[u];
+        *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
         if (age > 0 && home == t->oldest[a]) {
             sum += ddp__fence_pair_oldest(line, k, q, u, a - 1 - home, age);
         } else if (age > 0 && home < a - 1) {
@@ -238,9 +239,9 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
                 }
                 for (k = line->idle ? 0 : q > 0 ? q - 1 : 0; k < q; k++) {
                     at = whole * (size_t)age + row * (size_t)(k + 1) + (size_t)a;
-                    rest = ddp__fence_step(line, cap, k, q, a, age, parts);
+                    rest = ddp__fence_step(line, cap, k, q, a, age, parts, work);
                     if (rest < line->bound[at]) line->bound[at] = rest;
-                    *work += 4 * parts;
+                    *work += 4;
                 }
             }
         }

@@ -67,6 +67,11 @@ DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int ba
                                     double resolution, int *cluster, int *clusters, int *order,
                                     ddp_error *err);
 
+/* order [N]: where to begin; if *found, one along which a cut fits into memory. *every = 1: all
+ * orders were tried. */
+DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found,
+                                        int *every, ddp_error *err);
+
 DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle,
                                         int no_memory, ddp__fence_line *line, ddp_error *err);
 DDP_LIB void       ddp__fence_line_close(ddp__fence_line *line);

@@ -16,7 +16,7 @@
  * leaves nothing. */
 
 enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
-#define DDP__FENCE_WORK  3e9 /* elementary steps of a plan, a few seconds */
+#define DDP__FENCE_WORK  6e8 /* elementary steps of a plan, a few seconds */
 #define DDP__FENCE_ROUND 1e-12
 
 typedef struct ddp__fence_label {
@@ -40,7 +40,7 @@ typedef struct ddp__fence_search {
     double *trial;   /* [width] loads of the label at hand */
     double  work;
     int     full;    /* some cap's search ran out of labels: not all of it was seen */
-    int     gave_up; /* out of work: some caps were not tried */
+    int     gave_up; /* out of work: not every cap was tried, or the last not to its end */
     int     starved; /* memory was short */
     int     goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
@@ -134,7 +134,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     int count = t->from[l->at + 1] - t->from[l->at], y, i;
 
     for (y = l->older; y >= 0; y = s->label[y].older) {
-        s->work++;
+        s->work += 4; /* another place in memory */
         if (s->label[y].latency > l->latency) continue;
         for (i = 0; i < count; i++)
             if (s->place[(size_t)y * width + (size_t)i] !=
@@ -142,6 +142,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
                 (s->cap < INFINITY &&
                  s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
                 break;
+        s->work += i;
         if (i == count) return 1;
     }
     return 0;
@@ -173,6 +174,7 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
             continue;
         }
         for (j = 0; was[j].op != now[i].op; j++) {}
+        s->work += j;
         s->place[at] = s->place[p * width + (size_t)j];
         s->load[at] = s->trial[j];
     }
@@ -238,6 +240,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
             latency += line->delay[to] + line->slope[to] * bytes;
             kept += t->graph.kept * bytes;
             if (!t->graph.gradient[live[i].op]) continue;
+            s->work += count;
             back = line->delay[of] + line->slope[of] * bytes;
             latency += back;
             for (j = 0; j < count; j++) {
@@ -249,8 +252,8 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         c = (t->flops[b] - t->flops[a]) * line->pace[q];
         if (received > worst) worst = received;
         if (!(c < s->cap) || !(worst < s->cap)) break;
-        if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
         s->work++;
+        if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
         if (t->oldest[b] != home) {
             home = t->oldest[b];
             age = ddp__fence_age(s, p, home);
@@ -260,6 +263,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         if (greedy && !(latency + c + rest < *top)) continue;
         if (!greedy && age == 0 && ddp__fence_too_late(s, q, b, latency + c, received)) continue;
         if (!ddp__fence_room(s)) return 0;
+        s->work += 4 * (t->from[b + 1] - t->from[b]);
         ddp__fence_write(s, p, q, b, latency + c, rest, c > worst ? c : worst, received);
         if (greedy) *top = latency + c + rest;
         else ddp__fence_keep(s, age == 0);
@@ -330,6 +334,10 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
             for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
             ddp__fence_push(s, 0);
             for (room = 1; room && s->heaped && s->goal < 0;) {
+                if (s->work > DDP__FENCE_WORK) {
+                    s->gave_up = 1;
+                    break;
+                }
                 x = ddp__fence_pop(s);
                 if (s->label[x].at == s->line.tape->n) s->goal = x;
                 else room = ddp__fence_expand(s, x, 0);
@@ -353,7 +361,8 @@ static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double 
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
 
     if (s->starved || !(least + s->turns * lo < best)) return;
-    if (s->work > DDP__FENCE_WORK) s->gave_up = 1;
+    /* even then the first cap of an order goes straight down its bound */
+    if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
     middle = lo + 0.5 * (worst - lo);
     if (!(s->turns > 0) || !(middle > lo && middle < worst)) return;

@@ -35,6 +35,7 @@ static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, d
         ddp__oplist_graph_name(g, g->node[i], name, sizeof name);
         DDP__TRY(ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes,
                                 info.param_bytes, err));
+        list->op[place[i]].module = g->node[i]->layer + 1;
     }
     return DDP_OK;
 }

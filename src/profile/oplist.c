@@ -67,6 +67,7 @@ ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *
     e.flops = flops;
     e.output_bytes = output_bytes;
     e.param_bytes = param_bytes;
+    e.module = list->op[i].module;
     e.name = name ? ddp__strdup(name) : NULL;
     e.args = (int *)ddp__calloc((size_t)arg_count, sizeof *e.args);
     if (!e.args || (name && !e.name)) {
@@ -177,10 +178,26 @@ static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int 
     return DDP_OK;
 }
 
+/* Numbers operator i's module: its predecessor's number if they share the name. */
+static ddp_status ddp__oplist_module(const char *path, const ddp__json *v, int i,
+                                     const char **before, ddp_oplist *list, ddp_error *err)
+{
+    const ddp__json *module = ddp__json_get(v, "module");
+
+    if (module) {
+        DDP__TRY(ddp__json_need(path, v, "module", DDP__JSON_STRING, &module, err));
+        list->op[i].module =
+            *before && !strcmp(*before, module->string) ? list->op[i - 1].module : i + 1;
+    }
+    *before = module ? module->string : NULL;
+    return DDP_OK;
+}
+
 static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp__oplist_key *key,
                                    ddp_oplist *list, ddp_error *err)
 {
     const ddp__json *v, *name, *given;
+    const char *before = NULL;
     double flops, output_bytes, param_bytes;
     int i, *args;
     ddp_status status;
@@ -202,6 +219,7 @@ static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp_
         DDP__TRY(ddp__oplist_number(path, v, "flops", 1, &flops, err));
         DDP__TRY(ddp__oplist_number(path, v, "output_bytes", 1, &output_bytes, err));
         DDP__TRY(ddp__oplist_number(path, v, "param_bytes", 0, &param_bytes, err));
+        DDP__TRY(ddp__oplist_module(path, v, i, &before, list, err));
         args = (int *)ddp__calloc((size_t)given->count, sizeof *args);
         if (!args) return ddp__fail(err, DDP_MEMORY, "no memory to read %s", path);
         status = ddp__oplist_args(path, given, i, key, list->count, args, err);
