@@ -10,6 +10,7 @@
 #include "plan_timeline.h"
 #include "plan_knapsack.h"
 #include "plan_preserve.h"
+#include "plan_osp.h"
 #include "plan_place.h"
 #include "plan_models.h"
 #include "plan_fence.h"
@@ -24,6 +25,7 @@ static const subcommand subcommands[] = {
     {"timeline", "how long an iteration takes under the baselines and DeFT", plan_timeline},
     {"knapsack", "which transfers fit one or two links (DeFT)", plan_knapsack},
     {"preserve", "whether merged batches still converge (DeFT)", plan_preserve},
+    {"osp", "which layers a parameter server receives late (OSP)", plan_osp},
     {"place", "which device runs which stage of which pipeline (DT-FM)", plan_place},
     {"fence", "which device runs which operators (FusionLLM)", plan_fence},
 };
