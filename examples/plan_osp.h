@@ -155,7 +155,8 @@ static ddp_status osp_solve(const osp_arguments *a, osp_plan *v, unsigned char *
                               s->gib, &s->deferred, err);
         if (status != DDP_OK) break;
         for (l = 0, s->importance = 0; l < v->p->layers; l++)
-            if (!(s->gib[l / 8] >> l % 8 & 1)) s->importance += sum > 0 ? v->importance[l] / sum : 0;
+            if (!(s->gib[l / 8] >> l % 8 & 1))
+                s->importance += sum > 0 ? v->importance[l] / sum : 0;
         s->osp_s = fmax(v->compute_s, (double)a->workers * s->deferred * v->per_byte_s) +
                    (double)a->workers * (v->model - s->deferred) * v->per_byte_s;
         v->count++;
