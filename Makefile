@@ -73,7 +73,7 @@ check-compile: | deps-test
 # Compiling all of it into every test would take most of the time. So it is compiled once, with its
 # private functions visible, and tests see its headers only; but those in WHOLE, which use what is
 # static in one file or replace its allocator, are one translation unit with it, as a user's program is.
-WHOLE := test_data test_env test_graph test_memory test_place test_planned_models test_session test_shape \
+WHOLE := test_data test_env test_graph test_memory test_place test_place_search test_planned_models test_session test_shape \
          test_spawn test_topk test_wire
 TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
 TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)
