@@ -471,7 +471,7 @@ static void greedy_is_quick_on_thousands_of_items(void **state)
     p.item_s = c;
     p.ready_s = ready;
     p.links = 1;
-    p.deadline_s[0] = 0.4 * MANY;
+    p.deadline_s[0] = 0.4 * (double)MANY;
     assert_int_equal(ddp_knapsack(&p, DDP_KNAPSACK_GREEDY, a, &value, NULL), DDP_OK);
     for (i = 0; i < MANY; i++)
         if (a[i] == 0) end = (end > ready[i] ? end : ready[i]) + c[i];
