@@ -184,7 +184,7 @@ static double mean_to(const pass *c, int u, int g)
 
     for (v = 0; v < N; v++)
         if (c->label[v] == g) sum += weight(c, u, v);
-    return sum / D;
+    return sum / (double)D;
 }
 
 /* Returns how many swaps of the chain were taken back. */
