@@ -5,7 +5,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 build() {
     # shellcheck disable=SC2086  # flags are a list of words
-    ${CC:-cc} -std=c11 ${CPPFLAGS:-} -isystem "$root/build/include" -O2 -DDDP_USE_CBLAS -I"$root" "$@" -lopenblas -lm -lpthread
+    ${CC:-cc} -std=c11 ${CPPFLAGS:-} -isystem "$root/build/include" -O1 -DDDP_USE_CBLAS -I"$root" "$@" -lopenblas -lm -lpthread
 }
 echo '#include <cblas.h>
 int main(void) { return 0; }' >"$work/try.c"
