@@ -5847,15 +5847,22 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
 #define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
+/* Of an array that gemm reads as b: a vector across two cache lines takes twice as long. */
+#define DDP__ALIGNED __attribute__((aligned(64)))
+
 /* One set. Rows are n contiguous floats, any n >= 1, any alignment; an output may be the same
  * array as an input of equal index range. add = 1 adds to the output, 0 overwrites it. */
 typedef struct ddp__kernels {
     const char *name;
     int mr, nr; /* register tile of gemm; nr is two vectors */
 
-    /* c (mr x nr, leading dimension ldc) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
+    /* c (mr x nr, leading dimension c_row) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
      * right half of its columns lies at d: c + nr/2, or elsewhere. */
-    void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long ldc, int add);
+    void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long c_row, int add);
+    /* The same of operands where they lie: sums of a[i*a_row + p*a_col] * b[p*b_row + j], to which
+     * bias[j] is added unless it is NULL or add is 1. Fastest where b is aligned to its vectors. */
+    void (*gemm_at)(long k, const float *a, long a_row, long a_col, const float *b, long b_row,
+                    float *c, long c_row, const float *bias, int add);
     /* max over x. */
     float (*max)(const float *x, long n);
     /* sum over x*y. */
@@ -5893,9 +5900,10 @@ typedef struct ddp__kernels {
                    int add);
     /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: rows picked up from here and there. */
     void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
-    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows <= width: rows turned into columns.
-     * dst may be written as if rows were a multiple of nr / 2, so up to nr / 2 floats too far; what
-     * this puts into the next row of dst, its own elements replace. */
+    /* dst[(i / mr * k + p) * mr + i % mr] = src[p*step + i] for p < k, i < rows: panels of mr rows
+     * for gemm of a matrix whose columns lie together. */
+    void (*panels)(float *dst, const float *src, long step, long rows, long k);
+    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows: rows turned into columns. */
     void (*turn)(float *dst, long width, const float *src, const long *at, long rows, long k);
     /* y = max(x, 0) and dx = or += dy where x > 0. */
     void (*relu)(float *y, const float *x, long n);
@@ -5926,8 +5934,8 @@ DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
 
 /* c (m x n) = or += a (m x k) times b (k x n). Strides in floats: a(i, p) is
  * a[i*a_row + p*a_col], b(p, j) is b[p*b_row + j*b_col], so a transpose is two numbers exchanged;
- * c has contiguous rows. Every element is summed over p in one fixed order, whatever the
- * blocks, so results depend on neither threads nor position. m, n, k >= 0. */
+ * one of the two is 1. c has contiguous rows. Every element is summed over p in one fixed order,
+ * whatever the blocks, so results depend on neither threads nor position. m, n, k >= 0. */
 typedef struct ddp__matmul {
     long         m, n, k;
     const float *a;
@@ -5949,7 +5957,7 @@ extern "C" {
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 /* On the operator threads of call, with our own kernels. */
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
-/* On the calling thread alone, with the given kernels; about 230 KiB of stack. */
+/* On the calling thread alone, with the given kernels; about 390 KiB of stack. */
 DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g);
 
 #ifdef __cplusplus
@@ -5979,34 +5987,26 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
  * and accumulators that stay in an array are in memory. */
 #define DDP__ROWS_6(X, T)  X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
 #define DDP__ROWS_8(X, T)  DDP__ROWS_6(X, T) X(T, 6) X(T, 7)
+#define DDP__ROW_FROM(T, i) const float *a##i = a + (i) * a_row;
 #define DDP__ROW_ZERO(T, i) T p##i = {0}, q##i = {0};
-#define DDP__ROW_STEP(T, i) p##i = p##i + a[i] * b0; q##i = q##i + a[i] * b1;
-#define DDP__ROW_SAVE(T, i)                                      \
-    {                                                            \
-        T *to = (T *)(c + i * ldc), *too = (T *)(d + i * ldc);   \
-        if (add) { *to = *to + p##i; *too = *too + q##i; }       \
-        else { *to = p##i; *too = q##i; }                        \
+#define DDP__ROW_STEP(T, i) p##i = p##i + a##i[at] * b0; q##i = q##i + a##i[at] * b1;
+#define DDP__ROW_SAVE(T, i)                                              \
+    {                                                                    \
+        T *to = (T *)(c + (i) * c_row), *too = (T *)(d + (i) * c_row);   \
+        if (add) { *to = *to + p##i; *too = *too + q##i; }               \
+        else if (bias) { *to = bias0 + p##i; *too = bias1 + q##i; }      \
+        else { *to = p##i; *too = q##i; }                                \
     }
 
-/* The lower and the upper halves of two vectors, element by element in turn. */
+/* The lower and the upper halves of two vectors of four, element by element in turn. */
 #if defined(__clang__) || __GNUC__ >= 12
-#define DDP__CAN_ZIP           1
-#define DDP__ZIP_LOW_16(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
-#define DDP__ZIP_HIGH_16(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
-#define DDP__ZIP_LOW_32(u, v)  __builtin_shufflevector(u, v, 0, 8, 1, 9, 2, 10, 3, 11)
-#define DDP__ZIP_HIGH_32(u, v) __builtin_shufflevector(u, v, 4, 12, 5, 13, 6, 14, 7, 15)
-#define DDP__ZIP_LOW_64(u, v) \
-    __builtin_shufflevector(u, v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define DDP__ZIP_HIGH_64(u, v) \
-    __builtin_shufflevector(u, v, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define DDP__CAN_ZIP        1
+#define DDP__ZIP_LOW(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
+#define DDP__ZIP_HIGH(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
 #else /* the loop that is left then does all of it */
-#define DDP__CAN_ZIP           0
-#define DDP__ZIP_LOW_16(u, v)  (u)
-#define DDP__ZIP_HIGH_16(u, v) (v)
-#define DDP__ZIP_LOW_32(u, v)  (u)
-#define DDP__ZIP_HIGH_32(u, v) (v)
-#define DDP__ZIP_LOW_64(u, v)  (u)
-#define DDP__ZIP_HIGH_64(u, v) (v)
+#define DDP__CAN_ZIP        0
+#define DDP__ZIP_LOW(u, v)  (u)
+#define DDP__ZIP_HIGH(u, v) (v)
 #endif
 
 /* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r,
@@ -6019,16 +6019,44 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
     typedef uint32_t ddp__bits_##S __attribute__((vector_size(BYTES)));                            \
     enum { ddp__lanes_##S = (BYTES) / 4 };                                                         \
                                                                                                    \
-    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d,     \
-                                   long ldc, int add)                                              \
+    /* The tile's part of c is asked for first: it lies far away, and the sums take longer. */     \
+    static inline ATTR __attribute__((always_inline)) void ddp__tile_##S(                          \
+        long k, const float *a, long a_row, long a_col, const float *b, long b_row, float *c,      \
+        float *d, long c_row, const float *bias, int add)                                          \
     {                                                                                              \
-        ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                          \
-        for (; k > 0; k--, a += (MR), b += 2 * ddp__lanes_##S) {                                   \
-            const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                      \
-            const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);                   \
-            ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                      \
+        long at = 0, i;                                                                            \
+        for (i = 0; i < (MR); i++) {                                                               \
+            __builtin_prefetch(c + i * c_row, 1);                                                  \
+            __builtin_prefetch(d + i * c_row, 1);                                                  \
         }                                                                                          \
-        ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                          \
+        {                                                                                          \
+            ROWS(DDP__ROW_FROM, ddp__vec_##S)                                                      \
+            ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                      \
+            ddp__vec_##S bias0 = {0}, bias1 = {0};                                                 \
+            for (; k > 0; k--, at += a_col, b += b_row) {                                          \
+                const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                  \
+                const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);               \
+                ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                  \
+            }                                                                                      \
+            if (bias) {                                                                            \
+                bias0 = *(const ddp__mem_##S *)bias;                                               \
+                bias1 = *(const ddp__mem_##S *)(bias + ddp__lanes_##S);                            \
+            }                                                                                      \
+            ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d,     \
+                                   long c_row, int add)                                            \
+    {                                                                                              \
+        ddp__tile_##S(k, a, 1, (MR), b, 2 * ddp__lanes_##S, c, d, c_row, NULL, add);               \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__gemm_at_##S(long k, const float *a, long a_row, long a_col,              \
+                                      const float *b, long b_row, float *c, long c_row,            \
+                                      const float *bias, int add)                                  \
+    {                                                                                              \
+        ddp__tile_##S(k, a, a_row, a_col, b, b_row, c, c + ddp__lanes_##S, c_row, bias, add);      \
     }                                                                                              \
                                                                                                    \
     static inline ATTR __attribute__((always_inline)) void ddp__load_##S(                          \
@@ -6303,6 +6331,17 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
             for (p = 0; p < k; p++) dst[p * width + j] = src[at[p] + j];                           \
     }                                                                                              \
                                                                                                    \
+    /* A row of src at a time: its rows may lie so that they share few cache sets. */              \
+    static ATTR void ddp__panels_##S(float *dst, const float *src, long step, long rows, long k)   \
+    {                                                                                              \
+        long p, i, j;                                                                              \
+        for (p = 0; p < k; p++, src += step) {                                                     \
+            for (i = 0; i + (MR) <= rows; i += (MR))                                               \
+                memcpy(dst + i * k + p * (MR), src + i, (MR) * sizeof *dst);                       \
+            for (j = i; j < rows; j++) dst[i * k + p * (MR) + j - i] = src[j];                     \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
     /* y = x or 0; NaN stays. */                                                                   \
     static ATTR void ddp__relu_##S(float *y, const float *x, long n)                               \
     {                                                                                              \
@@ -6330,42 +6369,37 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
-    /* A block of high rows by wide columns, one row after the other, is an array whose index has  \
-     * the row in its upper bits; to zip its halves rotates the index by one bit. */               \
+    /* Four rows by four columns at a time: to zip rows 0 and 2, and 1 and 3, then what came of    \
+     * that, turns them. */                                                                        \
     static ATTR void ddp__turn_##S(float *dst, long width, const float *src, const long *at,       \
                                    long rows, long k)                                              \
     {                                                                                              \
-        const long high = 2 * width == ddp__lanes_##S ? width : (long)ddp__lanes_##S;              \
-        ddp__vec_##S one[ddp__lanes_##S], two[ddp__lanes_##S];                                     \
-        long r, p, i, half, wide;                                                                  \
-        for (r = (rows - 1) / high * high; r >= 0; r -= high) {                                    \
-            p = 0;                                                                                 \
-            for (wide = DDP__CAN_ZIP ? ddp__lanes_##S : 0; wide >= 4; wide /= 2)                   \
-                for (; p + wide <= k; p += wide) {                                                 \
-                    const long vectors = high * wide / ddp__lanes_##S;                             \
-                    ddp__vec_##S *u = one, *v = two, *other;                                       \
-                    float *flat = (float *)one;                                                    \
-                    for (i = 0; i < high; i++, flat += wide) {                                     \
-                        const float *from = src + at[r + i < rows ? r + i : r] + p;                \
-                        if (wide == ddp__lanes_##S)                                                \
-                            *(ddp__mem_##S *)flat = *(const ddp__mem_##S *)from;                   \
-                        else if (wide == 8) memcpy(flat, from, 32);                                \
-                        else memcpy(flat, from, 16);                                               \
-                        if (r + i >= rows) memset(flat, 0, (size_t)wide * sizeof *flat);           \
-                    }                                                                              \
-                    for (half = 1; half < high; half *= 2, other = u, u = v, v = other)            \
-                        for (i = 0; i < vectors / 2; i++) {                                        \
-                            v[2 * i] = DDP__ZIP_LOW_##BYTES(u[i], u[i + vectors / 2]);             \
-                            v[2 * i + 1] = DDP__ZIP_HIGH_##BYTES(u[i], u[i + vectors / 2]);        \
-                        }                                                                          \
-                    for (i = 0; i < vectors; i++)                                                  \
-                        *(ddp__mem_##S *)(dst + (high < ddp__lanes_##S                             \
-                                                     ? p * width + i * ddp__lanes_##S              \
-                                                     : (p + i) * width + r)) = u[i];               \
-                }                                                                                  \
-            for (; p < k; p++)                                                                     \
-                for (i = r; i < rows && i < r + high; i++) dst[p * width + i] = src[at[i] + p];    \
+        long r = 0, p, i;                                                                          \
+        for (; DDP__CAN_ZIP && r + 4 <= rows; r += 4) {                                            \
+            const float *a = src + at[r], *b = src + at[r + 1];                                    \
+            const float *c = src + at[r + 2], *d = src + at[r + 3];                                \
+            float *to = dst + r;                                                                   \
+            for (p = 0; p + 4 <= k; p += 4, to += 4 * width) {                                     \
+                const ddp__mem_base u = *(const ddp__mem_base *)(a + p);                           \
+                const ddp__mem_base v = *(const ddp__mem_base *)(b + p);                           \
+                const ddp__mem_base w = *(const ddp__mem_base *)(c + p);                           \
+                const ddp__mem_base x = *(const ddp__mem_base *)(d + p);                           \
+                const ddp__mem_base even0 = DDP__ZIP_LOW(u, w), even1 = DDP__ZIP_HIGH(u, w);       \
+                const ddp__mem_base odd0 = DDP__ZIP_LOW(v, x), odd1 = DDP__ZIP_HIGH(v, x);         \
+                *(ddp__mem_base *)to = DDP__ZIP_LOW(even0, odd0);                                  \
+                *(ddp__mem_base *)(to + width) = DDP__ZIP_HIGH(even0, odd0);                       \
+                *(ddp__mem_base *)(to + 2 * width) = DDP__ZIP_LOW(even1, odd1);                    \
+                *(ddp__mem_base *)(to + 3 * width) = DDP__ZIP_HIGH(even1, odd1);                   \
+            }                                                                                      \
+            for (; p < k; p++, to += width) {                                                      \
+                to[0] = a[p];                                                                      \
+                to[1] = b[p];                                                                      \
+                to[2] = c[p];                                                                      \
+                to[3] = d[p];                                                                      \
+            }                                                                                      \
         }                                                                                          \
+        for (i = r; i < rows; i++)                                                                 \
+            for (p = 0; p < k; p++) dst[p * width + i] = src[at[i] + p];                           \
     }                                                                                              \
                                                                                                    \
     /* y = x / rms * scale with rms = sqrt(mean(x^2) + eps). */                                    \
@@ -6464,11 +6498,11 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
         }                                                                                          \
     }                                                                                              \
     static const ddp__kernels ddp__kernels_##S = {                                                 \
-        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
-        ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
-        ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S, ddp__swiglu_##S,                      \
-        ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S, \
-        ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
+        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__gemm_at_##S, ddp__max_##S, ddp__dot_##S,   \
+        ddp__exp_sum_##S, ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S,                  \
+        ddp__gelu_grad_##S, ddp__norm_##S, ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S,    \
+        ddp__swiglu_##S, ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, \
+        ddp__gather_##S, ddp__panels_##S, ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
 
@@ -6501,12 +6535,16 @@ const ddp__kernels *ddp__kernels_best(void)
 #include <cblas.h>
 #endif
 
-/* A block of a (MC x KC) is packed once into L2, and strips of b (KC x NR) one at a time into L1.
- * Both live on the stack: no allocation in a training step, no state shared between threads. */
+/* A panel of b (KC x NC) is packed once into L2, as strips of nr columns that stay in L1 while
+ * the rows of a pass by, DDP__MATMUL_PANELS tiles at a time. Rows of a are read where they lie;
+ * where its columns lie together, and where a last tile has fewer rows, they are copied. All is
+ * on the stack: no allocation in a training step, no state shared between threads. */
 enum {
-    DDP__MATMUL_MC = 264, /* a multiple of every mr */
-    DDP__MATMUL_KC = 192,
-    DDP__MATMUL_NC = 512  /* most columns of a parallel block */
+    DDP__MATMUL_KC = 384,
+    DDP__MATMUL_DEPTH = 256,
+    DDP__MATMUL_NC = 192,
+    DDP__MATMUL_PANELS = 8,
+    DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
 };
 
 typedef struct ddp__matmul_job {
@@ -6516,82 +6554,135 @@ typedef struct ddp__matmul_job {
     long                row_blocks;
 } ddp__matmul_job;
 
+/* Some rows of a, a register tile after the other, as gemm_at reads them. */
+typedef struct ddp__matmul_rows {
+    const float *a;
+    long         row, col;
+    long         tile; /* floats from a tile to the next */
+} ddp__matmul_rows;
+
 static long ddp__min_long(long a, long b) { return a < b ? a : b; }
 
-/* dst[p*width + i] = src[i*lane + p*step] for i < lanes, p < k. Further lanes are zero: their
- * results are thrown away, but what lies on the stack may be subnormal, which is slow. */
-static void ddp__matmul_pack(float *DDP_RESTRICT dst, const float *DDP_RESTRICT src, long lane,
-                             long step, long lanes, long width, long k)
-{
-    long i, p;
+static long ddp__matmul_parts(long n, long part) { return (n + part - 1) / part; }
 
-    if (lanes < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
-    if (lane == 1) {
-        for (p = 0; p < k; p++, dst += width, src += step) {
-            for (i = 0; i + 4 <= lanes; i += 4) memcpy(dst + i, src + i, 4 * sizeof *dst);
-            for (; i < lanes; i++) dst[i] = src[i];
-        }
-        return;
+/* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
+ * over c, which may be large; else a strip of b fits L1 beside the rows of a. */
+static long ddp__matmul_depth(long k)
+{
+    const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__matmul_parts(k, DDP__MATMUL_DEPTH);
+
+    return ddp__matmul_parts(k, parts);
+}
+
+/* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
+ * but what lies on the stack may be subnormal, which is slow. */
+static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0,
+                             long k, long j0, long cols)
+{
+    const float *src = g->b + p0 * g->b_row + j0 * g->b_col;
+    const long width = kn->nr;
+    long at[DDP__MATMUL_KC > DDP__GEMM_NR ? DDP__MATMUL_KC : DDP__GEMM_NR];
+    long i;
+
+    if (cols < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
+    if (g->b_col == 1) {
+        for (i = 0; i < k; i++) at[i] = i * g->b_row;
+        kn->gather(dst, width, src, at, k, cols);
+    } else {
+        for (i = 0; i < cols; i++) at[i] = i * g->b_col;
+        kn->turn(dst, width, src, at, cols, k);
     }
-    for (i = 0; i + 4 <= lanes; i += 4) {
-        const float *s = src + i * lane;
-        float *d = dst + i;
-        for (p = 0; p < k; p++, d += width) {
-            d[0] = s[p * step];
-            d[1] = s[p * step + lane];
-            d[2] = s[p * step + 2 * lane];
-            d[3] = s[p * step + 3 * lane];
-        }
+}
+
+/* Rows i0.. of a, columns p0..p0+k-1: where they are, or in pack. */
+static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, const ddp__matmul *g,
+                                         long i0, long rows, long p0, long k)
+{
+    const long mr = kn->mr;
+    ddp__matmul_rows r;
+    long i;
+
+    r.a = g->a + i0 * g->a_row + p0 * g->a_col;
+    r.row = g->a_row;
+    r.col = g->a_col;
+    r.tile = mr * g->a_row;
+    if (g->a_col == 1 && rows % mr == 0) return r;
+    if (rows % mr) memset(pack + rows / mr * mr * k, 0, (size_t)(mr * k) * sizeof *pack);
+    if (g->a_row == 1) {
+        kn->panels(pack, r.a, g->a_col, rows, k);
+        r.row = 1;
+        r.col = mr;
+    } else {
+        for (i = 0; i < rows; i++)
+            memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
+        r.row = k;
     }
-    for (; i < lanes; i++)
-        for (p = 0; p < k; p++) dst[p * width + i] = src[i * lane + p * step];
+    r.a = pack;
+    r.tile = mr * k;
+    return r;
 }
 
 /* One register tile; at an edge through a full tile of its own. */
-static void ddp__matmul_tile(const ddp__kernels *kn, long k, const float *a, const float *b,
-                             float *c, long c_row, long rows, long cols, int add)
+static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a,
+                             const float *b, long b_row, float *c, long c_row, long rows, long cols,
+                             const float *bias, int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long i, j;
 
     if (rows == kn->mr && cols == kn->nr) {
-        kn->gemm(k, a, b, c, c + kn->nr / 2, c_row, add);
+        kn->gemm_at(k, a->a, a->row, a->col, b, b_row, c, c_row, bias, add);
         return;
     }
-    kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
+    kn->gemm_at(k, a->a, a->row, a->col, b, b_row, part, kn->nr, NULL, 0);
     for (i = 0; i < rows; i++)
         for (j = 0; j < cols; j++) {
             float *to = c + i * c_row + j;
-            *to = add ? *to + part[i * kn->nr + j] : part[i * kn->nr + j];
+            const float sum = part[i * kn->nr + j];
+            *to = add ? *to + sum : bias ? bias[j] + sum : sum;
         }
 }
 
-/* Rows i0..i1-1 (at most MC) by columns j0..j1-1 of the result. */
+/* Nothing to sum: the bias, or zeros, or what is there. */
+static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
+{
+    long i, j;
+
+    for (i = i0; i < i1 && !g->add; i++)
+        for (j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
+}
+
+/* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
 static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1,
                               long j0, long j1)
 {
-    float a_pack[DDP__MATMUL_MC * DDP__MATMUL_KC];
-    float b_pack[DDP__GEMM_NR * DDP__MATMUL_KC];
-    int add = g->add;
-    long i, j, p;
+    float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
+    float b_pack[DDP__MATMUL_NC * DDP__MATMUL_KC] DDP__ALIGNED;
+    const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
+    const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
+    const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
+    long i, j, p, t;
 
-    if (g->bias || g->k == 0) {
-        for (i = i0; i < i1 && !g->add; i++)
-            for (j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
-        add = 1;
-    }
-    for (p = 0; p < g->k; p += DDP__MATMUL_KC, add = 1) {
-        const long k = ddp__min_long(DDP__MATMUL_KC, g->k - p);
-        for (i = i0; i < i1; i += kn->mr)
-            ddp__matmul_pack(a_pack + (i - i0) * k, g->a + i * g->a_row + p * g->a_col, g->a_row,
-                             g->a_col, ddp__min_long(kn->mr, i1 - i), kn->mr, k);
-        for (j = j0; j < j1; j += kn->nr) {
-            const long cols = ddp__min_long(kn->nr, j1 - j);
-            ddp__matmul_pack(b_pack, g->b + p * g->b_row + j * g->b_col, g->b_col, g->b_row, cols,
-                             kn->nr, k);
-            for (i = i0; i < i1; i += kn->mr)
-                ddp__matmul_tile(kn, k, a_pack + (i - i0) * k, b_pack, g->c + i * g->c_row + j,
-                                 g->c_row, ddp__min_long(kn->mr, i1 - i), cols, add);
+    if (g->k == 0) ddp__matmul_empty(g, i0, i1, j0, j1);
+    for (p = 0; p < g->k; p += depth) {
+        const long k = ddp__min_long(depth, g->k - p);
+        const int add = g->add || p > 0;
+        for (j = j0 + whole; j < j1; j += kn->nr)
+            ddp__matmul_pack(kn, b_pack + (j - j0) * k, g, p, k, j, ddp__min_long(kn->nr, j1 - j));
+        for (i = i0; i < i1; i += group) {
+            const long rows = ddp__min_long(group, i1 - i);
+            const ddp__matmul_rows taken = ddp__matmul_take(kn, a_pack, g, i, rows, p, k);
+            for (j = j0; j < j1; j += kn->nr) {
+                const int packed = j >= j0 + whole;
+                const float *b = packed ? b_pack + (j - j0) * k : g->b + p * g->b_row + j;
+                ddp__matmul_rows a = taken;
+                for (t = 0; t < rows; t += kn->mr, a.a += a.tile)
+                    ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row,
+                                     g->c + (i + t) * g->c_row + j, g->c_row,
+                                     ddp__min_long(kn->mr, rows - t),
+                                     ddp__min_long(kn->nr, j1 - j), g->bias ? g->bias + j : NULL,
+                                     add);
+            }
         }
     }
 }
@@ -6609,9 +6700,7 @@ static void ddp__matmul_blocks(void *user, long first, long last)
     }
 }
 
-static long ddp__matmul_parts(long n, long part) { return (n + part - 1) / part; }
-
-/* Blocks of whole register tiles, as large as they may be: each packs its operands again. More
+/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More
  * threads get smaller ones; that moves no bit, since no sum over p is ever split by blocks.
  * Returns the number of blocks. */
 static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn,
@@ -6623,14 +6712,13 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
     if (g->m <= 0 || g->n <= 0) return 0;
     job->g = g;
     job->kernels = kn;
-    parts = ddp__matmul_parts(g->m, DDP__MATMUL_MC);
-    job->rows = ddp__matmul_parts(ddp__matmul_parts(g->m, parts), kn->mr) * kn->mr;
+    parts = ddp__matmul_parts(g->n, DDP__MATMUL_NC);
+    job->cols = ddp__matmul_parts(ddp__matmul_parts(g->n, parts), kn->nr) * kn->nr;
+    parts = ddp__matmul_parts(g->n, job->cols);
+    job->row_blocks = ddp__matmul_parts(wanted, parts);
+    job->rows = ddp__matmul_parts(ddp__matmul_parts(g->m, job->row_blocks), kn->mr) * kn->mr;
     job->row_blocks = ddp__matmul_parts(g->m, job->rows);
-    job->cols = DDP__MATMUL_NC;
-    while (job->cols > 2 * DDP__GEMM_NR &&
-           job->row_blocks * ddp__matmul_parts(g->n, job->cols) < wanted)
-        job->cols /= 2;
-    return job->row_blocks * ddp__matmul_parts(g->n, job->cols);
+    return job->row_blocks * parts;
 }
 
 void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
@@ -8929,8 +9017,8 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     const long each = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps * taps : (long)DDP__CONV_KC;
     const float *x = v->x + group * v->planes * v->h * v->w;
     float *y = g->y + group * g->m * g->y_plane;
-    float a_pack[DDP__CONV_MC * DDP__CONV_KC + DDP__GEMM_NR / 2];
-    float b_pack[DDP__GEMM_NR * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     long from[DDP__CONV_KC];
     long p, t, q, i, j, n, run, first, last;
 
@@ -9045,8 +9133,8 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     const float *x = v->x + group * v->planes * v->h * v->w;
     const float *y = g->y + group * g->m * g->y_plane;
     float *w = g->w + group * g->w_group;
-    float a_pack[DDP__CONV_MC * DDP__CONV_KC + DDP__GEMM_NR / 2];
-    float b_pack[DDP__GEMM_NR * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long from[DDP__GEMM_NR];
     long t, q, i, j, e, f, n, run, first, last;

@@ -44,10 +44,11 @@ static double sgemm_time(const sgemm *s, void (*multiply)(const sgemm *))
     return (ddp_now() - start) / (double)rounds;
 }
 
+/* Where the library keeps its arrays: on large pages. */
 static float *sgemm_matrix(long rows, long cols, uint64_t seed)
 {
     ddp_rng r = ddp_rng_seed(seed, 0);
-    float *x = (float *)malloc((size_t)rows * (size_t)cols * sizeof *x);
+    float *x = (float *)ddp__alloc(NULL, (size_t)rows * (size_t)cols * sizeof *x);
     long i;
 
     for (i = 0; x && i < rows * cols; i++) x[i] = (float)(2 * ddp_rng_uniform(&r) - 1);
@@ -146,9 +147,9 @@ int main(int argc, char **argv)
     printf("}\n");
     if (code == 1) fprintf(stderr, "bench_sgemm: the results differ by %g\n", worst);
     ddp__pool_close((ddp__pool *)s.call.pool);
-    free(a);
-    free(b);
-    free(c);
-    free(d);
+    ddp__release(NULL, a, (size_t)m * (size_t)k * sizeof *a);
+    ddp__release(NULL, b, (size_t)k * (size_t)n * sizeof *b);
+    ddp__release(NULL, c, (size_t)m * (size_t)n * sizeof *c);
+    ddp__release(NULL, d, (size_t)m * (size_t)n * sizeof *d);
     return code < 0 ? 0 : code;
 }

@@ -251,8 +251,8 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     const long each = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps * taps : (long)DDP__CONV_KC;
     const float *x = v->x + group * v->planes * v->h * v->w;
     float *y = g->y + group * g->m * g->y_plane;
-    float a_pack[DDP__CONV_MC * DDP__CONV_KC + DDP__GEMM_NR / 2];
-    float b_pack[DDP__GEMM_NR * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     long from[DDP__CONV_KC];
     long p, t, q, i, j, n, run, first, last;
 
@@ -367,8 +367,8 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     const float *x = v->x + group * v->planes * v->h * v->w;
     const float *y = g->y + group * g->m * g->y_plane;
     float *w = g->w + group * g->w_group;
-    float a_pack[DDP__CONV_MC * DDP__CONV_KC + DDP__GEMM_NR / 2];
-    float b_pack[DDP__GEMM_NR * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long from[DDP__GEMM_NR];
     long t, q, i, j, e, f, n, run, first, last;

@@ -19,34 +19,26 @@
  * and accumulators that stay in an array are in memory. */
 #define DDP__ROWS_6(X, T)  X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
 #define DDP__ROWS_8(X, T)  DDP__ROWS_6(X, T) X(T, 6) X(T, 7)
+#define DDP__ROW_FROM(T, i) const float *a##i = a + (i) * a_row;
 #define DDP__ROW_ZERO(T, i) T p##i = {0}, q##i = {0};
-#define DDP__ROW_STEP(T, i) p##i = p##i + a[i] * b0; q##i = q##i + a[i] * b1;
-#define DDP__ROW_SAVE(T, i)                                      \
-    {                                                            \
-        T *to = (T *)(c + i * ldc), *too = (T *)(d + i * ldc);   \
-        if (add) { *to = *to + p##i; *too = *too + q##i; }       \
-        else { *to = p##i; *too = q##i; }                        \
+#define DDP__ROW_STEP(T, i) p##i = p##i + a##i[at] * b0; q##i = q##i + a##i[at] * b1;
+#define DDP__ROW_SAVE(T, i)                                              \
+    {                                                                    \
+        T *to = (T *)(c + (i) * c_row), *too = (T *)(d + (i) * c_row);   \
+        if (add) { *to = *to + p##i; *too = *too + q##i; }               \
+        else if (bias) { *to = bias0 + p##i; *too = bias1 + q##i; }      \
+        else { *to = p##i; *too = q##i; }                                \
     }
 
-/* The lower and the upper halves of two vectors, element by element in turn. */
+/* The lower and the upper halves of two vectors of four, element by element in turn. */
 #if defined(__clang__) || __GNUC__ >= 12
-#define DDP__CAN_ZIP           1
-#define DDP__ZIP_LOW_16(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
-#define DDP__ZIP_HIGH_16(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
-#define DDP__ZIP_LOW_32(u, v)  __builtin_shufflevector(u, v, 0, 8, 1, 9, 2, 10, 3, 11)
-#define DDP__ZIP_HIGH_32(u, v) __builtin_shufflevector(u, v, 4, 12, 5, 13, 6, 14, 7, 15)
-#define DDP__ZIP_LOW_64(u, v) \
-    __builtin_shufflevector(u, v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define DDP__ZIP_HIGH_64(u, v) \
-    __builtin_shufflevector(u, v, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define DDP__CAN_ZIP        1
+#define DDP__ZIP_LOW(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
+#define DDP__ZIP_HIGH(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
 #else /* the loop that is left then does all of it */
-#define DDP__CAN_ZIP           0
-#define DDP__ZIP_LOW_16(u, v)  (u)
-#define DDP__ZIP_HIGH_16(u, v) (v)
-#define DDP__ZIP_LOW_32(u, v)  (u)
-#define DDP__ZIP_HIGH_32(u, v) (v)
-#define DDP__ZIP_LOW_64(u, v)  (u)
-#define DDP__ZIP_HIGH_64(u, v) (v)
+#define DDP__CAN_ZIP        0
+#define DDP__ZIP_LOW(u, v)  (u)
+#define DDP__ZIP_HIGH(u, v) (v)
 #endif
 
 /* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r,
@@ -59,16 +51,44 @@
     typedef uint32_t ddp__bits_##S __attribute__((vector_size(BYTES)));                            \
     enum { ddp__lanes_##S = (BYTES) / 4 };                                                         \
                                                                                                    \
-    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d,     \
-                                   long ldc, int add)                                              \
+    /* The tile's part of c is asked for first: it lies far away, and the sums take longer. */     \
+    static inline ATTR __attribute__((always_inline)) void ddp__tile_##S(                          \
+        long k, const float *a, long a_row, long a_col, const float *b, long b_row, float *c,      \
+        float *d, long c_row, const float *bias, int add)                                          \
     {                                                                                              \
-        ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                          \
-        for (; k > 0; k--, a += (MR), b += 2 * ddp__lanes_##S) {                                   \
-            const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                      \
-            const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);                   \
-            ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                      \
+        long at = 0, i;                                                                            \
+        for (i = 0; i < (MR); i++) {                                                               \
+            __builtin_prefetch(c + i * c_row, 1);                                                  \
+            __builtin_prefetch(d + i * c_row, 1);                                                  \
         }                                                                                          \
-        ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                          \
+        {                                                                                          \
+            ROWS(DDP__ROW_FROM, ddp__vec_##S)                                                      \
+            ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                      \
+            ddp__vec_##S bias0 = {0}, bias1 = {0};                                                 \
+            for (; k > 0; k--, at += a_col, b += b_row) {                                          \
+                const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                  \
+                const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);               \
+                ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                  \
+            }                                                                                      \
+            if (bias) {                                                                            \
+                bias0 = *(const ddp__mem_##S *)bias;                                               \
+                bias1 = *(const ddp__mem_##S *)(bias + ddp__lanes_##S);                            \
+            }                                                                                      \
+            ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d,     \
+                                   long c_row, int add)                                            \
+    {                                                                                              \
+        ddp__tile_##S(k, a, 1, (MR), b, 2 * ddp__lanes_##S, c, d, c_row, NULL, add);               \
+    }                                                                                              \
+                                                                                                   \
+    static ATTR void ddp__gemm_at_##S(long k, const float *a, long a_row, long a_col,              \
+                                      const float *b, long b_row, float *c, long c_row,            \
+                                      const float *bias, int add)                                  \
+    {                                                                                              \
+        ddp__tile_##S(k, a, a_row, a_col, b, b_row, c, c + ddp__lanes_##S, c_row, bias, add);      \
     }                                                                                              \
                                                                                                    \
     static inline ATTR __attribute__((always_inline)) void ddp__load_##S(                          \
@@ -343,6 +363,17 @@
             for (p = 0; p < k; p++) dst[p * width + j] = src[at[p] + j];                           \
     }                                                                                              \
                                                                                                    \
+    /* A row of src at a time: its rows may lie so that they share few cache sets. */              \
+    static ATTR void ddp__panels_##S(float *dst, const float *src, long step, long rows, long k)   \
+    {                                                                                              \
+        long p, i, j;                                                                              \
+        for (p = 0; p < k; p++, src += step) {                                                     \
+            for (i = 0; i + (MR) <= rows; i += (MR))                                               \
+                memcpy(dst + i * k + p * (MR), src + i, (MR) * sizeof *dst);                       \
+            for (j = i; j < rows; j++) dst[i * k + p * (MR) + j - i] = src[j];                     \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
     /* y = x or 0; NaN stays. */                                                                   \
     static ATTR void ddp__relu_##S(float *y, const float *x, long n)                               \
     {                                                                                              \
@@ -370,42 +401,37 @@
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
-    /* A block of high rows by wide columns, one row after the other, is an array whose index has  \
-     * the row in its upper bits; to zip its halves rotates the index by one bit. */               \
+    /* Four rows by four columns at a time: to zip rows 0 and 2, and 1 and 3, then what came of    \
+     * that, turns them. */                                                                        \
     static ATTR void ddp__turn_##S(float *dst, long width, const float *src, const long *at,       \
                                    long rows, long k)                                              \
     {                                                                                              \
-        const long high = 2 * width == ddp__lanes_##S ? width : (long)ddp__lanes_##S;              \
-        ddp__vec_##S one[ddp__lanes_##S], two[ddp__lanes_##S];                                     \
-        long r, p, i, half, wide;                                                                  \
-        for (r = (rows - 1) / high * high; r >= 0; r -= high) {                                    \
-            p = 0;                                                                                 \
-            for (wide = DDP__CAN_ZIP ? ddp__lanes_##S : 0; wide >= 4; wide /= 2)                   \
-                for (; p + wide <= k; p += wide) {                                                 \
-                    const long vectors = high * wide / ddp__lanes_##S;                             \
-                    ddp__vec_##S *u = one, *v = two, *other;                                       \
-                    float *flat = (float *)one;                                                    \
-                    for (i = 0; i < high; i++, flat += wide) {                                     \
-                        const float *from = src + at[r + i < rows ? r + i : r] + p;                \
-                        if (wide == ddp__lanes_##S)                                                \
-                            *(ddp__mem_##S *)flat = *(const ddp__mem_##S *)from;                   \
-                        else if (wide == 8) memcpy(flat, from, 32);                                \
-                        else memcpy(flat, from, 16);                                               \
-                        if (r + i >= rows) memset(flat, 0, (size_t)wide * sizeof *flat);           \
-                    }                                                                              \
-                    for (half = 1; half < high; half *= 2, other = u, u = v, v = other)            \
-                        for (i = 0; i < vectors / 2; i++) {                                        \
-                            v[2 * i] = DDP__ZIP_LOW_##BYTES(u[i], u[i + vectors / 2]);             \
-                            v[2 * i + 1] = DDP__ZIP_HIGH_##BYTES(u[i], u[i + vectors / 2]);        \
-                        }                                                                          \
-                    for (i = 0; i < vectors; i++)                                                  \
-                        *(ddp__mem_##S *)(dst + (high < ddp__lanes_##S                             \
-                                                     ? p * width + i * ddp__lanes_##S              \
-                                                     : (p + i) * width + r)) = u[i];               \
-                }                                                                                  \
-            for (; p < k; p++)                                                                     \
-                for (i = r; i < rows && i < r + high; i++) dst[p * width + i] = src[at[i] + p];    \
+        long r = 0, p, i;                                                                          \
+        for (; DDP__CAN_ZIP && r + 4 <= rows; r += 4) {                                            \
+            const float *a = src + at[r], *b = src + at[r + 1];                                    \
+            const float *c = src + at[r + 2], *d = src + at[r + 3];                                \
+            float *to = dst + r;                                                                   \
+            for (p = 0; p + 4 <= k; p += 4, to += 4 * width) {                                     \
+                const ddp__mem_base u = *(const ddp__mem_base *)(a + p);                           \
+                const ddp__mem_base v = *(const ddp__mem_base *)(b + p);                           \
+                const ddp__mem_base w = *(const ddp__mem_base *)(c + p);                           \
+                const ddp__mem_base x = *(const ddp__mem_base *)(d + p);                           \
+                const ddp__mem_base even0 = DDP__ZIP_LOW(u, w), even1 = DDP__ZIP_HIGH(u, w);       \
+                const ddp__mem_base odd0 = DDP__ZIP_LOW(v, x), odd1 = DDP__ZIP_HIGH(v, x);         \
+                *(ddp__mem_base *)to = DDP__ZIP_LOW(even0, odd0);                                  \
+                *(ddp__mem_base *)(to + width) = DDP__ZIP_HIGH(even0, odd0);                       \
+                *(ddp__mem_base *)(to + 2 * width) = DDP__ZIP_LOW(even1, odd1);                    \
+                *(ddp__mem_base *)(to + 3 * width) = DDP__ZIP_HIGH(even1, odd1);                   \
+            }                                                                                      \
+            for (; p < k; p++, to += width) {                                                      \
+                to[0] = a[p];                                                                      \
+                to[1] = b[p];                                                                      \
+                to[2] = c[p];                                                                      \
+                to[3] = d[p];                                                                      \
+            }                                                                                      \
         }                                                                                          \
+        for (i = r; i < rows; i++)                                                                 \
+            for (p = 0; p < k; p++) dst[p * width + i] = src[at[i] + p];                           \
     }                                                                                              \
                                                                                                    \
     /* y = x / rms * scale with rms = sqrt(mean(x^2) + eps). */                                    \
@@ -504,11 +530,11 @@
         }                                                                                          \
     }                                                                                              \
     static const ddp__kernels ddp__kernels_##S = {                                                 \
-        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__max_##S, ddp__dot_##S, ddp__exp_sum_##S,   \
-        ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, \
-        ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S, ddp__swiglu_##S,                      \
-        ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S, \
-        ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
+        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__gemm_at_##S, ddp__max_##S, ddp__dot_##S,   \
+        ddp__exp_sum_##S, ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S,                  \
+        ddp__gelu_grad_##S, ddp__norm_##S, ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S,    \
+        ddp__swiglu_##S, ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, \
+        ddp__gather_##S, ddp__panels_##S, ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
 

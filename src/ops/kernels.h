@@ -7,15 +7,22 @@
 #define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
+/* Of an array that gemm reads as b: a vector across two cache lines takes twice as long. */
+#define DDP__ALIGNED __attribute__((aligned(64)))
+
 /* One set. Rows are n contiguous floats, any n >= 1, any alignment; an output may be the same
  * array as an input of equal index range. add = 1 adds to the output, 0 overwrites it. */
 typedef struct ddp__kernels {
     const char *name;
     int mr, nr; /* register tile of gemm; nr is two vectors */
 
-    /* c (mr x nr, leading dimension ldc) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
+    /* c (mr x nr, leading dimension c_row) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
      * right half of its columns lies at d: c + nr/2, or elsewhere. */
-    void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long ldc, int add);
+    void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long c_row, int add);
+    /* The same of operands where they lie: sums of a[i*a_row + p*a_col] * b[p*b_row + j], to which
+     * bias[j] is added unless it is NULL or add is 1. Fastest where b is aligned to its vectors. */
+    void (*gemm_at)(long k, const float *a, long a_row, long a_col, const float *b, long b_row,
+                    float *c, long c_row, const float *bias, int add);
     /* max over x. */
     float (*max)(const float *x, long n);
     /* sum over x*y. */
@@ -53,9 +60,10 @@ typedef struct ddp__kernels {
                    int add);
     /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: rows picked up from here and there. */
     void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
-    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows <= width: rows turned into columns.
-     * dst may be written as if rows were a multiple of nr / 2, so up to nr / 2 floats too far; what
-     * this puts into the next row of dst, its own elements replace. */
+    /* dst[(i / mr * k + p) * mr + i % mr] = src[p*step + i] for p < k, i < rows: panels of mr rows
+     * for gemm of a matrix whose columns lie together. */
+    void (*panels)(float *dst, const float *src, long step, long rows, long k);
+    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows: rows turned into columns. */
     void (*turn)(float *dst, long width, const float *src, const long *at, long rows, long k);
     /* y = max(x, 0) and dx = or += dy where x > 0. */
     void (*relu)(float *y, const float *x, long n);

@@ -5,12 +5,16 @@
 #include <cblas.h>
 #endif
 
-/* A block of a (MC x KC) is packed once into L2, and strips of b (KC x NR) one at a time into L1.
- * Both live on the stack: no allocation in a training step, no state shared between threads. */
+/* A panel of b (KC x NC) is packed once into L2, as strips of nr columns that stay in L1 while
+ * the rows of a pass by, DDP__MATMUL_PANELS tiles at a time. Rows of a are read where they lie;
+ * where its columns lie together, and where a last tile has fewer rows, they are copied. All is
+ * on the stack: no allocation in a training step, no state shared between threads. */
 enum {
-    DDP__MATMUL_MC = 264, /* a multiple of every mr */
-    DDP__MATMUL_KC = 192,
-    DDP__MATMUL_NC = 512  /* most columns of a parallel block */
+    DDP__MATMUL_KC = 384,
+    DDP__MATMUL_DEPTH = 256,
+    DDP__MATMUL_NC = 192,
+    DDP__MATMUL_PANELS = 8,
+    DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
 };
 
 typedef struct ddp__matmul_job {
@@ -20,82 +24,135 @@ typedef struct ddp__matmul_job {
     long                row_blocks;
 } ddp__matmul_job;
 
+/* Some rows of a, a register tile after the other, as gemm_at reads them. */
+typedef struct ddp__matmul_rows {
+    const float *a;
+    long         row, col;
+    long         tile; /* floats from a tile to the next */
+} ddp__matmul_rows;
+
 static long ddp__min_long(long a, long b) { return a < b ? a : b; }
 
-/* dst[p*width + i] = src[i*lane + p*step] for i < lanes, p < k. Further lanes are zero: their
- * results are thrown away, but what lies on the stack may be subnormal, which is slow. */
-static void ddp__matmul_pack(float *DDP_RESTRICT dst, const float *DDP_RESTRICT src, long lane,
-                             long step, long lanes, long width, long k)
-{
-    long i, p;
+static long ddp__matmul_parts(long n, long part) { return (n + part - 1) / part; }
 
-    if (lanes < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
-    if (lane == 1) {
-        for (p = 0; p < k; p++, dst += width, src += step) {
-            for (i = 0; i + 4 <= lanes; i += 4) memcpy(dst + i, src + i, 4 * sizeof *dst);
-            for (; i < lanes; i++) dst[i] = src[i];
-        }
-        return;
+/* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
+ * over c, which may be large; else a strip of b fits L1 beside the rows of a. */
+static long ddp__matmul_depth(long k)
+{
+    const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__matmul_parts(k, DDP__MATMUL_DEPTH);
+
+    return ddp__matmul_parts(k, parts);
+}
+
+/* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
+ * but what lies on the stack may be subnormal, which is slow. */
+static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0,
+                             long k, long j0, long cols)
+{
+    const float *src = g->b + p0 * g->b_row + j0 * g->b_col;
+    const long width = kn->nr;
+    long at[DDP__MATMUL_KC > DDP__GEMM_NR ? DDP__MATMUL_KC : DDP__GEMM_NR];
+    long i;
+
+    if (cols < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
+    if (g->b_col == 1) {
+        for (i = 0; i < k; i++) at[i] = i * g->b_row;
+        kn->gather(dst, width, src, at, k, cols);
+    } else {
+        for (i = 0; i < cols; i++) at[i] = i * g->b_col;
+        kn->turn(dst, width, src, at, cols, k);
     }
-    for (i = 0; i + 4 <= lanes; i += 4) {
-        const float *s = src + i * lane;
-        float *d = dst + i;
-        for (p = 0; p < k; p++, d += width) {
-            d[0] = s[p * step];
-            d[1] = s[p * step + lane];
-            d[2] = s[p * step + 2 * lane];
-            d[3] = s[p * step + 3 * lane];
-        }
+}
+
+/* Rows i0.. of a, columns p0..p0+k-1: where they are, or in pack. */
+static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, const ddp__matmul *g,
+                                         long i0, long rows, long p0, long k)
+{
+    const long mr = kn->mr;
+    ddp__matmul_rows r;
+    long i;
+
+    r.a = g->a + i0 * g->a_row + p0 * g->a_col;
+    r.row = g->a_row;
+    r.col = g->a_col;
+    r.tile = mr * g->a_row;
+    if (g->a_col == 1 && rows % mr == 0) return r;
+    if (rows % mr) memset(pack + rows / mr * mr * k, 0, (size_t)(mr * k) * sizeof *pack);
+    if (g->a_row == 1) {
+        kn->panels(pack, r.a, g->a_col, rows, k);
+        r.row = 1;
+        r.col = mr;
+    } else {
+        for (i = 0; i < rows; i++)
+            memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
+        r.row = k;
     }
-    for (; i < lanes; i++)
-        for (p = 0; p < k; p++) dst[p * width + i] = src[i * lane + p * step];
+    r.a = pack;
+    r.tile = mr * k;
+    return r;
 }
 
 /* One register tile; at an edge through a full tile of its own. */
-static void ddp__matmul_tile(const ddp__kernels *kn, long k, const float *a, const float *b,
-                             float *c, long c_row, long rows, long cols, int add)
+static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a,
+                             const float *b, long b_row, float *c, long c_row, long rows, long cols,
+                             const float *bias, int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long i, j;
 
     if (rows == kn->mr && cols == kn->nr) {
-        kn->gemm(k, a, b, c, c + kn->nr / 2, c_row, add);
+        kn->gemm_at(k, a->a, a->row, a->col, b, b_row, c, c_row, bias, add);
         return;
     }
-    kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
+    kn->gemm_at(k, a->a, a->row, a->col, b, b_row, part, kn->nr, NULL, 0);
     for (i = 0; i < rows; i++)
         for (j = 0; j < cols; j++) {
             float *to = c + i * c_row + j;
-            *to = add ? *to + part[i * kn->nr + j] : part[i * kn->nr + j];
+            const float sum = part[i * kn->nr + j];
+            *to = add ? *to + sum : bias ? bias[j] + sum : sum;
         }
 }
 
-/* Rows i0..i1-1 (at most MC) by columns j0..j1-1 of the result. */
+/* Nothing to sum: the bias, or zeros, or what is there. */
+static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
+{
+    long i, j;
+
+    for (i = i0; i < i1 && !g->add; i++)
+        for (j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
+}
+
+/* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
 static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1,
                               long j0, long j1)
 {
-    float a_pack[DDP__MATMUL_MC * DDP__MATMUL_KC];
-    float b_pack[DDP__GEMM_NR * DDP__MATMUL_KC];
-    int add = g->add;
-    long i, j, p;
+    float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
+    float b_pack[DDP__MATMUL_NC * DDP__MATMUL_KC] DDP__ALIGNED;
+    const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
+    const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
+    const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
+    long i, j, p, t;
 
-    if (g->bias || g->k == 0) {
-        for (i = i0; i < i1 && !g->add; i++)
-            for (j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
-        add = 1;
-    }
-    for (p = 0; p < g->k; p += DDP__MATMUL_KC, add = 1) {
-        const long k = ddp__min_long(DDP__MATMUL_KC, g->k - p);
-        for (i = i0; i < i1; i += kn->mr)
-            ddp__matmul_pack(a_pack + (i - i0) * k, g->a + i * g->a_row + p * g->a_col, g->a_row,
-                             g->a_col, ddp__min_long(kn->mr, i1 - i), kn->mr, k);
-        for (j = j0; j < j1; j += kn->nr) {
-            const long cols = ddp__min_long(kn->nr, j1 - j);
-            ddp__matmul_pack(b_pack, g->b + p * g->b_row + j * g->b_col, g->b_col, g->b_row, cols,
-                             kn->nr, k);
-            for (i = i0; i < i1; i += kn->mr)
-                ddp__matmul_tile(kn, k, a_pack + (i - i0) * k, b_pack, g->c + i * g->c_row + j,
-                                 g->c_row, ddp__min_long(kn->mr, i1 - i), cols, add);
+    if (g->k == 0) ddp__matmul_empty(g, i0, i1, j0, j1);
+    for (p = 0; p < g->k; p += depth) {
+        const long k = ddp__min_long(depth, g->k - p);
+        const int add = g->add || p > 0;
+        for (j = j0 + whole; j < j1; j += kn->nr)
+            ddp__matmul_pack(kn, b_pack + (j - j0) * k, g, p, k, j, ddp__min_long(kn->nr, j1 - j));
+        for (i = i0; i < i1; i += group) {
+            const long rows = ddp__min_long(group, i1 - i);
+            const ddp__matmul_rows taken = ddp__matmul_take(kn, a_pack, g, i, rows, p, k);
+            for (j = j0; j < j1; j += kn->nr) {
+                const int packed = j >= j0 + whole;
+                const float *b = packed ? b_pack + (j - j0) * k : g->b + p * g->b_row + j;
+                ddp__matmul_rows a = taken;
+                for (t = 0; t < rows; t += kn->mr, a.a += a.tile)
+                    ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row,
+                                     g->c + (i + t) * g->c_row + j, g->c_row,
+                                     ddp__min_long(kn->mr, rows - t),
+                                     ddp__min_long(kn->nr, j1 - j), g->bias ? g->bias + j : NULL,
+                                     add);
+            }
         }
     }
 }
@@ -113,9 +170,7 @@ static void ddp__matmul_blocks(void *user, long first, long last)
     }
 }
 
-static long ddp__matmul_parts(long n, long part) { return (n + part - 1) / part; }
-
-/* Blocks of whole register tiles, as large as they may be: each packs its operands again. More
+/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More
  * threads get smaller ones; that moves no bit, since no sum over p is ever split by blocks.
  * Returns the number of blocks. */
 static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn,
@@ -127,14 +182,13 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
     if (g->m <= 0 || g->n <= 0) return 0;
     job->g = g;
     job->kernels = kn;
-    parts = ddp__matmul_parts(g->m, DDP__MATMUL_MC);
-    job->rows = ddp__matmul_parts(ddp__matmul_parts(g->m, parts), kn->mr) * kn->mr;
+    parts = ddp__matmul_parts(g->n, DDP__MATMUL_NC);
+    job->cols = ddp__matmul_parts(ddp__matmul_parts(g->n, parts), kn->nr) * kn->nr;
+    parts = ddp__matmul_parts(g->n, job->cols);
+    job->row_blocks = ddp__matmul_parts(wanted, parts);
+    job->rows = ddp__matmul_parts(ddp__matmul_parts(g->m, job->row_blocks), kn->mr) * kn->mr;
     job->row_blocks = ddp__matmul_parts(g->m, job->rows);
-    job->cols = DDP__MATMUL_NC;
-    while (job->cols > 2 * DDP__GEMM_NR &&
-           job->row_blocks * ddp__matmul_parts(g->n, job->cols) < wanted)
-        job->cols /= 2;
-    return job->row_blocks * ddp__matmul_parts(g->n, job->cols);
+    return job->row_blocks * parts;
 }
 
 void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)

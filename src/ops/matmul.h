@@ -7,8 +7,8 @@
 
 /* c (m x n) = or += a (m x k) times b (k x n). Strides in floats: a(i, p) is
  * a[i*a_row + p*a_col], b(p, j) is b[p*b_row + j*b_col], so a transpose is two numbers exchanged;
- * c has contiguous rows. Every element is summed over p in one fixed order, whatever the
- * blocks, so results depend on neither threads nor position. m, n, k >= 0. */
+ * one of the two is 1. c has contiguous rows. Every element is summed over p in one fixed order,
+ * whatever the blocks, so results depend on neither threads nor position. m, n, k >= 0. */
 typedef struct ddp__matmul {
     long         m, n, k;
     const float *a;
@@ -30,7 +30,7 @@ extern "C" {
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 /* On the operator threads of call, with our own kernels. */
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
-/* On the calling thread alone, with the given kernels; about 230 KiB of stack. */
+/* On the calling thread alone, with the given kernels; about 390 KiB of stack. */
 DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g);
 
 #ifdef __cplusplus
