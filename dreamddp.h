@@ -563,6 +563,8 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
  * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
  * on the seed and the parameter's position) and registers the layers with the context. A layer's
  * buffers are one block too, registered as DDP_BUFFERS: averaged with the layer.
+ * A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is
+ * allocated, unless a ddp_allocator says where memory comes from.
  * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
@@ -3303,6 +3305,10 @@ extern "C" {
 DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void  ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
+/* Bytes of memory that this process can have at most: the machine's or its container's, and swap.
+ * What is larger is sure not to fit, although malloc may promise it. 0: unknown. */
+DDP_LIB double ddp__memory_total(void);
+
 /* Bookkeeping: count zeroed elements of size bytes (never NULL-on-zero: count 0 gives 1 byte);
  * NULL when memory is short or the product overflows. Freed by DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
@@ -3529,6 +3535,36 @@ void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes)
     if (!ptr) return;
     if (a && a->alloc) a->free(a->user, ptr, bytes);
     else free(ptr);
+}
+
+/* The number at the start of a file of one line, DBL_MAX where there is none ("max"). */
+static double ddp__limit_read(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char line[64] = "", *end = line;
+    double limit = DBL_MAX;
+
+    if (f && fgets(line, sizeof line, f)) limit = (double)strtoull(line, &end, 10);
+    if (f) fclose(f);
+    return end == line ? DBL_MAX : limit;
+}
+
+double ddp__memory_total(void)
+{
+    FILE *f = fopen("/proc/meminfo", "r");
+    const double v2 = ddp__limit_read("/sys/fs/cgroup/memory.max"); /* of a container */
+    const double v1 = ddp__limit_read("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    double ram = 0, swap = 0;
+    char line[128];
+
+    while (f && fgets(line, sizeof line, f)) {
+        if (!strncmp(line, "MemTotal:", 9)) ram = 1024 * (double)strtoull(line + 9, NULL, 10);
+        if (!strncmp(line, "SwapTotal:", 10)) swap = 1024 * (double)strtoull(line + 10, NULL, 10);
+    }
+    if (f) fclose(f);
+    if (v2 < ram) ram = v2;
+    if (v1 < ram) ram = v1;
+    return ram + swap;
 }
 
 void *ddp__calloc(size_t count, size_t size)
@@ -4269,7 +4305,7 @@ struct ddp_graph {
     ddp__graph_layer  *layer;
     int                layers, layer_room;
     int                open_layer; /* -1: none */
-    ddp__recompute_segment      *segment;
+    ddp__recompute_segment *segment;
     int                segments, segment_room;
     int                open_segment; /* -1: none */
     int                built;
@@ -5537,10 +5573,12 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
 
 ddp_state *ddp_state_new(ddp_graph *g)
 {
+    const ddp_allocator *a = g ? ddp__graph_allocator(g) : NULL;
+    const double total = a && a->alloc ? 0 : ddp__memory_total();
     ddp_state *s;
     int i, k;
 
-    if (!g || !g->built) return NULL;
+    if (!g || !g->built || (total > 0 && (double)g->plain.bytes > total)) return NULL;
     s = ddp__state_open(g, &g->plain);
     if (!s) return NULL;
 
@@ -5637,6 +5675,53 @@ static ddp_status ddp__build_check(ddp_graph *g)
     return DDP_OK;
 }
 
+static double ddp__build_parameters(const ddp_graph *g)
+{
+    double floats = 0;
+    int i;
+
+    for (i = 0; i < g->layers; i++)
+        floats += 2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count;
+    return floats * sizeof(float);
+}
+
+/* Of the machine this graph would live in; 0: unknown, or up to a user's allocator. */
+static double ddp__build_memory(const ddp_graph *g)
+{
+    const ddp_allocator *a = ddp__graph_allocator(g);
+
+    return a && a->alloc ? 0 : ddp__memory_total();
+}
+
+static ddp_status ddp__build_too_large(ddp_graph *g)
+{
+    const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes;
+    const double total = ddp__build_memory(g);
+    const char *remedy = "use a smaller batch, or recompute the blocks (recompute of the model, "
+                         "--recompute of a trainer, ddp_recompute_begin)";
+    char has[48] = "";
+
+    if (g->segments) remedy = "use a smaller batch";
+    if (parameters > activations) remedy = "use a smaller model";
+    if (total > 0) snprintf(has, sizeof has, "; this machine has %.0f", total);
+    return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
+                     "parameters and gradients and %.0f for activations%s: %s",
+                     parameters + activations, parameters, activations, has, remedy);
+}
+
+/* An allocation larger than memory may well succeed, and the process be killed when it is used. So
+ * what is sure not to fit is refused. */
+static ddp_status ddp__build_plan(ddp_graph *g)
+{
+    const double total = ddp__build_memory(g);
+
+    DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
+    DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
+    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes > total)
+        return ddp__build_too_large(g);
+    return DDP_OK;
+}
+
 static ddp_status ddp__build_layers(ddp_graph *g)
 {
     const ddp_allocator *a = ddp__graph_allocator(g);
@@ -5652,10 +5737,7 @@ static ddp_status ddp__build_layers(ddp_graph *g)
         if (l->buffer_count)
             l->buffers = (float *)ddp__alloc(a, l->buffer_count * sizeof(float));
         if ((l->count && (!l->params || !l->grads)) || (l->buffer_count && !l->buffers))
-            return ddp__fail(&g->error, DDP_MEMORY,
-                             "out of memory: layer \"%.200s\" needs %zu bytes "
-                             "for parameters and gradients",
-                             l->name, (2 * l->count + l->buffer_count) * sizeof(float));
+            return ddp__build_too_large(g);
     }
     return DDP_OK;
 }
@@ -5742,12 +5824,8 @@ static void ddp__build_fill(void *user, long first, long last)
 
 static ddp_status ddp__build_state(ddp_graph *g)
 {
-    DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
-    DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
     g->state = ddp__state_open(g, &g->reuse);
-    if (!g->state)
-        return ddp__fail(&g->error, DDP_MEMORY, "out of memory: activations need %zu bytes; use a "
-                         "smaller batch", g->reuse.bytes);
+    if (!g->state) return ddp__build_too_large(g);
     g->owned.passes = &g->state->pass;
     return DDP_OK;
 }
@@ -5787,6 +5865,7 @@ static ddp_status ddp__graph_build(ddp_graph *g)
     if (g->error.code) return g->error.code;
     if (g->built) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
     DDP__TRY(ddp__build_check(g));
+    DDP__TRY(ddp__build_plan(g));
     DDP__TRY(ddp__build_layers(g));
     ddp__build_pointers(g);
     ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);

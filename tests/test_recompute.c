@@ -199,6 +199,8 @@ static int simulate(ddp_graph *g, ddp_node *loss)
         assert_in_range(sim.forwards[i], real[i] != NULL, 1 + (real[i] != NULL));
         again += sim.forwards[i] == 2;
         assert_int_equal(sim.forwards[i] == 2, g->reuse.fate[i] == DDP__AGAIN);
+        if (g->reuse.fate[i] == DDP__DROPPED) /* what it saved for backward is gone, too */
+            assert_false(g->node[i]->has_gradient && g->node[i]->spec.saved);
     }
     assert_true(sim.reads > 2 * g->nodes);
     free(real);

@@ -52,8 +52,8 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
 {
     const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes;
     const double total = ddp__build_memory(g);
-    const char *remedy = "use a smaller batch, or recompute the blocks (ddp_recompute_begin, or "
-                         "recompute of the model's configuration)";
+    const char *remedy = "use a smaller batch, or recompute the blocks (recompute of the model, "
+                         "--recompute of a trainer, ddp_recompute_begin)";
     char has[48] = "";
 
     if (g->segments) remedy = "use a smaller batch";
