@@ -13,7 +13,7 @@
 typedef struct bench {
     const char *model;
     long layers, heads, kv_heads, dim, hidden, seq, batch, vocab, threads, steps;
-    int  tied;
+    int  tied, recompute;
 } bench;
 
 static ddp_node *add_model(ddp_graph *g, const bench *b)
@@ -32,10 +32,11 @@ static ddp_node *add_model(ddp_graph *g, const bench *b)
     llama.kv_heads = b->kv_heads;
     llama.hidden = b->hidden;
     llama.tied = b->tied;
+    gpt2.recompute = llama.recompute = b->recompute;
     return strcmp(b->model, "llama2") ? ddp_gpt2(g, &gpt2, NULL) : ddp_llama2(g, &llama, NULL);
 }
 
-/* FLOPs of a step without the optimizer. */
+/* FLOPs of a step without the optimizer, and without what is recomputed: it earns nothing. */
 static double arithmetic(const ddp_graph *g)
 {
     double sum = 0;
@@ -110,10 +111,10 @@ static int measure(ddp_ctx *d, const bench *b, ddp_error *err)
         qsort(took, (size_t)b->steps, sizeof *took, by_time);
         printf("{\"model\":\"%s\",\"threads\":%ld,\"params\":%zu,\"step_s\":%.4f,"
                "\"median_s\":%.4f,\"cpu_s\":%.4f,\"tokens_per_s\":%.1f,\"gflops\":%.1f,"
-               "\"peak_rss_mb\":%.1f,\"loss\":%.5f}\n",
+               "\"activation_mb\":%.1f,\"peak_rss_mb\":%.1f,\"loss\":%.5f}\n",
                b->model, b->threads, ddp_param_count(g), took[0], took[b->steps / 2], cpu,
-               (double)(b->batch * b->seq) / took[0], 1e-9 * arithmetic(g) / took[0], peak_mb(),
-               (double)ddp_value(g, loss));
+               (double)(b->batch * b->seq) / took[0], 1e-9 * arithmetic(g) / took[0],
+               (double)ddp_activation_bytes(g) / 1048576, peak_mb(), (double)ddp_value(g, loss));
     }
     free(took);
     return bad;
@@ -130,6 +131,7 @@ int main(int argc, char **argv)
         {"--dim", CLI_COUNT, &b.dim, "N", "width [384]"},
         {"--hidden", CLI_COUNT, &b.hidden, "N", "llama2: width of the MLP; 0 = 8/3 [0]"},
         {"--tied", CLI_FLAG, &b.tied, "", "llama2: logits by the token table"},
+        {"--recompute", CLI_FLAG, &b.recompute, "", "drop each block's activations"},
         {"--seq", CLI_COUNT, &b.seq, "N", "tokens per sequence [256]"},
         {"--batch", CLI_COUNT, &b.batch, "N", "sequences [4]"},
         {"--vocab", CLI_COUNT, &b.vocab, "N", "vocabulary [50304]"},

@@ -91,13 +91,14 @@ static ddp_status load_gpt(program *p, ddp_error *err)
     if (p->vocab) m->vocabulary = p->vocab;
     m->layers = p->layers, m->heads = p->heads, m->dim = p->dim, m->context = p->seq,
     m->batch = p->batch;
-    m->dropout = (float)p->dropout;
+    m->dropout = (float)p->dropout, m->recompute = p->recompute;
     m->deviation = training_deviation(p->dim);
     if (!strcmp(p->model, "llama2")) {
         t->llama = llama;
         llama->vocabulary = m->vocabulary, llama->layers = m->layers, llama->heads = m->heads;
         llama->dim = m->dim, llama->kv_heads = p->kv_heads, llama->hidden = p->hidden;
         llama->tied = p->tied, llama->deviation = m->deviation;
+        llama->recompute = p->recompute;
     }
     snprintf(p->described, sizeof p->described,
              "%s, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",

@@ -21,6 +21,7 @@ typedef struct pictures {
     const char      *model;
     long             hidden[DDP_MLP_HIDDEN + 1]; /* of mlp */
     float            dropout;                    /* of vgg */
+    int              recompute;                  /* of resnet and vgg */
 } pictures;
 
 /* ---- the task ---- */
@@ -37,13 +38,14 @@ static ddp_node *build(ddp_graph *g, const training *t, ddp_node **logits)
         memset(&resnet, 0, sizeof resnet);
         resnet.depth = atoi(own->model + 6), resnet.classes = m->classes, resnet.size = m->height;
         resnet.channels = m->channels, resnet.batch = t->model.batch;
-        resnet.cifar = m->height <= 64;
+        resnet.cifar = m->height <= 64, resnet.recompute = own->recompute;
         return ddp_resnet(g, &resnet, logits);
     }
     if (!strncmp(own->model, "vgg", 3)) {
         memset(&vgg, 0, sizeof vgg);
         vgg.depth = atoi(own->model + 3), vgg.classes = m->classes, vgg.size = m->height;
         vgg.channels = m->channels, vgg.batch = t->model.batch, vgg.dropout = own->dropout;
+        vgg.recompute = own->recompute;
         return ddp_vgg(g, &vgg, logits);
     }
     memset(&mlp, 0, sizeof mlp);
@@ -127,6 +129,9 @@ static ddp_status choose_images(program *p, ddp_error *err)
     if (p->epochs < 0) p->epochs = p->steps || p->emulate ? 0 : 8;
     own->model = p->model;
     own->dropout = (float)p->dropout;
+    own->recompute = p->recompute;
+    if (p->recompute && !strcmp(p->model, "mlp"))
+        return refuse(err, "--recompute: mlp has no blocks to compute again; leave it out");
     if (p->dropout != 0 && strncmp(p->model, "vgg", 3))
         return refuse(err, "--dropout %g: only the vgg models have dropout", p->dropout);
     while (*at && n <= DDP_MLP_HIDDEN) {

@@ -42,6 +42,7 @@ static ddp_status finish(const program *p, ddp_error *err)
     ddp_jsonl *out;
     ddp_status s;
 
+    if (p->t.label && !p->emulate) print_memory(p->t.result);
     if (p->print) p->print(p);
     out = ddp_jsonl_stream(stdout, err);
     ddp_jsonl_event(out, NULL);

@@ -14,7 +14,7 @@ typedef struct program {
         profile_steps;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k;
     double lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
-    int    tied, deterministic, paper, average_state, insecure, check_writes, quiet;
+    int    tied, recompute, deterministic, paper, average_state, insecure, check_writes, quiet;
     ddp_config  cfg;
     training    t;
     ddp_llama2_config llama;
@@ -64,6 +64,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--batch", CLI_COUNT, &p->batch, "N",
          "sequences or images per worker and micro-batch [4]"},
         {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
+        {"--recompute", CLI_FLAG, &p->recompute, "",
+         "less memory: compute each block's activations again"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
         {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, adam or adamw [adamw]"},
         {"--weight-decay", CLI_REAL, &p->weight_decay, "X", "weight decay [0.01]"},

@@ -17,6 +17,20 @@ static ddp_status check_writable(const char *path, ddp_error *err)
     return DDP_OK;
 }
 
+/* Parameters and as many gradients, what the optimizer keeps, activations. */
+static double planned_mb(const training_result *r)
+{
+    return 2 * r->param_mb + r->state_mb + r->activation_mb;
+}
+
+/* Beyond what is planned a process holds the program, its data and the buffers of the network. */
+static void print_memory(const training_result *r)
+{
+    fprintf(stderr, "memory: %.1f MiB planned (parameters %.1f, gradients %.1f, optimizer state "
+            "%.1f, activations %.1f), peak %.1f MiB\n", planned_mb(r), r->param_mb, r->param_mb,
+            r->state_mb, r->activation_mb, r->peak_rss_mb);
+}
+
 static void write_results(const program *p, ddp_jsonl *j)
 {
     const training_result *r = p->t.result;
@@ -35,6 +49,7 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_number(j, "predicted_hidden_pct", r->rank[0].stats.predicted_hidden_pct);
     ddp_jsonl_number(j, "wait_ms", 1e3 * r->rank[0].stats.wait_s);
     ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    ddp_jsonl_number(j, "planned_mb", planned_mb(r));
     ddp_jsonl_number(j, "peak_rss_mb", r->peak_rss_mb);
     ddp_jsonl_string(j, "param_hash", r->param_hash);
 }

@@ -32,6 +32,7 @@ typedef struct training_result {
     int    world;
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
+    double param_mb, state_mb, activation_mb; /* planned, of each rank; 0 where layers sleep */
     char   param_hash[17];
     char   error[DDP_ERROR_TEXT];  /* of a model that could not be built, loaded or saved; or "" */
     ddp_report_step *step;         /* [steps] */
@@ -459,6 +460,9 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
+    r->param_mb = (double)ddp_param_count(m->graph) * sizeof(float) / 1048576;
+    r->state_mb = r->param_mb * t->optimizer.state_per_param;
+    r->activation_mb = (double)ddp_activation_bytes(m->graph) / 1048576;
     if (t->store) {
         ddp_error why;
         bad = (int)ddp_weights_save(m->graph, t->store, &why);

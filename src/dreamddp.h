@@ -135,6 +135,7 @@
 #include "graph/builtin.h"
 #include "graph/op.c"
 #include "graph/graph_internal.h"
+#include "graph/recompute.c"
 #include "graph/arena.c"
 #include "graph/graph.c"
 #include "graph/builders.c"

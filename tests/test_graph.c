@@ -23,6 +23,8 @@ extern "C" {
 }
 #endif
 
+#include "graph_lab.h"
+
 static long   g_allocations; /* calls of realloc and of the counting allocator */
 static size_t g_bytes;
 
@@ -31,370 +33,6 @@ static void *count_realloc(void *p, size_t bytes)
     g_allocations++;
     g_bytes += bytes;
     return realloc(p, bytes);
-}
-
-/* ---- operators a user might write; float only, plain loops ---- */
-
-static ddp_status linear_shape(ddp_op_spec *s, ddp_error *err)
-{
-    long width = (long)s->arg[0], c = s->in[0].dim[s->in[0].dims - 1];
-
-    if (s->inputs != 1 || width < 1)
-        return ddp__fail(err, DDP_ARG, "width %ld is not positive", width);
-    s->out = s->in[0];
-    s->out.dim[s->out.dims - 1] = width;
-    s->params = 2;
-    s->param[0].name = "weight";
-    s->param[0].shape.dims = 2;
-    s->param[0].shape.dim[0] = width;
-    s->param[0].shape.dim[1] = c;
-    s->param[0].init = DDP_INIT_UNIFORM;
-    s->param[0].scale = 0.5f;
-    s->param[1].name = "bias";
-    s->param[1].shape.dims = 1;
-    s->param[1].shape.dim[0] = width;
-    s->param[1].init = DDP_INIT_NORMAL;
-    s->param[1].scale = 0.1f;
-    s->flops = 2.0 * (double)ddp_shape_count(&s->out) * (double)c;
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
-/* The weight is another node's: param[0] is given, out is (.., its rows). */
-static ddp_status tied_shape(ddp_op_spec *s, ddp_error *err)
-{
-    if (s->params != 1) return ddp__fail(err, DDP_ARG, "needs a tied node");
-    s->out = s->in[0];
-    s->out.dim[s->out.dims - 1] = s->param[0].shape.dim[0];
-    s->flops = 2.0 * (double)ddp_shape_count(&s->out) * (double)s->param[0].shape.dim[1];
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
-static void linear_forward(const ddp_op_call *c)
-{
-    const float *x = (const float *)c->in[0], *w = (const float *)c->param[0];
-    const float *b = (const float *)c->param[1];
-    long n = ddp_shape_rows(&c->spec->in[0]), o, i, r;
-    long in = c->spec->param[0].shape.dim[1], width = c->spec->param[0].shape.dim[0];
-    float *y = (float *)c->out;
-
-    for (r = 0; r < n; r++)
-        for (o = 0; o < width; o++) {
-            float sum = b ? b[o] : 0;
-            for (i = 0; i < in; i++) sum += x[r * in + i] * w[o * in + i];
-            y[r * width + o] = sum;
-        }
-}
-
-static void linear_backward(const ddp_op_call *c)
-{
-    const float *x = (const float *)c->in[0], *w = (const float *)c->param[0];
-    const float *dy = (const float *)c->grad_out;
-    float *dx = (float *)c->grad_in[0], *dw = (float *)c->grad_param[0];
-    float *db = (float *)c->grad_param[1];
-    long n = ddp_shape_rows(&c->spec->in[0]), o, i, r;
-    long in = c->spec->param[0].shape.dim[1], width = c->spec->param[0].shape.dim[0];
-
-    if (dx && !c->add_in[0]) memset(dx, 0, (size_t)(n * in) * sizeof *dx);
-    for (r = 0; r < n; r++)
-        for (o = 0; o < width; o++) {
-            float d = dy[r * width + o];
-            if (db) db[o] += d;
-            for (i = 0; i < in; i++) {
-                dw[o * in + i] += d * x[r * in + i];
-                if (dx) dx[r * in + i] += d * w[o * in + i];
-            }
-        }
-}
-
-static ddp_status lookup_shape(ddp_op_spec *s, ddp_error *err)
-{
-    if (s->in_type[0] != DDP_I32) return ddp__fail(err, DDP_ARG, "tokens must be DDP_I32");
-    s->out = s->in[0];
-    s->out.dims = 2;
-    s->out.dim[0] = ddp_shape_count(&s->in[0]);
-    s->out.dim[1] = (long)s->arg[1];
-    s->params = 1;
-    s->param[0].name = "table";
-    s->param[0].shape.dims = 2;
-    s->param[0].shape.dim[0] = (long)s->arg[0];
-    s->param[0].shape.dim[1] = (long)s->arg[1];
-    s->param[0].init = DDP_INIT_NORMAL;
-    s->param[0].scale = 0.5f;
-    return DDP_OK;
-}
-
-static void lookup_forward(const ddp_op_call *c)
-{
-    const int32_t *t = (const int32_t *)c->in[0];
-    long n = c->spec->out.dim[0], w = c->spec->out.dim[1], r;
-
-    for (r = 0; r < n; r++)
-        memcpy((float *)c->out + r * w, (const float *)c->param[0] + t[r] * w,
-               (size_t)w * sizeof(float));
-}
-
-static void lookup_backward(const ddp_op_call *c)
-{
-    const int32_t *t = (const int32_t *)c->in[0];
-    long n = c->spec->out.dim[0], w = c->spec->out.dim[1], r, i;
-
-    assert_null(c->grad_in[0]); /* integers have no gradient */
-    for (r = 0; r < n; r++)
-        for (i = 0; i < w; i++)
-            ((float *)c->grad_param[0])[t[r] * w + i] += ((const float *)c->grad_out)[r * w + i];
-}
-
-static ddp_status same_shape(ddp_op_spec *s, ddp_error *err)
-{
-    if (s->inputs == 2 && ddp_shape_count(&s->in[0]) != ddp_shape_count(&s->in[1]))
-        return ddp__fail(err, DDP_ARG, "the two inputs differ in size");
-    s->out = s->in[0];
-    return DDP_OK;
-}
-
-static ddp_status in_place_shape(ddp_op_spec *s, ddp_error *err)
-{
-    s->in_place_ok = 1;
-    return same_shape(s, err);
-}
-
-static void put(const ddp_op_call *c, int input, long i, float value)
-{
-    float *d = (float *)c->grad_in[input];
-
-    if (d) d[i] = c->add_in[input] ? d[i] + value : value;
-}
-
-/* FusionLLM's CustomReLU; backward reads out. */
-static void relu_forward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->out);
-
-    for (i = 0; i < n; i++) {
-        float x = ((const float *)c->in[0])[i];
-        ((float *)c->out)[i] = x > 0 ? x : 0.1f * x;
-    }
-}
-
-static void relu_backward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->out);
-
-    for (i = 0; i < n; i++) {
-        float d = ((const float *)c->grad_out)[i];
-        put(c, 0, i, ((const float *)c->out)[i] > 0 ? d : 0.1f * d);
-    }
-}
-
-static void add_forward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->out);
-
-    for (i = 0; i < n; i++)
-        ((float *)c->out)[i] = ((const float *)c->in[0])[i] + ((const float *)c->in[1])[i];
-}
-
-static void add_backward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->out);
-    int k;
-
-    for (k = 0; k < 2; k++)
-        for (i = 0; i < n; i++) put(c, k, i, ((const float *)c->grad_out)[i]);
-}
-
-/* Keeps the slope for backward, which reads neither in nor out. */
-static ddp_status tanh_shape(ddp_op_spec *s, ddp_error *err)
-{
-    s->saved = (size_t)ddp_shape_count(&s->in[0]);
-    s->in_place_ok = 1;
-    return same_shape(s, err);
-}
-
-static void tanh_forward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->out);
-
-    for (i = 0; i < n; i++) {
-        float y = tanhf(((const float *)c->in[0])[i]);
-        ((float *)c->saved)[i] = 1 - y * y;
-        ((float *)c->out)[i] = y;
-    }
-}
-
-static void tanh_backward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->out);
-
-    for (i = 0; i < n; i++)
-        put(c, 0, i, ((const float *)c->saved)[i] * ((const float *)c->grad_out)[i]);
-}
-
-static float mask(const ddp_op_call *c, long i)
-{
-    ddp_rng r = ddp_rng_seed(c->random, (uint64_t)i);
-
-    return !c->training ? 1.0f : ddp_rng_uniform(&r) < 0.25 ? 0.0f : 1.5f;
-}
-
-static void drop_forward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->out);
-
-    for (i = 0; i < n; i++) ((float *)c->out)[i] = mask(c, i) * ((const float *)c->in[0])[i];
-}
-
-static void drop_backward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->out);
-
-    for (i = 0; i < n; i++) put(c, 0, i, mask(c, i) * ((const float *)c->grad_out)[i]);
-}
-
-/* half the sum of squares of x - y; the gradient may lie over x */
-static ddp_status square_shape(ddp_op_spec *s, ddp_error *err)
-{
-    DDP__TRY(same_shape(s, err));
-    memset(&s->out, 0, sizeof s->out);
-    s->grad_over_input = 1;
-    return DDP_OK;
-}
-
-static void square_forward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->in[0]);
-    float sum = 0;
-
-    for (i = 0; i < n; i++) {
-        float d = ((const float *)c->in[0])[i] - ((const float *)c->in[1])[i];
-        sum += 0.5f * d * d;
-    }
-    *(float *)c->out = sum;
-}
-
-static void square_backward(const ddp_op_call *c)
-{
-    long i, n = ddp_shape_count(&c->spec->in[0]);
-    float g = *(const float *)c->grad_out;
-
-    for (i = 0; i < n; i++) {
-        float d = g * (((const float *)c->in[0])[i] - ((const float *)c->in[1])[i]);
-        put(c, 0, i, d);
-        put(c, 1, i, -d);
-    }
-}
-
-static const ddp_op user_ops[] = {
-    {"my_linear", linear_shape, linear_forward, linear_backward, NULL, NULL},
-    {"my_tied", tied_shape, linear_forward, linear_backward, NULL, NULL},
-    {"my_lookup", lookup_shape, lookup_forward, lookup_backward, NULL, NULL},
-    {"custom_relu", same_shape, relu_forward, relu_backward, NULL, NULL},
-    {"my_add", in_place_shape, add_forward, add_backward, NULL, NULL},
-    {"my_tanh", tanh_shape, tanh_forward, tanh_backward, NULL, NULL},
-    {"my_drop", in_place_shape, drop_forward, drop_backward, NULL, NULL},
-    {"my_square", square_shape, square_forward, square_backward, NULL, NULL}};
-
-static ddp_graph *graph_with_ops(ddp_ctx *d)
-{
-    ddp_graph *g = ddp_graph_new(d);
-    size_t i;
-
-    assert_non_null(g);
-    for (i = 0; i < sizeof user_ops / sizeof *user_ops; i++)
-        assert_int_equal(ddp_register_op(g, &user_ops[i]), 0);
-    return g;
-}
-
-static ddp_node *op1(ddp_graph *g, const char *name, ddp_node *x, double arg)
-{
-    return ddp_apply(g, name, 1, &x, 1, &arg, NULL);
-}
-
-static ddp_node *op2(ddp_graph *g, const char *name, ddp_node *a, ddp_node *b)
-{
-    ddp_node *in[2];
-
-    in[0] = a;
-    in[1] = b;
-    return ddp_apply(g, name, 2, in, 0, NULL, NULL);
-}
-
-static ddp_node *lookup(ddp_graph *g, ddp_node *tokens, double vocabulary, double width)
-{
-    double arg[2];
-
-    arg[0] = vocabulary;
-    arg[1] = width;
-    return ddp_apply(g, "my_lookup", 1, &tokens, 2, arg, NULL);
-}
-
-/* ---- a context that only records ---- */
-
-typedef struct fake_ctx {
-    ddp__host host; /* a ddp_ctx begins with it */
-    char      log[2000];
-    char      refuse[16]; /* the entry that is answered with DDP_NET */
-    double    flops[8];
-    size_t    count[8];
-    float    *grads[8];
-    float     seen[8][16]; /* head of the gradients at backward_end */
-    int       layers;
-} fake_ctx;
-
-static int fake_note(ddp_ctx *d, const char *what, int layer)
-{
-    fake_ctx *f = (fake_ctx *)(void *)d;
-    char entry[16];
-
-    snprintf(entry, sizeof entry, "%s%d ", what, layer);
-    strcat(f->log, entry);
-    return strcmp(entry, f->refuse) == 0 ? DDP_NET : 0;
-}
-
-static int fake_add(ddp_ctx *d, const ddp_layer *l)
-{
-    fake_ctx *f = (fake_ctx *)(void *)d;
-
-    f->flops[f->layers] = l->flops;
-    f->count[f->layers] = l->count;
-    f->grads[f->layers++] = l->grads;
-    strcat(f->log, l->name);
-    strcat(f->log, " ");
-    return 0;
-}
-
-static int fake_forward(ddp_ctx *d, int layer) { return fake_note(d, "F", layer); }
-static int fake_begin(ddp_ctx *d, int layer) { return fake_note(d, "B", layer); }
-
-static int fake_end(ddp_ctx *d, int layer)
-{
-    fake_ctx *f = (fake_ctx *)(void *)d;
-    size_t n = f->count[layer] < 16 ? f->count[layer] : 16;
-
-    if (n) memcpy(f->seen[layer], f->grads[layer], n * sizeof(float));
-    return fake_note(d, "E", layer);
-}
-
-static const ddp__hooks fake_hooks = {fake_add, fake_forward, fake_begin, fake_end};
-
-static ddp_ctx *fake_open(fake_ctx *f)
-{
-    memset(f, 0, sizeof *f);
-    f->host.hooks = &fake_hooks;
-    f->host.seed = 5;
-    return (ddp_ctx *)(void *)f;
-}
-
-static void fake_close(fake_ctx *f)
-{
-    while (f->host.owned) {
-        ddp__owned *o = f->host.owned;
-
-        f->host.owned = o->next;
-        o->destroy(o);
-    }
 }
 
 /* ---- tests ---- */
@@ -519,25 +157,6 @@ static void check_slope(ddp_graph *g, ddp_node *loss, float *w, const float *d, 
     }
 }
 
-static void fill_inputs(float *x, float *y)
-{
-    ddp_rng r = ddp_rng_seed(3, 4);
-    int i;
-
-    for (i = 0; i < 35; i++) {
-        x[i] = (float)ddp_rng_normal(&r);
-        y[i] = (float)ddp_rng_normal(&r);
-    }
-}
-
-static void one_pass(ddp_graph *g, ddp_node *loss)
-{
-    ddp_zero_gradients(g);
-    fill_inputs((float *)ddp_data(g, "x"), (float *)ddp_data(g, "y"));
-    assert_int_equal(ddp_forward(g), 0);
-    assert_int_equal(ddp_backward(g, loss), 0);
-}
-
 static void a_tied_gradient_is_the_sum_over_its_uses(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
@@ -633,57 +252,6 @@ static void a_pass_allocates_nothing(void **unused)
     ddp_graph_free(g);
 }
 
-/* A random graph on (5, 7) arrays with many consumers per node; every output is used. */
-static ddp_node *random_model(ddp_graph *g, ddp_rng *r, int size)
-{
-    static const char *const unary[] = {"my_linear", "custom_relu", "my_tanh", "my_drop"};
-    ddp_node *node[64], *y = ddp_input(g, "y", DDP_F32, 5, 7);
-    int used[64], n = 1, i, k;
-
-    memset(used, 0, sizeof used);
-    node[0] = ddp_input(g, "x", DDP_F32, 5, 7);
-    ddp_layer_begin(g, "block");
-    for (; n < size; n++) {
-        if (n > 1 && ddp_rng_below(r, 4) == 0) {
-            ddp_layer_end(g);
-            ddp_layer_begin(g, "block");
-        }
-        i = ddp_rng_below(r, 2) ? n - 1 : (int)ddp_rng_below(r, (uint64_t)n);
-        k = (int)ddp_rng_below(r, (uint64_t)n);
-        used[i]++;
-        if (n > 1 && ddp_rng_below(r, 3) == 0) {
-            used[k]++;
-            node[n] = op2(g, "my_add", node[i], node[k]);
-        } else {
-            node[n] = op1(g, unary[n == 1 ? 0 : ddp_rng_below(r, 4)], node[i], 7);
-        }
-    }
-    for (i = 0; i < n - 1; i++)
-        if (!used[i]) node[n - 1] = op2(g, "my_add", node[n - 1], node[i]);
-    if (ddp_rng_below(r, 2)) node[n - 1] = op1(g, "my_linear", node[n - 1], 7);
-    node[0] = op2(g, "my_square", node[n - 1], y);
-    ddp_layer_end(g);
-    return node[0];
-}
-
-/* All gradients in one array that the caller frees. */
-static float *all_gradients(ddp_graph *g, size_t *bytes)
-{
-    float *out = (float *)calloc(ddp_param_count(g), sizeof *out);
-    size_t used = 0, n;
-    int l;
-
-    assert_non_null(out);
-    for (l = 0; l < ddp_layer_count(g); l++) {
-        const float *d = ddp_layer_gradients(g, l, &n);
-
-        if (n) memcpy(out + used, d, n * sizeof *d);
-        used += n;
-    }
-    *bytes = used * sizeof *out;
-    return out;
-}
-
 static void sharing_memory_changes_no_bit(void **unused)
 {
     int trial, shared = 0;
@@ -692,7 +260,7 @@ static void sharing_memory_changes_no_bit(void **unused)
     for (trial = 0; trial < 300; trial++) {
         ddp_rng r = ddp_rng_seed(11, (uint64_t)trial);
         ddp_graph *g = graph_with_ops(NULL);
-        ddp_node *loss = random_model(g, &r, 3 + trial % 40);
+        ddp_node *loss = random_model(g, &r, 3 + trial % 40, 0, NULL);
         ddp_state *own;
         float *a, *b, value;
         size_t bytes;
@@ -746,9 +314,9 @@ static void three_ranges_on_three_states_equal_the_whole(void **unused)
 
     (void)unused;
     for (trial = 0; trial < 100; trial++) {
-        ddp_rng r = ddp_rng_seed(12, (uint64_t)trial);
+        ddp_rng r = ddp_rng_seed(12, (uint64_t)trial), ends = ddp_rng_seed(13, (uint64_t)trial);
         ddp_graph *g = graph_with_ops(NULL);
-        ddp_node *loss = random_model(g, &r, 6 + trial % 40);
+        ddp_node *loss = random_model(g, &r, 6 + trial % 40, 0, trial % 2 ? &ends : NULL);
         ddp_state *s[3];
         int n, cut[4];
         float *a, *b;
@@ -941,6 +509,58 @@ static void a_model_too_large_to_build_can_be_planned(void **unused)
     ddp_graph_free(g);
 }
 
+static void *refuse_all(void *user, size_t bytes)
+{
+    (void)user;
+    (void)bytes;
+    return NULL;
+}
+
+static void refuse_free(void *user, void *p, size_t bytes)
+{
+    (void)user;
+    (void)p;
+    (void)bytes;
+}
+
+/* malloc would promise such memory, and the process be killed while it is filled with zeros. */
+static void a_graph_larger_than_the_machine_is_refused_with_a_remedy(void **unused)
+{
+    static const char *const remedy[] = {"use a smaller batch, or recompute the blocks",
+                                         "activations", "use a smaller model"};
+    const double total = ddp__memory_total();
+    fake_ctx f;
+    int k;
+
+    (void)unused;
+    if (total <= 0) skip();
+    assert_true(total > 64e6 && total < 1e15);
+    for (k = 0; k < 4; k++) {
+        ddp_graph *g = graph_with_ops(k == 3 ? fake_open(&f) : NULL);
+        const long rows = k == 2 ? 1 : (long)(total / 4096);
+        char bytes[64];
+
+        if (k == 3) f.host.allocator.alloc = refuse_all, f.host.allocator.free = refuse_free;
+        if (k == 1) ddp_recompute_begin(g);
+        stack_layers(g, 1, rows, k == 2 ? floor(sqrt(total / 40)) : 1024, 8);
+        if (k == 1) ddp_recompute_end(g);
+        g_bytes = 0;
+        assert_int_equal(ddp_graph_build(g), DDP_MEMORY);
+        assert_true(g_bytes < 1 << 20);
+        assert_null(ddp_layer_params(g, 0, NULL));
+        snprintf(bytes, sizeof bytes, "needs %.0f bytes", (double)ddp_activation_bytes(g) +
+                 8 * (double)ddp_param_count(g));
+        if (!strstr(ddp_graph_error(g)->msg, bytes) ||
+            !strstr(ddp_graph_error(g)->msg, remedy[k % 3]))
+            fail_msg("%d: %s", k, ddp_graph_error(g)->msg);
+        assert_int_equal(strstr(ddp_graph_error(g)->msg, "this machine has") != NULL, k < 3);
+        if (k == 1) assert_null(strstr(ddp_graph_error(g)->msg, "recompute"));
+        if (k < 2) print_message("%s\n", ddp_graph_error(g)->msg);
+        if (k == 3) fake_close(&f);
+        else ddp_graph_free(g);
+    }
+}
+
 static void a_thousand_layers_build_and_waste_little_memory(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
@@ -1001,6 +621,27 @@ static void mistakes_while_building_are_named(void **unused)
     ddp_layer_begin(g, "a");
     op1(g, "custom_relu", ddp_input(g, "x", DDP_F32, 2, 2), 0);
     expect_error(g, DDP_USAGE, "layer \"a\" is still open");
+
+    g = graph_with_ops(NULL);
+    ddp_recompute_begin(g);
+    op1(g, "custom_relu", ddp_input(g, "x", DDP_F32, 2, 2), 0);
+    ddp_recompute_begin(g);
+    expect_error(g, DDP_USAGE, "ddp_recompute_begin inside a segment: call ddp_recompute_end");
+
+    g = graph_with_ops(NULL);
+    ddp_recompute_end(g);
+    expect_error(g, DDP_USAGE, "ddp_recompute_end without ddp_recompute_begin");
+
+    g = graph_with_ops(NULL);
+    ddp_recompute_begin(g);
+    ddp_input(g, "x", DDP_F32, 2, 2);
+    ddp_recompute_end(g);
+    expect_error(g, DDP_USAGE, "a segment to recompute has no operators");
+
+    g = graph_with_ops(NULL);
+    ddp_recompute_begin(g);
+    op1(g, "custom_relu", ddp_input(g, "x", DDP_F32, 2, 2), 0);
+    expect_error(g, DDP_USAGE, "a segment to recompute is still open");
 
     g = graph_with_ops(NULL);
     op1(g, "no_such", ddp_input(g, "x", DDP_F32, 2, 2), 0);
@@ -1064,6 +705,8 @@ static void mistakes_while_running_are_named(void **unused)
     assert_non_null(strstr(ddp_graph_error(g)->msg, "not a scalar"));
     ddp_graph_free(g);
 
+    ddp_recompute_begin(NULL);
+    ddp_recompute_end(NULL);
     ddp_graph_free(NULL);
     ddp_state_free(NULL);
     assert_int_equal(ddp_graph_build(NULL), DDP_MEMORY);
@@ -1121,6 +764,7 @@ int main(void)
         cmocka_unit_test(dropout_repeats_in_backward_and_changes_per_step),
         cmocka_unit_test(initialisation_depends_on_seed_and_position_only),
         cmocka_unit_test(a_model_too_large_to_build_can_be_planned),
+        cmocka_unit_test(a_graph_larger_than_the_machine_is_refused_with_a_remedy),
         cmocka_unit_test(a_thousand_layers_build_and_waste_little_memory),
         cmocka_unit_test(mistakes_while_building_are_named),
         cmocka_unit_test(mistakes_while_running_are_named),

@@ -502,8 +502,21 @@ def check(folder):
         expect((h == first) == same, "%s: %s against %s" % (args, h, first))
 
 
+@case("--recompute: the same hash from less memory; a model too large for the machine is refused")
+def check(folder):
+    sizes = [*SMALL, "--steps", 5, "--workers", 1, "--strategy", "ssgd", "--layers", 3, "--dropout", 0.1]
+    for model in ("gpt2", "llama2"):
+        args = [a for a in sizes if model == "gpt2" or a not in ("--dropout", 0.1)]
+        plain, less = (train(folder, *args, "--model", model, *more) for more in ([], ["--recompute"]))
+        expect(plain["param_hash"] == less["param_hash"], "%s: %s, %s" % (model, plain, less))
+        expect(less["planned_mb"] < plain["planned_mb"], "%s: %s, %s" % (model, plain, less))
+    for more, remedy in ([], "--recompute"), (["--recompute"], "use a smaller batch"):
+        _, err = run(folder, *sizes, "--batch", 2000000000, *more, code=1)
+        sentence(err, "the graph needs", "activations", remedy)
+
+
 KEYS = {"final_loss", "first_loss", "val_loss", "steps", "step_ms", "tokens_per_s", "hidden_pct", "bytes_sent",
-        "peak_rss_mb", "param_hash"}
+        "planned_mb", "peak_rss_mb", "param_hash"}
 
 
 @case("the JSON object, the JSON lines and the trace")
@@ -536,9 +549,15 @@ def check(folder):
 def check(folder):
     loud = [a for a in SMALL if a != "--quiet"]
     for env in ({}, {"NO_COLOR": "1"}):
-        out, err = run(folder, *loud, "--steps", 5, "--workers", 2, env=env)
+        out, err = run(folder, *loud, "--dim", 128, "--steps", 5, "--workers", 2, env=env)
         expect(len(out.splitlines()) == 1 and result(out)["steps"] == 5, "stdout: " + out)
         expect("step" in err and "loss" in err and "\x1b" not in err, "stderr: %r" % err)
+        said = re.search(r"memory: ([\d.]+) MiB planned \(parameters ([\d.]+), gradients ([\d.]+), optimizer "
+                         r"state ([\d.]+), activations ([\d.]+)\), peak ([\d.]+) MiB\n", err)
+        expect(said, "no line about memory on stderr: %r" % err)
+        planned, params, gradients, state, activations, peak = map(float, said.groups())
+        expect(params == gradients > 0 and abs(state - 2 * params) < 0.11 and activations > 0, said.group())
+        expect(abs(planned - params - gradients - state - activations) < 0.3 and peak > planned, said.group())
 
 
 @case("the options of a training run")

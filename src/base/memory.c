@@ -33,6 +33,36 @@ void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes)
     else free(ptr);
 }
 
+/* The number at the start of a file of one line, DBL_MAX where there is none ("max"). */
+static double ddp__limit_read(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char line[64] = "", *end = line;
+    double limit = DBL_MAX;
+
+    if (f && fgets(line, sizeof line, f)) limit = (double)strtoull(line, &end, 10);
+    if (f) fclose(f);
+    return end == line ? DBL_MAX : limit;
+}
+
+double ddp__memory_total(void)
+{
+    FILE *f = fopen("/proc/meminfo", "r");
+    const double v2 = ddp__limit_read("/sys/fs/cgroup/memory.max"); /* of a container */
+    const double v1 = ddp__limit_read("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    double ram = 0, swap = 0;
+    char line[128];
+
+    while (f && fgets(line, sizeof line, f)) {
+        if (!strncmp(line, "MemTotal:", 9)) ram = 1024 * (double)strtoull(line + 9, NULL, 10);
+        if (!strncmp(line, "SwapTotal:", 10)) swap = 1024 * (double)strtoull(line + 10, NULL, 10);
+    }
+    if (f) fclose(f);
+    if (v2 < ram) ram = v2;
+    if (v1 < ram) ram = v1;
+    return ram + swap;
+}
+
 void *ddp__calloc(size_t count, size_t size)
 {
     size_t bytes;

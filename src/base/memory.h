@@ -13,6 +13,10 @@ extern "C" {
 DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void  ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
+/* Bytes of memory that this process can have at most: the machine's or its container's, and swap.
+ * What is larger is sure not to fit, although malloc may promise it. 0: unknown. */
+DDP_LIB double ddp__memory_total(void);
+
 /* Bookkeeping: count zeroed elements of size bytes (never NULL-on-zero: count 0 gives 1 byte);
  * NULL when memory is short or the product overflows. Freed by DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);

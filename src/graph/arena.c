@@ -3,27 +3,31 @@
 #include "base/memory.h"
 #include "graph/graph_internal.h"
 
-/* Ids of the arrays of node i. */
-#define DDP__OUT(i)      (3 * (i))
-#define DDP__SAVED(i)    (3 * (i) + 1)
-#define DDP__GRADIENT(i) (3 * (i) + 2)
+/* What happens to a node at one time. Times count these events: all nodes forward, then all
+ * backward, before the last node of a segment those of it that run again. */
+enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__EVENTS };
 
 /* Free space inside the arena, sorted by offset, neighbours merged. */
 typedef struct ddp__hole {
     size_t offset, bytes;
 } ddp__hole;
 
-/* Everything known about the lives of arrays while the plan is made; [nodes] unless noted. */
+/* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
+ * Array kind of node i has the id kind x nodes + i, event kind the number event x nodes + i. */
 typedef struct ddp__lives {
     const ddp_graph *g;
-    int  n;
+    const unsigned char *fate;
+    int  n, times;
     int *uses;    /* consumers of a node's output; the other int arrays share its allocation */
     int *root;    /* node whose output memory this output lies in */
     int *end;     /* last time the output memory of a root is needed */
+    int *root_again, *end_again; /* the same of the second lives */
     int *over;    /* 1: the gradient lies over the output */
-    int *dying;   /* [2n] first array that dies at a time, -1 if none */
-    int *sibling; /* [3n] next array that dies at the same time */
-    size_t    *bytes; /* [3n] */
+    int *event;   /* [DDP__EVENTS n] number of the event at a time */
+    int *when;    /* [DDP__EVENTS n] time of an event, -1: does not happen */
+    int *dying;   /* [DDP__EVENTS n] first array that dies at a time, -1 if none */
+    int *sibling; /* [DDP__ARRAYS n] next array that dies at the same time */
+    size_t    *bytes; /* [DDP__ARRAYS n] */
     ddp__hole *hole;
     int        holes;
     size_t     top, live, live_most;
@@ -33,19 +37,47 @@ static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
 
-/* The value of a scalar stays readable after backward, a user's input until he refills it. */
-static int ddp__stays(const ddp_node *d)
-{
-    return !d->op || ddp_shape_count(&d->spec.out) == 1;
-}
+int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
 
-/* 1 if no backward of node d reads d's own output. */
-static int ddp__forgets_out(const ddp_node *d)
+int ddp__forgets_out(const ddp_node *d)
 {
     return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread;
 }
 
-/* When each output is read last. Until the end of forward in any case: ddp_output promises it. */
+static int ddp__when(const ddp__lives *v, int event, int i) { return v->when[event * v->n + i]; }
+
+static void ddp__lives_event(ddp__lives *v, int event, int i)
+{
+    v->when[event * v->n + i] = v->times;
+    v->event[v->times++] = event * v->n + i;
+}
+
+static void ddp__lives_times(ddp__lives *v)
+{
+    int i, k;
+
+    for (i = 0; i < DDP__EVENTS * v->n; i++) v->when[i] = -1;
+    for (i = 0; i < v->n; i++) ddp__lives_event(v, DDP__FORWARD, i);
+    for (i = v->n - 1; i >= 0; i--) {
+        const int s = v->g->node[i]->segment;
+
+        if (s >= 0 && v->g->segment[s].last == i)
+            for (k = v->g->segment[s].first; k <= i; k++)
+                if (v->fate[k] == DDP__AGAIN) ddp__lives_event(v, DDP__FORWARD_AGAIN, k);
+        ddp__lives_event(v, DDP__BACKWARD, i);
+    }
+}
+
+/* The output of node i is needed until a time of the backward pass. */
+static void ddp__lives_extend(ddp__lives *v, int i, int time)
+{
+    int *end = v->fate[i] == DDP__AGAIN ? v->end_again : v->end;
+
+    end[i] = ddp__max_int(end[i], time);
+}
+
+/* When each output is read last. What is kept lives until the end of forward in any case:
+ * ddp_output promises it. */
 static void ddp__lives_ends(ddp__lives *v)
 {
     int i, k;
@@ -53,19 +85,35 @@ static void ddp__lives_ends(ddp__lives *v)
     for (i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i];
 
-        v->root[i] = i;
-        v->end[i] = ddp__forgets_out(d) ? v->n - 1 : 2 * v->n - 1 - i;
+        v->root[i] = v->root_again[i] = i;
+        v->end[i] = v->fate[i] == DDP__KEPT ? v->n - 1 : i;
+        v->end_again[i] = ddp__when(v, DDP__FORWARD_AGAIN, i);
+        if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__when(v, DDP__BACKWARD, i));
         for (k = 0; k < d->spec.inputs; k++) {
             int p = d->input[k];
 
             v->uses[p]++;
+            v->end[p] = ddp__max_int(v->end[p], i);
+            if (v->fate[i] == DDP__AGAIN)
+                ddp__lives_extend(v, p, ddp__when(v, DDP__FORWARD_AGAIN, i));
             if (d->has_gradient && !d->spec.in_place_ok)
-                v->end[p] = ddp__max_int(v->end[p], 2 * v->n - 1 - i);
+                ddp__lives_extend(v, p, ddp__when(v, DDP__BACKWARD, i));
         }
     }
 }
 
-/* Outputs written over their input, and gradients written over the array they belong to. */
+/* Node i writes its output over that of p, in each of the lives that both have. */
+static void ddp__lives_join(ddp__lives *v, int i, int p)
+{
+    v->root[i] = v->root[p];
+    v->end[v->root[i]] = ddp__max_int(v->end[v->root[i]], v->end[i]);
+    if (v->fate[i] != DDP__AGAIN) return;
+    v->root_again[i] = v->root_again[p];
+    v->end_again[v->root_again[i]] = ddp__max_int(v->end_again[v->root_again[i]], v->end_again[i]);
+}
+
+/* Outputs written over their input, and gradients written over the array they belong to. A second
+ * forward finds its inputs as the first one did: what enters a segment is not written over. */
 static void ddp__lives_share(ddp__lives *v)
 {
     int i;
@@ -77,12 +125,16 @@ static void ddp__lives_share(ddp__lives *v)
         p = v->g->node[d->input[0]];
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
-            v->root[i] = v->root[p->index];
-            v->end[v->root[i]] = ddp__max_int(v->end[v->root[i]], v->end[i]);
-        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient) {
+            if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN)
+                ddp__lives_join(v, i, p->index);
+        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient &&
+                   v->fate[p->index] != DDP__DROPPED) {
+            const int again = v->fate[p->index] == DDP__AGAIN;
+            int *end = again ? v->end_again : v->end;
+            const int root = again ? v->root_again[p->index] : v->root[p->index];
+
             v->over[p->index] = 1;
-            v->end[v->root[p->index]] = ddp__max_int(v->end[v->root[p->index]],
-                                                     2 * v->n - 1 - p->index);
+            end[root] = ddp__max_int(end[root], ddp__when(v, DDP__BACKWARD, p->index));
         }
     }
 }
@@ -159,19 +211,51 @@ static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
     return ddp__arena_take(v, v->bytes[id]);
 }
 
-/* Operator i runs forward: its output and what it saves appear. */
+/* The output of node i and what it saves appear; until < 0: the output never dies. */
+static void ddp__born_output(ddp__lives *v, int i, int root, int again, int until, int saved_until,
+                             ddp__layout *l)
+{
+    const ddp_node *d = v->g->node[i];
+    const int out = (again ? DDP__OUT_AGAIN : DDP__OUT) * v->n;
+    const int saved = (again ? DDP__SAVED_AGAIN : DDP__SAVED) * v->n + i;
+
+    l->out[out + i] = root != i ? l->out[out + root]
+                                : ddp__array_born(v, out + i,
+                                                  4 * (size_t)ddp_shape_count(&d->spec.out), until);
+    if (d->spec.saved)
+        l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
+}
+
 static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
+    const int again = v->fate[i] == DDP__AGAIN;
+    size_t buffers = 0;
+    int k;
 
-    if (v->root[i] != i)
-        l->out[i] = l->out[v->root[i]];
-    else
-        l->out[i] = ddp__array_born(v, DDP__OUT(i), 4 * (size_t)ddp_shape_count(&d->spec.out),
-                                    ddp__stays(d) ? -1 : v->end[i]);
-    if (d->spec.saved)
-        l->saved[i] = ddp__array_born(v, DDP__SAVED(i), 4 * d->spec.saved,
-                                      d->has_gradient ? 2 * v->n - 1 - i : i);
+    for (k = 0; again && k < d->spec.buffers; k++)
+        buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
+    if (buffers)
+        l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers,
+                                       ddp__when(v, DDP__FORWARD_AGAIN, i));
+    ddp__born_output(v, i, v->root[i], 0, ddp__stays(d) ? -1 : v->end[i],
+                     d->has_gradient && !again ? ddp__when(v, DDP__BACKWARD, i) : i, l);
+}
+
+static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
+{
+    const int gradient = v->g->node[i]->has_gradient;
+
+    ddp__born_output(v, i, v->root_again[i], 1, v->end_again[i],
+                     ddp__when(v, gradient ? DDP__BACKWARD : DDP__FORWARD_AGAIN, i), l);
+}
+
+static size_t ddp__born_gradient(ddp__lives *v, int i, const ddp__layout *l)
+{
+    if (v->over[i]) return v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
+    return ddp__array_born(v, DDP__GRADIENT * v->n + i,
+                           4 * (size_t)ddp_shape_count(&v->g->node[i]->spec.out),
+                           ddp__when(v, DDP__BACKWARD, i));
 }
 
 /* Operator i runs backward: gradients it is the first to write appear. A scalar without users
@@ -183,14 +267,12 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 
     if (!d->has_gradient) return;
     if (l->gradient[i] == DDP__NOWHERE && ddp_shape_count(&d->spec.out) == 1)
-        l->gradient[i] = ddp__array_born(v, DDP__GRADIENT(i), 4, 2 * v->n - 1 - i);
+        l->gradient[i] = ddp__born_gradient(v, i, l);
     for (k = 0; k < d->spec.inputs; k++) {
-        const ddp_node *p = v->g->node[d->input[k]];
+        const int p = d->input[k];
 
-        if (!p->has_gradient || l->gradient[p->index] != DDP__NOWHERE) continue;
-        l->gradient[p->index] = v->over[p->index] ? l->out[p->index]
-            : ddp__array_born(v, DDP__GRADIENT(p->index), 4 * (size_t)ddp_shape_count(&p->spec.out),
-                              2 * v->n - 1 - p->index);
+        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE)
+            l->gradient[p] = ddp__born_gradient(v, p, l);
     }
 }
 
@@ -201,16 +283,15 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 
     for (i = 0; i < v->n; i++) /* inputs exist before the pass begins */
         if (!v->g->node[i]->op) ddp__born_forward(v, i, l);
-    for (t = 0; t < 2 * v->n; t++) {
-        i = t < v->n ? t : 2 * v->n - 1 - t;
-        if (t >= v->n) ddp__born_backward(v, i, l);
-        else if (v->g->node[i]->op) ddp__born_forward(v, i, l);
-        for (id = v->dying[t]; id >= 0; id = v->sibling[id]) {
-            size_t at = id % 3 == 0 ? l->out[id / 3]
-                      : id % 3 == 1 ? l->saved[id / 3] : l->gradient[id / 3];
+    for (t = 0; t < v->times; t++) {
+        const int event = v->event[t] / v->n;
 
-            ddp__arena_return(v, at, v->bytes[id]);
-        }
+        i = v->event[t] % v->n;
+        if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
+        else if (event == DDP__FORWARD_AGAIN) ddp__born_again(v, i, l);
+        else if (v->g->node[i]->op) ddp__born_forward(v, i, l);
+        for (id = v->dying[t]; id >= 0; id = v->sibling[id])
+            ddp__arena_return(v, l->out[id], v->bytes[id]);
     }
     l->bytes = v->top;
     l->live_bytes = v->live_most;
@@ -239,49 +320,66 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
     l->bytes = l->live_bytes = top;
 }
 
-static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g)
+static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned char *fate)
 {
+    enum { PER_NODE = 6 + 3 * DDP__EVENTS + DDP__ARRAYS };
     size_t n = (size_t)g->nodes, t;
-    int *ints = (int *)ddp__calloc(9 * n, sizeof *ints);
+    int *ints = (int *)ddp__calloc(PER_NODE * n, sizeof *ints);
 
     v->g = g;
+    v->fate = fate;
     v->n = g->nodes;
-    v->bytes = (size_t *)ddp__calloc(3 * n, sizeof *v->bytes);
-    v->hole = (ddp__hole *)ddp__calloc(3 * n + 1, sizeof *v->hole);
+    v->bytes = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *v->bytes);
+    v->hole = (ddp__hole *)ddp__calloc(DDP__ARRAYS * n + 1, sizeof *v->hole);
     v->uses = ints;
     if (!ints || !v->bytes || !v->hole) return 0;
     v->root = ints + n;
     v->end = ints + 2 * n;
-    v->over = ints + 3 * n;
-    v->dying = ints + 4 * n;
-    v->sibling = ints + 6 * n;
-    for (t = 0; t < 2 * n; t++) v->dying[t] = -1;
+    v->root_again = ints + 3 * n;
+    v->end_again = ints + 4 * n;
+    v->over = ints + 5 * n;
+    v->event = ints + 6 * n;
+    v->when = v->event + DDP__EVENTS * n;
+    v->dying = v->when + DDP__EVENTS * n;
+    v->sibling = v->dying + DDP__EVENTS * n;
+    for (t = 0; t < DDP__EVENTS * n; t++) v->dying[t] = -1;
+    return 1;
+}
+
+static int ddp__layout_alloc(ddp__layout *l, size_t n)
+{
+    size_t i;
+
+    l->out = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *l->out);
+    l->fate = (unsigned char *)ddp__calloc(n, 1);
+    if (!l->out || !l->fate) return 0;
+    l->saved = l->out + DDP__SAVED * n;
+    l->gradient = l->out + DDP__GRADIENT * n;
+    l->out_again = l->out + DDP__OUT_AGAIN * n;
+    l->saved_again = l->out + DDP__SAVED_AGAIN * n;
+    l->shadow = l->out + DDP__SHADOW * n;
+    for (i = 0; i < DDP__ARRAYS * n; i++) l->out[i] = DDP__NOWHERE;
     return 1;
 }
 
 ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err)
 {
-    size_t n = (size_t)g->nodes, i;
     ddp__lives v;
     int ok;
 
     memset(out, 0, sizeof *out);
     memset(&v, 0, sizeof v);
-    out->out = (size_t *)ddp__calloc(3 * n, sizeof *out->out);
-    ok = out->out && (!share || ddp__lives_alloc(&v, g));
-    if (ok) {
-        out->saved = out->out + n;
-        out->gradient = out->out + 2 * n;
-        for (i = 0; i < 3 * n; i++) out->out[i] = DDP__NOWHERE;
-        if (share) {
-            ddp__lives_ends(&v);
-            ddp__lives_share(&v);
-            ddp__layout_walk(&v, out);
-        } else {
-            ddp__layout_plain(g, out);
-        }
-    } else {
+    ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!share || ddp__lives_alloc(&v, g, out->fate));
+    if (!ok) {
         ddp__layout_free(out);
+    } else if (share) {
+        ddp__recompute_fates(g, out->fate);
+        ddp__lives_times(&v);
+        ddp__lives_ends(&v);
+        ddp__lives_share(&v);
+        ddp__layout_walk(&v, out);
+    } else {
+        ddp__layout_plain(g, out);
     }
     DDP_FREE(v.uses);
     DDP_FREE(v.bytes);
@@ -293,6 +391,7 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
 void ddp__layout_free(ddp__layout *l)
 {
     DDP_FREE(l->out);
+    DDP_FREE(l->fate);
     memset(l, 0, sizeof *l);
 }
 

@@ -11,6 +11,9 @@ static ddp_status ddp__build_check(ddp_graph *g)
     if (g->open_layer >= 0)
         return ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" is still open: call ddp_layer_end "
                          "before ddp_graph_build", g->layer[g->open_layer].name);
+    if (g->open_segment >= 0)
+        return ddp__fail(&g->error, DDP_USAGE, "a segment to recompute is still open: call "
+                         "ddp_recompute_end before ddp_graph_build");
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
 
@@ -24,6 +27,53 @@ static ddp_status ddp__build_check(ddp_graph *g)
                 n->op->name, i, n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
+    return DDP_OK;
+}
+
+static double ddp__build_parameters(const ddp_graph *g)
+{
+    double floats = 0;
+    int i;
+
+    for (i = 0; i < g->layers; i++)
+        floats += 2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count;
+    return floats * sizeof(float);
+}
+
+/* Of the machine this graph would live in; 0: unknown, or up to a user's allocator. */
+static double ddp__build_memory(const ddp_graph *g)
+{
+    const ddp_allocator *a = ddp__graph_allocator(g);
+
+    return a && a->alloc ? 0 : ddp__memory_total();
+}
+
+static ddp_status ddp__build_too_large(ddp_graph *g)
+{
+    const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes;
+    const double total = ddp__build_memory(g);
+    const char *remedy = "use a smaller batch, or recompute the blocks (recompute of the model, "
+                         "--recompute of a trainer, ddp_recompute_begin)";
+    char has[48] = "";
+
+    if (g->segments) remedy = "use a smaller batch";
+    if (parameters > activations) remedy = "use a smaller model";
+    if (total > 0) snprintf(has, sizeof has, "; this machine has %.0f", total);
+    return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
+                     "parameters and gradients and %.0f for activations%s: %s",
+                     parameters + activations, parameters, activations, has, remedy);
+}
+
+/* An allocation larger than memory may well succeed, and the process be killed when it is used. So
+ * what is sure not to fit is refused. */
+static ddp_status ddp__build_plan(ddp_graph *g)
+{
+    const double total = ddp__build_memory(g);
+
+    DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
+    DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
+    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes > total)
+        return ddp__build_too_large(g);
     return DDP_OK;
 }
 
@@ -42,10 +92,7 @@ static ddp_status ddp__build_layers(ddp_graph *g)
         if (l->buffer_count)
             l->buffers = (float *)ddp__alloc(a, l->buffer_count * sizeof(float));
         if ((l->count && (!l->params || !l->grads)) || (l->buffer_count && !l->buffers))
-            return ddp__fail(&g->error, DDP_MEMORY,
-                             "out of memory: layer \"%.200s\" needs %zu bytes "
-                             "for parameters and gradients",
-                             l->name, (2 * l->count + l->buffer_count) * sizeof(float));
+            return ddp__build_too_large(g);
     }
     return DDP_OK;
 }
@@ -132,12 +179,8 @@ static void ddp__build_fill(void *user, long first, long last)
 
 static ddp_status ddp__build_state(ddp_graph *g)
 {
-    DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
-    DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
     g->state = ddp__state_open(g, &g->reuse);
-    if (!g->state)
-        return ddp__fail(&g->error, DDP_MEMORY, "out of memory: activations need %zu bytes; use a "
-                         "smaller batch", g->reuse.bytes);
+    if (!g->state) return ddp__build_too_large(g);
     g->owned.passes = &g->state->pass;
     return DDP_OK;
 }
@@ -177,6 +220,7 @@ static ddp_status ddp__graph_build(ddp_graph *g)
     if (g->error.code) return g->error.code;
     if (g->built) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
     DDP__TRY(ddp__build_check(g));
+    DDP__TRY(ddp__build_plan(g));
     DDP__TRY(ddp__build_layers(g));
     ddp__build_pointers(g);
     ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);

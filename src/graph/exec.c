@@ -5,31 +5,75 @@
 
 /* ---- one operator ---- */
 
-static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, ddp_op_call *c)
+/* again: the second life of what was dropped, where it has one. */
+static size_t ddp__output_at(const ddp__layout *l, int node, int again)
+{
+    return again && l->fate[node] == DDP__AGAIN ? l->out_again[node] : l->out[node];
+}
+
+static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, int again,
+                           ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
+    const ddp__layout *l = s->layout;
     ddp_rng r = ddp_rng_seed(g->host ? g->host->seed : 0, s->pass);
     int i;
 
     memset(c, 0, sizeof *c);
     c->spec = &n->spec;
-    for (i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, s->layout->out[n->input[i]]);
+    for (i = 0; i < n->spec.inputs; i++)
+        c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
     for (i = 0; i < n->spec.params; i++) c->param[i] = n->param[i];
     for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
-    c->out = ddp__state_at(s, s->layout->out[n->index]);
-    c->saved = ddp__state_at(s, s->layout->saved[n->index]);
+    c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
+    again = again && l->fate[n->index] == DDP__AGAIN;
+    c->saved = ddp__state_at(s, again ? l->saved_again[n->index] : l->saved[n->index]);
     c->pool = g->host ? g->host->pool : NULL;
     c->training = training;
     r = ddp_rng_seed(ddp_rng_u64(&r), (uint64_t)(unsigned)n->index);
     c->random = ddp_rng_u64(&r);
 }
 
+/* The buffers of an operator that will run again, as its first forward finds them, lie one after
+ * the other in its shadow: so that both forwards see the same, and only the first one moves them. */
+static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **at)
+{
+    float *shadow = (float *)ddp__state_at(s, s->layout->shadow[n->index]);
+    int k;
+
+    for (k = 0; shadow && k < n->spec.buffers; k++) {
+        const size_t count = (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+
+        if (fill) memcpy(shadow, n->buffer[k], count * sizeof *shadow);
+        else at[k] = shadow;
+        shadow += count;
+    }
+}
+
 static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
 {
     ddp_op_call c;
 
-    ddp__call_fill(s, n, training, &c);
+    if (training) ddp__shadow(s, n, 1, NULL);
+    ddp__call_fill(s, n, training, 0, &c);
     n->op->forward(&c);
+}
+
+/* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
+ * node of the segment has run backward, and those behind it have. */
+static void ddp__run_again(const ddp_state *s, int segment)
+{
+    const ddp_graph *g = s->graph;
+    int i;
+
+    for (i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
+        ddp_op_call c;
+
+        if (s->layout->fate[i] != DDP__AGAIN) continue;
+        ddp__call_fill(s, g->node[i], 1, 1, &c);
+        ddp__shadow(s, g->node[i], 0, c.buffer);
+        g->node[i]->op->forward(&c);
+    }
 }
 
 /* every_float: input gradients are wanted for all float arrays, not only where parameters lie
@@ -40,7 +84,7 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
     ddp_op_call c;
     int i;
 
-    ddp__call_fill(s, n, 1, &c);
+    ddp__call_fill(s, n, 1, 1, &c);
     c.grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
     for (i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
@@ -118,7 +162,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
 {
     const ddp__hooks *hooks;
     const char *fault;
-    int i, code = (int)ddp__runnable(g, "ddp_backward");
+    int i, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
 
     if (code) return code;
     fault = ddp__loss_fault(g, loss);
@@ -136,11 +180,13 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             code = ddp__hook(g, hooks->backward_begin, n->layer);
             if (code) return code;
         }
-        if (n == loss) { /* its users took no part: they come later in the graph */
-            *(float *)ddp__state_at(g->state, g->state->layout->gradient[i]) = 1;
-            g->state->written[i] = 1;
+        if (n == loss) g->state->written[i] = 1; /* its users took no part: they come later */
+        if (g->state->written[i] && n->has_gradient) {
+            if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
+            segment = n->segment;
+            if (n == loss) *(float *)ddp__state_at(g->state, g->state->layout->gradient[i]) = 1;
+            ddp__run_backward(g->state, n, 0);
         }
-        if (g->state->written[i] && n->has_gradient) ddp__run_backward(g->state, n, 0);
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
             code = ddp__hook(g, hooks->backward_end, n->layer);
             if (code) return code;

@@ -31,6 +31,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         DDP_FREE(g->node[i]);
     }
     DDP_FREE(g->layer);
+    DDP_FREE(g->segment);
     DDP_FREE(g->node);
     DDP_FREE((void *)g->ops);
     DDP_FREE(g);
@@ -41,7 +42,7 @@ ddp_graph *ddp_graph_new(ddp_ctx *d)
     ddp_graph *g = (ddp_graph *)ddp__calloc(1, sizeof *g);
 
     if (!g) return NULL;
-    g->open_layer = -1;
+    g->open_layer = g->open_segment = -1;
     g->owned.destroy = ddp__graph_destroy;
     g->host = (ddp__host *)(void *)d; /* a context begins with its host */
     if (g->host) {
@@ -71,8 +72,7 @@ const ddp_error *ddp_graph_error(const ddp_graph *g)
     return g ? &g->error : NULL;
 }
 
-/* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
-static int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
+int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
 {
     int wanted = *room ? 2 * *room : 16;
     void *bigger;
@@ -89,8 +89,7 @@ static int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, siz
     return 1;
 }
 
-/* 1 if the graph may still be changed; else it remembers why not. */
-static int ddp__graph_open(ddp_graph *g, const char *what)
+int ddp__graph_open(ddp_graph *g, const char *what)
 {
     if (!g || g->error.code) return 0;
     if (!g->built) return 1;
@@ -178,6 +177,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
     n->graph = g;
     n->index = g->nodes;
     n->layer = -1;
+    n->segment = -1;
     n->tied = -1;
     n->type = DDP_F32;
     g->node[g->nodes++] = n;
@@ -379,6 +379,11 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     int i;
 
     n->layer = g->open_layer;
+    n->segment = g->open_segment;
+    if (n->segment >= 0) {
+        if (g->segment[n->segment].first < 0) g->segment[n->segment].first = n->index;
+        g->segment[n->segment].last = n->index;
+    }
     n->has_gradient = n->op->backward && n->spec.params > 0;
     for (i = 0; i < n->spec.inputs; i++)
         if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;

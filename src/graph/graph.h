@@ -40,6 +40,17 @@ DDP_API void       ddp_graph_free(ddp_graph *g);
 DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
 DDP_API void ddp_layer_end(ddp_graph *g);
 
+/* ddp_recompute_begin / ddp_recompute_end - operators built in between are a segment, over any
+ * number of layers or within one: what only the segment itself reads (outputs, and what operators
+ * save) dies in forward, and the segment's forward runs again before its backward, but for the
+ * operators whose result no backward asks for. What enters the segment and what is used outside of
+ * it, or by nobody, is kept. Segments are not nested. Gradients, parameters and buffers are the
+ * same bit for bit: the second forward draws the same dropout masks, and moves no running
+ * statistics. It counts as backward of the layer of the segment's last operator; flops do not
+ * count it. States of ddp_state_new keep everything and ignore segments. */
+DDP_API void ddp_recompute_begin(ddp_graph *g);
+DDP_API void ddp_recompute_end(ddp_graph *g);
+
 /* ddp_input - a named array the user fills before each forward, shape (rows, cols); type
  * DDP_F32 or DDP_I32. ddp_input_shape - the same for any shape. */
 DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols);
@@ -121,6 +132,8 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
  * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
  * on the seed and the parameter's position) and registers the layers with the context. A layer's
  * buffers are one block too, registered as DDP_BUFFERS: averaged with the layer.
+ * A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is
+ * allocated, unless a ddp_allocator says where memory comes from.
  * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
@@ -130,7 +143,8 @@ DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 /* ddp_data - the array of a named input of the built-in state (float or int32_t).
  * ddp_value - the scalar of a node after forward, NAN where it is none.
  * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
- * only user works in place (dropout, add) shows that user's output. */
+ * only user works in place (dropout, add) shows that user's output. NULL (ddp_value: NAN) for what
+ * a segment of ddp_recompute_begin dropped; scalars it never drops. */
 DDP_API void        *ddp_data(ddp_graph *g, const char *name);
 DDP_API float        ddp_value(ddp_graph *g, const ddp_node *n);
 DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
@@ -181,7 +195,9 @@ DDP_API float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape 
 DDP_API float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k);
 /* Buffer k of a node (running mean 0, running variance 1), NULL if it has none. */
 DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
-DDP_API size_t ddp_activation_bytes(const ddp_graph *g); /* of one state */
+/* Memory of the built-in state: activations, their gradients and what is computed again, planned so
+ * that the dead make room for the living. Works before ddp_graph_build. */
+DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
 
 #ifdef __cplusplus
 }

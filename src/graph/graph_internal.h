@@ -18,6 +18,7 @@ struct ddp_node {
     int           layer;    /* -1: outside layers, and every input */
     int           input[DDP_OP_INPUTS];
     ddp_dtype     type;
+    int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
@@ -41,13 +42,38 @@ typedef struct ddp__graph_layer {
     float   *params, *grads, *buffers;
 } ddp__graph_layer;
 
-/* Where each array of a state lies in its arena, in bytes. Offsets are multiples of 64. */
+/* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
+typedef struct ddp__recompute_segment {
+    int first, last;
+} ddp__recompute_segment;
+
+/* What becomes of a node's output after its last use in forward. */
+typedef enum ddp__fate {
+    DDP__KEPT,    /* until its last use in backward; for ddp_output at least until forward ends */
+    DDP__DROPPED, /* dies, and no backward asks for it */
+    DDP__AGAIN    /* dies with what the operator saved, and the operator runs once more */
+} ddp__fate;
+
+/* The arrays a node may have. */
+enum {
+    DDP__OUT, DDP__SAVED, DDP__GRADIENT,
+    DDP__OUT_AGAIN, DDP__SAVED_AGAIN, /* the second lives, from the second forward on */
+    DDP__SHADOW,                      /* its buffers as the first forward found them */
+    DDP__ARRAYS
+};
+
+/* Where each array of a state lies in its arena, in bytes. Offsets are multiples of 64, those of
+ * arrays that do not exist DDP__NOWHERE. */
 typedef struct ddp__layout {
     size_t  bytes;      /* of the arena */
     size_t  live_bytes; /* most bytes live at one time: no layout can be smaller */
-    size_t *out;        /* [nodes]; one allocation with the two below */
-    size_t *saved;      /* [nodes] */
-    size_t *gradient;   /* [nodes] */
+    size_t *out;        /* [nodes]; one allocation with those below, in the order of DDP__OUT ... */
+    size_t *saved;
+    size_t *gradient;
+    size_t *out_again;
+    size_t *saved_again;
+    size_t *shadow;
+    unsigned char *fate; /* [nodes] ddp__fate */
 } ddp__layout;
 
 struct ddp_state {
@@ -71,6 +97,9 @@ struct ddp_graph {
     ddp__graph_layer  *layer;
     int                layers, layer_room;
     int                open_layer; /* -1: none */
+    ddp__recompute_segment *segment;
+    int                segments, segment_room;
+    int                open_segment; /* -1: none */
     int                built;
     int                registered; /* layers the context borrows memory of */
     ddp__layout        reuse;      /* of the built-in state */
@@ -86,11 +115,24 @@ extern "C" {
 
 DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
 
-/* Computes offsets for every array; share = 0 gives each array memory of its own, share = 1
- * reuses memory of the dead. Time is 0..n-1 for the operators forward and n..2n-1 for them
- * backward, so operator i runs backward at 2n-1-i.
- * An array gets the smallest hole that fits when its life begins and returns it when it ends.
- * Cost: O(nodes x holes). */
+/* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
+DDP_LIB int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size);
+
+/* 1 if the graph may still be changed by what; else it remembers why not. */
+DDP_LIB int ddp__graph_open(ddp_graph *g, const char *what);
+
+/* The value of a scalar stays readable after backward, a user's input until he refills it. */
+DDP_LIB int ddp__stays(const ddp_node *d);
+
+/* 1 if no backward of node d reads d's own output. */
+DDP_LIB int ddp__forgets_out(const ddp_node *d);
+
+/* Fills fate[nodes] for a plan that honours the segments. */
+DDP_LIB void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate);
+
+/* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
+ * again, share = 1 reuses memory of the dead. An array gets the smallest hole that fits when its
+ * life begins and returns it when it ends. Cost: O(nodes x holes). */
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out,
                                     ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);

@@ -25,10 +25,12 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
 
 ddp_state *ddp_state_new(ddp_graph *g)
 {
+    const ddp_allocator *a = g ? ddp__graph_allocator(g) : NULL;
+    const double total = a && a->alloc ? 0 : ddp__memory_total();
     ddp_state *s;
     int i, k;
 
-    if (!g || !g->built) return NULL;
+    if (!g || !g->built || (total > 0 && (double)g->plain.bytes > total)) return NULL;
     s = ddp__state_open(g, &g->plain);
     if (!s) return NULL;
 
@@ -83,7 +85,8 @@ void *ddp_data(ddp_graph *g, const char *name)
 
 const float *ddp_output(ddp_graph *g, const ddp_node *n)
 {
-    if (!g || !g->state || !n || n->type != DDP_F32) return NULL;
+    if (!g || !g->state || !n || n->graph != g || n->type != DDP_F32) return NULL;
+    if (g->state->layout->fate[n->index] != DDP__KEPT) return NULL;
     return (const float *)ddp_state_data(g->state, n);
 }
 

@@ -83,7 +83,11 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     x = ddp__gpt2_dropout(g, x, c->dropout);
     ddp_layer_end(g);
 
-    for (k = 0; k < c->layers && x; k++) x = ddp__gpt2_block(g, c, x, k);
+    for (k = 0; k < c->layers && x; k++) {
+        if (c->recompute) ddp_recompute_begin(g);
+        x = ddp__gpt2_block(g, c, x, k);
+        if (c->recompute) ddp_recompute_end(g);
+    }
 
     ddp_layer_begin(g, "head");
     x = ddp_linear_tied(g, ddp_layer_norm(g, x), table);

@@ -86,7 +86,11 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
     ddp_init_normal(g, table, 0, ddp__llama2_deviation(c));
     ddp_layer_end(g);
 
-    for (k = 0; k < c->layers && x; k++) x = ddp__llama2_block(g, c, x, k);
+    for (k = 0; k < c->layers && x; k++) {
+        if (c->recompute) ddp_recompute_begin(g);
+        x = ddp__llama2_block(g, c, x, k);
+        if (c->recompute) ddp_recompute_end(g);
+    }
 
     ddp_layer_begin(g, "head");
     x = ddp_rms_norm(g, x, c->eps);

@@ -98,8 +98,10 @@ ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits
     for (stage = 0; stage < 4; stage++) {
         for (k = 0; k < ddp__resnet_stages(c->depth)[stage]; k++) {
             snprintf(name, sizeof name, "layer%d.%d", stage + 1, k);
+            if (c->recompute) ddp_recompute_begin(g);
             x = ddp__resnet_block(g, x, name, bottleneck, 64L << stage, stage > 0 && k == 0 ? 2 : 1,
                                   k == 0 && (stage > 0 || bottleneck));
+            if (c->recompute) ddp_recompute_end(g);
         }
     }
 

@@ -77,6 +77,7 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     for (stage = 0; stage < 5; stage++) {
         const int convs = ddp__vgg_stages(c->depth)[stage];
 
+        if (c->recompute) ddp_recompute_begin(g);
         for (k = 0; k < convs; k++) {
             snprintf(name, sizeof name, "conv%d_%d", stage + 1, k + 1);
             ddp_layer_begin(g, name);
@@ -84,6 +85,7 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
             if (k == convs - 1) x = ddp_max_pool2d(g, x, 2, 2, 0);
             ddp_layer_end(g);
         }
+        if (c->recompute) ddp_recompute_end(g);
     }
 
     ddp_layer_begin(g, "fc6");
