@@ -1132,7 +1132,9 @@ extern "C" {
  *               (h.0.attn.bias) and a lm_head.weight equal to wte.weight are passed over
  *   ddp_resnet, ddp_vgg    of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
  *               layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
- *               num_batches_tracked is passed over
+ *               num_batches_tracked beside running statistics is passed over. Other sizes than
+ *               224 give the first linear layer of VGG other columns than torchvision's, whose
+ *               pooling before it always makes 7 x 7
  *   any other   LAYER.weight, or LAYER.OPERATOR.weight where a layer has several operators with
  *               parameters, LAYER.OPERATOR.1.weight for the second of a kind
  *
@@ -2942,18 +2944,21 @@ extern "C" {
  * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
  * dropout masks depend on, the plan), and manifest.json (step, world, strategy, period, optimizer,
  * layers, a hash of every file), which rank 0 writes when all files are there: a folder without it
- * is none. Every file is written under another name, flushed and renamed. The ranks must see one
- * file system. Where the data go on follows from the step.
+ * is none. Every file is written under another name, flushed and renamed; a step that is saved
+ * once more leaves the files of the save before alone until the new manifest is there. The ranks
+ * must see one file system. Where the data go on follows from the step.
  *
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
- * newest keep of those in it (0 = keeps all). Finishes what is in flight and averages nothing.
+ * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
+ * flight and averages nothing.
  * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder.
  * ddp_step then says where to go on, and *world (may be NULL) of how many ranks it is. With the
  * same layers, optimizer, world, strategy and period every rank goes on from its own file, bit
  * for bit as if the run had not stopped (a plan that was measured stays and no longer follows the
  * link; one that was not yet made is made as many steps later). With another world, strategy or
- * period only a synchronised checkpoint is taken, one whose ranks hold equal bits: always under
- * ssgd and wfbp (without buffers), else after an averaging of all layers, momentum included.
+ * period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside:
+ * always under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers
+ * (running statistics) then come from the rank of the same number, counted around.
  * All is checked before anything is changed.
  * Both are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
@@ -13581,17 +13586,6 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
 
 /* ---- loading ---- */
 
-/* Tensors that other libraries save and this one has no use for. */
-static int ddp__weight_ignored(ddp__weight_family family, const char *name)
-{
-    size_t rest;
-
-    if (family == DDP__WEIGHTS_GPT2)
-        return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
-                                           ddp__weight_ends(name, ".attn.masked_bias", &rest));
-    return family == DDP__WEIGHTS_RESNET && ddp__weight_ends(name, ".num_batches_tracked", &rest);
-}
-
 static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
 {
     int i;
@@ -13599,6 +13593,23 @@ static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
     for (i = 0; i < s->count; i++)
         if (!strcmp(s->list[i].name, name)) return &s->list[i];
     return NULL;
+}
+
+/* Tensors that other libraries save and this one has no use for: attention masks, and the count
+ * beside the running statistics of a batch norm. */
+static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family, const char *name)
+{
+    char beside[DDP__WEIGHT_NAME];
+    size_t rest;
+
+    if (family == DDP__WEIGHTS_GPT2)
+        return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
+                                           ddp__weight_ends(name, ".attn.masked_bias", &rest));
+    if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) ||
+        rest > 100)
+        return 0;
+    snprintf(beside, sizeof beside, "%.*s.running_mean", (int)rest, name);
+    return ddp__weight_named(s, beside) != NULL;
 }
 
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t,
@@ -13664,7 +13675,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
         ddp__weight *w;
 
         if (family == DDP__WEIGHTS_GPT2 && !strncmp(name, "transformer.", 12)) name += 12;
-        if (ddp__weight_ignored(family, name)) continue;
+        if (ddp__weight_ignored(s, family, name)) continue;
         if (family == DDP__WEIGHTS_GPT2 && !strcmp(name, "lm_head.weight")) {
             head = t;
             continue;
@@ -33309,6 +33320,8 @@ typedef struct ddp__shard_array {
     char           name[48];
     ddp_safetensor as;
     void          *data;
+    const char    *layer;  /* whose it is, NULL = of no layer; borrowed */
+    int            buffer; /* 1: what each rank may hold unlike the others, as running statistics */
 } ddp__shard_array;
 
 /* A shard as it lies in memory. Small values lie in copies, so that loading can fail halfway. */
@@ -33328,7 +33341,7 @@ typedef struct ddp__shard {
 typedef struct ddp__manifest {
     ddp__json   *root;
     long         step;
-    int          world, period, synchronised;
+    int          world, period, synchronised, generation;
     const char  *strategy, *optimizer;
     const ddp__json *hash; /* array of texts, one per rank */
 } ddp__manifest;
@@ -33363,8 +33376,19 @@ static long ddp__checkpoint_step(const char *name)
     return step;
 }
 
-/* Newest whole checkpoint of folder below step `below`; -1 if there is none. */
-static ddp_status ddp__checkpoint_newest(const char *folder, long below, long *out, ddp_error *err)
+/* A step that is saved once more must not touch the files that its manifest names until the new
+ * manifest is there: so a rank's file has two names, and each save takes the other one. */
+static ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder, long step,
+                                        int rank, int generation)
+{
+    return ddp__checkpoint_path(t, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step,
+                                rank, generation ? "-again" : "");
+}
+
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left;
+ * -1 if there is none. */
+static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out,
+                                         ddp_error *err)
 {
     DIR *dir = opendir(folder);
     struct dirent *e;
@@ -33378,7 +33402,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, long *o
         long step = ddp__checkpoint_step(e->d_name);
         if (step <= *out || step >= below) continue;
         s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
-        if (s == DDP_OK && access(path.data, R_OK) == 0) *out = step;
+        if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
     }
     closedir(dir);
     ddp__text_free(&path);
@@ -33442,10 +33466,15 @@ static ddp_status ddp__shard_open(ddp_ctx *d, int period, ddp__shard *s, ddp_err
     ddp__shard_add(s, DDP_ST_F32, &s->lr, 1, "lr", -1, -1);
     for (l = 0; l < d->layers; l++) {
         ddp__unit *u = &d->unit[l];
-        for (b = 0; b < u->blocks; b++)
+        const int first = s->count;
+
+        for (b = 0; b < u->blocks; b++) {
             ddp__shard_add(s, DDP_ST_F32, u->block[b].params, u->block[b].count, "layer", l, b);
+            s->list[s->count - 1].buffer = u->block[b].kind == DDP_BUFFERS;
+        }
         if (u->state_count)
             ddp__shard_add(s, DDP_ST_F32, u->state, u->state_count, "state", l, -1);
+        for (b = first; b < s->count; b++) s->list[b].layer = u->name;
     }
     return DDP_OK;
 }
@@ -33504,13 +33533,14 @@ static uint64_t ddp__shard_hash_part(uint64_t h, const ddp_safetensor *t, const 
     return ddp__hash(h, p, n * ddp_safetensors_type_bytes(t->type));
 }
 
-static uint64_t ddp__shard_hash(const ddp__shard *s)
+static uint64_t ddp__shard_hash(const ddp__shard *s, int buffers)
 {
     uint64_t h = 0, n, at;
     int i;
 
     for (i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->list[i].as;
+        if (s->list[i].buffer && !buffers) continue;
         for (n = ddp_safetensors_elements(t), at = 0; at < n; at += DDP__C_CHUNK)
             h = ddp__shard_hash_part(h, t,
                                      (const char *)s->list[i].data +
@@ -33562,8 +33592,10 @@ static ddp_status ddp__shard_write(const ddp__shard *s, const char *path, ddp_er
     return ddp__file_end(&f, err);
 }
 
+/* words: of each rank the hash of its file, and that of what all must hold alike to be
+ * synchronised. */
 static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const float *words,
-                                      ddp_error *err)
+                                      int generation, ddp_error *err)
 {
     ddp__text t;
     ddp_status s;
@@ -33571,15 +33603,19 @@ static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const 
 
     memset(&t, 0, sizeof t);
     for (i = 1; i < d->world; i++)
-        if (ddp__unpack64(words) != ddp__unpack64(words + (size_t)i * DDP__WORDS)) equal = 0;
+        if (ddp__unpack64(words + DDP__WORDS) !=
+            ddp__unpack64(words + (2 * (size_t)i + 1) * DDP__WORDS))
+            equal = 0;
     ddp__text_addf(&t, "{\"format\": \"dreamddp checkpoint 1\", \"step\": %ld, \"world\": %d,\n"
-                   " \"strategy\": \"%s\", \"period\": %d, \"synchronised\": %s,\n \"optimizer\": ",
-                   d->step, d->world, d->strategy->name, d->cfg.period, equal ? "true" : "false");
+                   " \"strategy\": \"%s\", \"period\": %d, \"synchronised\": %s, "
+                   "\"generation\": %d,\n \"optimizer\": ",
+                   d->step, d->world, d->strategy->name, d->cfg.period, equal ? "true" : "false",
+                   generation);
     ddp__json_string(&t, d->optimizer.name);
     ddp__text_addf(&t, ",\n \"hash\": [");
     for (i = 0; i < d->world; i++)
         ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "",
-                       ddp__unpack64(words + (size_t)i * DDP__WORDS));
+                       ddp__unpack64(words + 2 * (size_t)i * DDP__WORDS));
     ddp__text_addf(&t, "],\n \"layers\": [");
     for (i = 0; i < d->layers; i++) {
         ddp__text_addf(&t, "%s", i ? ", " : "");
@@ -33592,8 +33628,9 @@ static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const 
     return s;
 }
 
-/* Removes the checkpoint of a step: its manifest first, so that half of it is none. */
-static void ddp__checkpoint_remove(const char *folder, long step)
+/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and
+ * their manifest; world 0 keeps none, and the folder goes too. */
+static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     ddp__text path, at;
     DIR *dir;
@@ -33601,38 +33638,44 @@ static void ddp__checkpoint_remove(const char *folder, long step)
 
     memset(&path, 0, sizeof path);
     memset(&at, 0, sizeof at);
-    if (ddp__checkpoint_path(&path, NULL, "%s/step-%012ld/manifest.json", folder, step) == DDP_OK)
+    if (!world && /* the manifest first, so that half of a checkpoint is none */
+        ddp__checkpoint_path(&path, NULL, "%s/step-%012ld/manifest.json", folder, step) == DDP_OK)
         remove(path.data);
     dir = ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK
               ? opendir(path.data)
               : NULL;
-    while (dir && (e = readdir(dir)) != NULL)
-        if (!strncmp(e->d_name, "rank-", 5) &&
-            ddp__checkpoint_path(&at, NULL, "%s/%s", path.data, e->d_name) == DDP_OK)
+    while (dir && (e = readdir(dir)) != NULL) {
+        char keep[64];
+        const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
+
+        snprintf(keep, sizeof keep, "rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
+        if ((rank < 0 && strncmp(e->d_name, "manifest.json.tmp.", 18)) ||
+            (rank >= 0 && rank < world && !strcmp(e->d_name, keep)))
+            continue;
+        if (ddp__checkpoint_path(&at, NULL, "%s/%s", path.data, e->d_name) == DDP_OK)
             remove(at.data);
-    if (dir) {
-        closedir(dir);
-        rmdir(path.data); /* with a file of somebody else in it, it stays */
     }
+    if (dir) closedir(dir);
+    if (dir && !world) rmdir(path.data); /* with a file of somebody else in it, it stays */
     ddp__text_free(&at);
     ddp__text_free(&path);
 }
 
+/* Removes all older than the newest keep, also what killed runs left between them. */
 static ddp_status ddp__checkpoint_prune(const ddp_ctx *d, const char *folder, int keep,
                                         ddp_error *err)
 {
     long step = d->step + 1;
 
+    if (keep == 0) return DDP_OK; /* all stay */
     for (; keep > 0; keep--) {
-        DDP__TRY(ddp__checkpoint_newest(folder, step, &step, err));
+        DDP__TRY(ddp__checkpoint_newest(folder, step, 1, &step, err));
         if (step < 0) return DDP_OK;
     }
     for (;;) {
-        long old;
-        if (d->step + 1 == step) return DDP_OK; /* keep 0: all stay */
-        DDP__TRY(ddp__checkpoint_newest(folder, step, &old, err));
-        if (old < 0) return DDP_OK;
-        ddp__checkpoint_remove(folder, old);
+        DDP__TRY(ddp__checkpoint_newest(folder, step, 0, &step, err));
+        if (step < 0) return DDP_OK;
+        ddp__checkpoint_sweep(folder, step, 0, 0);
     }
 }
 
@@ -33642,12 +33685,23 @@ static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
     return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
 }
 
-/* words: [world] hashes of all shards, of which this rank fills its own. */
+/* The generation of a step's files that no manifest names. */
+static int ddp__checkpoint_unused(const char *manifest)
+{
+    ddp__json *root = ddp__json_read(manifest, NULL);
+    const ddp__json *v = ddp__json_get(root, "generation");
+    const int used = root && !(v && v->kind == DDP__JSON_NUMBER && v->number == 1);
+
+    ddp__json_free(root);
+    return used;
+}
+
+/* words: [world] pairs of hashes of all shards, of which this rank fills its own. */
 static ddp_status ddp__checkpoint_write(ddp_ctx *d, const char *folder, int keep, ddp__shard *shard,
                                         float *words, ddp__text *path)
 {
     ddp_error *err = &d->host.error;
-    float token = 0;
+    float generation = 0;
     ddp__piece p;
 
     DDP__TRY(ddp__shard_take(d, shard, err));
@@ -33655,20 +33709,21 @@ static ddp_status ddp__checkpoint_write(ddp_ctx *d, const char *folder, int keep
     DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld", folder, d->step));
     DDP__TRY(ddp__checkpoint_folder(path->data, err));
     DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, d->step));
-    if (d->rank == 0) remove(path->data); /* of an earlier run: its shards are about to change */
-    p.data = &token;
+    if (d->rank == 0) generation = (float)ddp__checkpoint_unused(path->data);
+    p.data = &generation;
     p.count = 1;
     DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err));
-    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/rank-%04d.safetensors", folder,
-                                  d->step, d->rank));
+    DDP__TRY(ddp__checkpoint_shard(path, err, folder, d->step, d->rank, generation > 0));
     DDP__TRY(ddp__shard_write(shard, path->data, err));
-    ddp__pack64(words + (size_t)d->rank * DDP__WORDS, ddp__shard_hash(shard));
+    ddp__pack64(words + 2 * (size_t)d->rank * DDP__WORDS, ddp__shard_hash(shard, 1));
+    ddp__pack64(words + (2 * (size_t)d->rank + 1) * DDP__WORDS, ddp__shard_hash(shard, 0));
     p.data = words;
-    p.count = (size_t)d->world * DDP__WORDS;
+    p.count = 2 * (size_t)d->world * DDP__WORDS;
     DDP__TRY(ddp__blocking(d, DDP__ALL_GATHER, &p, 1, 1, 0, err));
     if (d->rank) return DDP_OK;
     DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, d->step));
-    DDP__TRY(ddp__manifest_write(d, path->data, words, err));
+    DDP__TRY(ddp__manifest_write(d, path->data, words, generation > 0, err));
+    ddp__checkpoint_sweep(folder, d->step, d->world, generation > 0);
     return ddp__checkpoint_prune(d, folder, keep, err);
 }
 
@@ -33689,7 +33744,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     memset(&path, 0, sizeof path);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) s = ddp__average_wait_all(d, &d->host.error);
-    words = (float *)ddp__calloc((size_t)d->world * DDP__WORDS, sizeof *words);
+    words = (float *)ddp__calloc(2 * (size_t)d->world * DDP__WORDS, sizeof *words);
     if (s == DDP_OK && !words)
         s = ddp__fail(&d->host.error, DDP_MEMORY, "out of memory for a checkpoint");
     if (s == DDP_OK) s = ddp__checkpoint_write(d, folder, keep, &shard, words, &path);
@@ -33726,6 +33781,8 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
     DDP__TRY(ddp__json_need(path, m->root, "optimizer", DDP__JSON_STRING, &v, err));
     m->optimizer = v->string;
     DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
+    flag = ddp__json_get(m->root, "generation");
+    m->generation = flag && flag->kind == DDP__JSON_NUMBER && flag->number == 1;
     flag = ddp__json_get(m->root, "synchronised");
     m->synchronised = flag && flag->kind == DDP__JSON_TRUE;
     if (m->hash->count != m->world || m->world < 1)
@@ -33774,8 +33831,9 @@ static ddp_status ddp__shard_check(const ddp__shard *s, ddp_safetensors *f, cons
         const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
 
         if (!t || t->type != x->as.type || t->dims != 1 || t->dim[0] != x->as.dim[0])
-            return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\" is missing or not %" PRId64
-                             " values of %s: it is a checkpoint of another model", path, x->name,
+            return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %"
+                             PRId64 " values of %s: it is a checkpoint of another model", path,
+                             x->name, x->layer ? " of layer " : "", x->layer ? x->layer : "",
                              x->as.dim[0], ddp_safetensors_type_name(x->as.type));
     }
     if (ddp_safetensors_count(f) == s->count) return DDP_OK;
@@ -33851,7 +33909,7 @@ static ddp_status ddp__checkpoint_choose(ddp_ctx *d, const char *folder, long *s
     ddp__piece p;
 
     if (d->rank == 0) {
-        DDP__TRY(ddp__checkpoint_newest(folder, LONG_MAX, step, &d->host.error));
+        DDP__TRY(ddp__checkpoint_newest(folder, LONG_MAX, 1, step, &d->host.error));
         if (*step < 0)
             return ddp__fail(&d->host.error, DDP_IO, "%.200s holds no whole checkpoint (a folder "
                              "step-... with manifest.json)", folder);
@@ -33877,9 +33935,8 @@ static ddp_status ddp__checkpoint_read(ddp_ctx *d, const char *folder, ddp__mani
     DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, step));
     DDP__TRY(ddp__manifest_read(path->data, m, err));
     DDP__TRY(ddp__manifest_fits(d, path->data, m, &same, err));
-    rank = same ? d->rank : 0;
-    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/rank-%04d.safetensors", folder, step,
-                                  rank));
+    rank = d->rank % m->world; /* of another world all hold the same, but for buffers */
+    DDP__TRY(ddp__checkpoint_shard(path, err, folder, step, rank, m->generation));
     DDP__TRY(ddp__shard_load(d, m, rank, same, path->data, err));
     p.data = &token;
     p.count = 1;

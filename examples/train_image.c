@@ -64,20 +64,20 @@ static void fill(const training *t, const training_model *m, long pass, int rank
                      (int32_t *)ddp_data(m->graph, "labels"));
 }
 
-/* Mean loss and share of images told right over a range. The last batch is filled up with images
- * whose label -1 counts nowhere. */
-static int evaluate(const training *t, const training_model *m, const ddp_image_range *r,
-                    double *loss, double *accuracy)
+/* Adds to sum the loss, what is told right and the number of images, of every world-th batch of a
+ * range from batch number rank on. The last batch is filled up with images whose label -1 counts
+ * nowhere. */
+static int evaluate(const training *t, const training_model *m, const ddp_image_range *r, int rank,
+                    int world, double sum[3])
 {
     const pictures *own = (const pictures *)t->data;
     const long batch = t->model.batch, classes = own->images->classes,
                size = own->images->channels * own->images->height * own->images->width;
     float *inputs = (float *)ddp_data(m->graph, "inputs");
     int32_t *labels = (int32_t *)ddp_data(m->graph, "labels");
-    long first, i, c, right = 0;
-    double sum = 0;
+    long first, i, c;
 
-    for (first = 0; first < r->count; first += batch) {
+    for (first = rank * batch; first < r->count; first += world * batch) {
         const long n = r->count - first < batch ? r->count - first : batch;
         const float *x;
         int bad;
@@ -88,27 +88,35 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
         }
         bad = ddp_evaluate(m->graph);
         if (bad) return bad;
-        sum += (double)ddp_value(m->graph, m->loss) * (double)n;
+        sum[0] += (double)ddp_value(m->graph, m->loss) * (double)n;
+        sum[2] += (double)n;
         x = ddp_output(m->graph, m->logits);
         for (i = 0; x && i < n; i++, x += classes) {
             long best = 0;
             for (c = 1; c < classes; c++)
                 if (x[c] > x[best]) best = c;
-            right += best == labels[i];
+            sum[1] += best == labels[i];
         }
     }
-    *loss = r->count ? sum / (double)r->count : NAN;
-    *accuracy = r->count ? (double)right / (double)r->count : NAN;
     return 0;
+}
+
+static int validate(const training *t, const training_model *m, int rank, int world, double sum[3])
+{
+    ddp_image_range part = ((const pictures *)t->data)->val;
+
+    if (t->val_batches && part.count / t->model.batch >= t->val_batches)
+        part.count = t->val_batches * t->model.batch;
+    return evaluate(t, m, &part, rank, world, sum);
 }
 
 static int judge(const training *t, const training_model *m, training_result *r)
 {
-    const pictures *own = (const pictures *)t->data;
-    double unused;
-    int bad = evaluate(t, m, &own->val, &r->val_loss, &unused);
+    double sum[3] = {0, 0, 0};
+    int bad = evaluate(t, m, &((const pictures *)t->data)->test, 0, 1, sum);
 
-    return bad ? bad : evaluate(t, m, &own->test, &unused, &r->test_accuracy);
+    if (!bad && sum[2] > 0) r->test_accuracy = sum[1] / sum[2];
+    return bad;
 }
 
 /* ---- the command line ---- */
@@ -181,6 +189,7 @@ static ddp_status load_images(program *p, ddp_error *err)
                       own->images->height, own->images->width, p->model);
     t->model.batch = p->batch, t->model.context = 1;
     t->windows = p->epochs * own->train.count;
+    t->val_batches = p->val_batches;
     snprintf(p->described, sizeof p->described, "%s, images %ld x %ld x %ld, %ld classes", p->model,
              own->images->channels, own->images->height, own->images->width, own->images->classes);
     return training_check(t, err);
@@ -197,6 +206,8 @@ static int parse_images(program *p, int argc, char **argv)
          "files of MNIST (idx), CIFAR-10 or CIFAR-100 (bin), .gz of these"},
         {"--held-out", CLI_REAL, &p->held_out, "F",
          "fraction of the training images kept for val_loss [0]"},
+        {"--val-batches", CLI_COUNT, &p->val_batches, "N",
+         "batches of them that val_loss is the mean of; 0 = all [0]"},
     };
 
     return parse(
@@ -207,7 +218,7 @@ static int parse_images(program *p, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static const training_task task = {build, fill, judge};
+    static const training_task task = {build, fill, validate, judge};
     program *p = (program *)malloc(sizeof *p);
     pictures *own = (pictures *)calloc(1, sizeof *own);
     int code = 1;

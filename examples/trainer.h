@@ -30,9 +30,12 @@ static ddp_status prepare(program *p, ddp_error *err)
     /* only the ranks that are started here leave something behind here */
     t->result = training_result_new(p->rank >= 0 ? 1 : (int)p->workers, p->steps,
                                     p->period > 0 ? (int)p->period : 64);
-    if (t->result)
+    if (t->result) {
+        const long evals = t->eval_every ? p->steps / t->eval_every : 0;
         t->result->sample = (int32_t *)training_share((size_t)p->sample * sizeof(int32_t));
-    if (t->result && t->result->sample) return DDP_OK;
+        t->result->eval = (training_eval *)training_share((size_t)evals * sizeof(training_eval));
+    }
+    if (t->result && t->result->sample && t->result->eval) return DDP_OK;
     refuse(err, "out of memory for the results of %ld steps", p->steps);
     return err->code = DDP_MEMORY;
 }

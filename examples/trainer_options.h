@@ -110,6 +110,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--save-every", CLI_COUNT, &p->t.save_every, "N",
          "steps between them; 0 = at the end [0]"},
         {"--keep", CLI_COUNT, &p->t.keep, "N", "of them, keep the newest N; 0 = all [2]"},
+        {"--eval-every", CLI_COUNT, &p->t.eval_every, "N",
+         "steps between evaluations on what is held out; 0 = after the last [0]"},
         {"--resume", CLI_TEXT, &p->t.resume, "FOLDER", "go on from the newest checkpoint in it"},
         {"--load", CLI_TEXT, &p->t.load, "FILE",
          "begin with these weights (safetensors, the usual names)"},
@@ -206,6 +208,12 @@ static ddp_status check(const program *p, ddp_error *err)
                       p->rank);
     if (p->t.save_every && !p->t.save)
         return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
+    if (p->t.eval_every && p->emulate)
+        return refuse(err, "--eval-every %ld: --emulate-compute learns nothing to evaluate",
+                      p->t.eval_every);
+    if (p->t.eval_every && p->held_out <= 0)
+        return refuse(err, "--eval-every %ld needs data that are not trained on; add --held-out "
+                      "0.1", p->t.eval_every);
     if (p->t.load && p->t.resume)
         return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load,
                       p->t.resume);

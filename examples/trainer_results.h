@@ -40,6 +40,7 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "first_loss", r->first_loss);
     ddp_jsonl_number(j, "val_loss", r->val_loss);
+    if (p->t.task) ddp_jsonl_number(j, "val_accuracy", r->val_accuracy);
     if (p->t.task) ddp_jsonl_number(j, "test_accuracy", r->test_accuracy);
     ddp_jsonl_integer(j, "steps", r->steps);
     ddp_jsonl_number(j, "step_ms", 1e3 * r->step_s);
@@ -88,12 +89,27 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
         worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
 }
 
+/* The evaluation after step - 1 of r->step, if there was one; *at counts them. */
+static void write_eval(const program *p, ddp_jsonl *j, long step, long *at)
+{
+    const training_result *r = p->t.result;
+
+    if (*at >= r->evals || r->eval[*at].step != step) return;
+    ddp_jsonl_event(j, "eval");
+    ddp_jsonl_string(j, "strategy", p->strategy);
+    ddp_jsonl_integer(j, "step", step);
+    ddp_jsonl_number(j, "val_loss", r->eval[*at].loss);
+    if (p->t.task) ddp_jsonl_number(j, "val_accuracy", r->eval[*at].accuracy);
+    ddp_jsonl_end(j);
+    ++*at;
+}
+
 static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_error *err)
 {
     const training_result *r = p->t.result;
     ddp_jsonl *j = ddp_jsonl_open(p->json, err);
     double before = 0;
-    long i;
+    long i, evals = 0;
 
     if (!j) return err->code;
     ddp_jsonl_run(j, d);
@@ -104,6 +120,7 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
         ddp_jsonl_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
                        s->bytes, s->divergence);
         before = s->time_s;
+        write_eval(p, j, i + 1, &evals);
     }
     ddp_jsonl_event(j, "result");
     write_results(p, j);

@@ -18,11 +18,17 @@ typedef struct training_rank {
     float    *loss, *divergence; /* [steps] of this rank */
 } training_rank;
 
+/* What is held out, judged during the training. */
+typedef struct training_eval {
+    long   step;           /* so many steps were done */
+    double loss, accuracy; /* accuracy: share told right; NAN of a language model */
+} training_eval;
+
 /* What a run leaves behind: means over ranks where nothing else is said. */
 typedef struct training_result {
     int    complete;               /* 1: rank 0 of this run has filled it */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
-    double val_loss;               /* NAN without validation data */
+    double val_loss, val_accuracy; /* NAN without validation data */
     double test_accuracy;          /* share of test images told right; NAN without test images */
     int32_t *sample;               /* [sampling.length] tokens drawn after training */
     double step_s, hidden_pct;     /* over the counted steps */
@@ -36,6 +42,8 @@ typedef struct training_result {
     char   param_hash[17];
     char   error[DDP_ERROR_TEXT];  /* of a model that could not be built, loaded or saved; or "" */
     ddp_report_step *step;         /* [steps] */
+    training_eval   *eval;         /* [evals] of training.eval_every, in the order of the steps */
+    long             evals;
     double          *wait_s;       /* [steps] rank 0 waited for communication; NAN unknown */
     int              workers;      /* places in rank */
     training_rank   *rank;         /* [workers] */
@@ -60,7 +68,11 @@ typedef struct training_task {
     /* fills the graph's inputs with micro-batch number pass of a rank */
     void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank,
                   int world);
-    /* val_loss and test_accuracy, on rank 0 after the training; returns 0 or the first error */
+    /* adds to sum the loss, what is told right, and the number of samples, of every world-th batch
+       of what is held out from batch number rank on; returns 0 or the first error */
+    int (*validate)(const struct training *t, const struct training_model *m, int rank, int world,
+                    double sum[3]);
+    /* test_accuracy, on rank 0 after the training; returns 0 or the first error */
     int (*judge)(const struct training *t, const struct training_model *m, training_result *r);
 } training_task;
 
@@ -79,6 +91,8 @@ typedef struct training {
     long              windows;      /* 0, or what (windows or images) all workers together train
                                        on instead of steps */
     long              val_batches;  /* most batches of val_loss, 0 = 20 */
+    long              eval_every;   /* steps between evaluations during the training, 0 = none;
+                                       needs result->eval with room for all */
     sampling          sample;       /* needs result->sample */
     uint64_t          seed;
     const char       *save, *resume; /* folders of checkpoints, or NULL */
@@ -317,23 +331,77 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     return bad;
 }
 
-/* The mean loss over what is held out; NAN without. */
-static double training_validate(const training *t, const training_model *m)
+/* As validate of a task. Fewer windows than a batch are one batch, filled up with labels that count
+ * nowhere; else the last windows that fill none are left out. */
+static int training_validate_gpt(const training *t, const training_model *m, int rank, int world,
+                                 double sum[3])
 {
-    long windows = t->emulate ? 0 : ddp_tokens_windows(&t->val), batches = windows / t->model.batch,
-         b, i;
-    const long most = t->val_batches ? t->val_batches : 20;
-    double sum = 0;
+    const long windows = ddp_tokens_windows(&t->val), batch = t->model.batch,
+               most = t->val_batches ? t->val_batches : 20;
+    long batches = windows / batch + (windows > 0 && windows < batch), b, i, k;
 
     if (batches > most) batches = most;
-    for (b = 0; b < batches; b++) {
-        for (i = 0; i < t->model.batch; i++)
-            ddp_tokens_window(&t->val, b * t->model.batch + i, m->tokens + i * t->model.context,
-                              m->labels + i * t->model.context);
-        if (ddp_evaluate(m->graph)) return NAN;
-        sum += (double)ddp_value(m->graph, m->loss);
+    for (b = rank; b < batches; b += world) {
+        int bad;
+
+        for (i = 0; i < batch; i++) {
+            const long at = b * batch + i, place = i * t->model.context;
+            ddp_tokens_window(&t->val, at < windows ? at : 0, m->tokens + place, m->labels + place);
+            for (k = 0; at >= windows && k < t->model.context; k++) m->labels[place + k] = -1;
+        }
+        bad = ddp_evaluate(m->graph);
+        if (bad) return bad;
+        sum[0] += (double)ddp_value(m->graph, m->loss);
+        sum[2] += 1;
     }
-    return batches ? sum / (double)batches : NAN;
+    return 0;
+}
+
+/* Loss and accuracy over what is held out, NAN without: all of it, or with a context the share of
+ * each rank, by its own parameters, and the mean of these. */
+static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss,
+                             double *accuracy)
+{
+    const int rank = d ? ddp_rank(d) : 0, world = d ? ddp_world(d) : 1;
+    double sum[3] = {0, 0, 0};
+    float all[3];
+    int i, bad = 0;
+
+    *loss = *accuracy = NAN;
+    if (t->emulate) return 0;
+    if (t->task) bad = t->task->validate(t, m, rank, world, sum);
+    else bad = training_validate_gpt(t, m, rank, world, sum);
+    if (world > 1 && !bad) {
+        for (i = 0; i < 3; i++) all[i] = (float)sum[i];
+        bad = ddp_all_reduce(d, all, 3, 1);
+        for (i = 0; i < 3; i++) sum[i] = (double)all[i];
+    }
+    if (bad || !(sum[2] > 0)) return bad;
+    *loss = sum[0] / sum[2];
+    if (t->task) *accuracy = sum[1] / sum[2];
+    return 0;
+}
+
+/* Evaluates on all ranks after `done` steps. Nothing in flight is averaged anew and no statistic
+ * changes: the training goes on with the bits it would have had. *pause_s grows by the seconds. */
+static int training_evaluate(ddp_ctx *d, const training *t, const training_model *m, long done,
+                             double *pause_s)
+{
+    training_result *r = t->result;
+    training_eval e;
+    double begin = ddp_now();
+    int bad = ddp_wait(d);
+
+    if (!bad) bad = training_validate(d, t, m, &e.loss, &e.accuracy);
+    *pause_s += ddp_now() - begin;
+    if (bad || ddp_rank(d)) return bad;
+    e.step = done;
+    r->eval[r->evals++] = e;
+    if (!t->label) return 0;
+    fprintf(stderr, "%-11.30s step %ld/%ld  val_loss %.4f", t->label, done, t->steps, e.loss);
+    if (t->task) fprintf(stderr, "  val_accuracy %.2f%%", 100 * e.accuracy);
+    fprintf(stderr, "\n");
+    return 0;
 }
 
 static int training_sample(const training *t, const training_model *m)
@@ -430,7 +498,9 @@ static void training_describe(ddp_ctx *d, const training *t, const training_mode
     snprintf(r->plan_cost, sizeof r->plan_cost, "%s", ddp_cost_name(plan->cost));
 }
 
-static int training_finish(ddp_ctx *d, const training *t, training_model *m, double begin)
+/* paused: seconds of the counted steps in which nothing was trained. */
+static int training_finish(ddp_ctx *d, const training *t, training_model *m, double begin,
+                           double paused)
 {
     training_result *r = t->result;
     training_rank *own = training_place(r, ddp_rank(d));
@@ -440,6 +510,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
 
     if (bad) return bad;
     ddp_get_stats(d, &own->stats);
+    if (own->stats.counted_steps) own->stats.step_s -= paused / (double)own->stats.counted_steps;
     bad = training_gather(d, t, &own->stats, m);
     own->spans = ddp_trace_copy(d, own->span, TRAINING_SPANS);
     if (!bad) bad = ddp_sync_all(d);
@@ -453,9 +524,9 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
             ? 0
             : (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d)) /
                   r->step_s;
-    r->val_loss = r->test_accuracy = NAN;
-    if (t->task && !t->emulate) bad = t->task->judge(t, m, r);
-    else r->val_loss = training_validate(t, m);
+    r->test_accuracy = NAN;
+    bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
+    if (!bad && t->task && !t->emulate) bad = t->task->judge(t, m, r);
     if (bad) return bad;
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
     getrusage(RUSAGE_SELF, &use);
@@ -513,7 +584,7 @@ static int training_run(ddp_ctx *d, void *user)
     training_model m;
     ddp_progress progress;
     ddp_stats s, before;
-    double begin,
+    double begin, paused = 0, pause,
         samples = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
     long step, first = 0;
     int bad = training_build(d, t, &m);
@@ -554,13 +625,19 @@ static int training_run(ddp_ctx *d, void *user)
             r->wait_s[step] = training_waited(&before, &s);
             r->steps = step + 1;
         }
+        if (s.counted_steps < before.counted_steps) paused = 0; /* the figures began anew */
         before = s;
         if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
             bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
         ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
+        if (bad || !t->eval_every || (step + 1) % t->eval_every) continue;
+        ddp_progress_end(&progress);
+        pause = 0;
+        bad = training_evaluate(d, t, &m, step + 1, &pause);
+        begin += pause, paused += pause, progress.last_s += pause;
     }
     ddp_progress_end(&progress);
-    if (!bad) bad = training_finish(d, t, &m, begin);
+    if (!bad) bad = training_finish(d, t, &m, begin, paused);
     training_free(&m);
     return bad;
 }

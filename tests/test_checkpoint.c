@@ -2,10 +2,12 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #ifdef __cplusplus
 extern "C" {
@@ -19,7 +21,7 @@ extern "C" {
 }
 #endif
 
-enum { RANKS = 4 };
+enum { RANKS = 4, IMAGES = 3, PIXELS = 3 * 6 * 6 };
 
 /* What a run does: [load] steps first..last-1 [save], on every rank. */
 typedef struct leg {
@@ -28,10 +30,80 @@ typedef struct leg {
     long        last, save_every; /* 0 = only at the end */
     int         save, layers, sync_all;
     int         momentum;         /* 1: SGD with momentum, 0: AdamW, -1: plain SGD */
-    uint64_t    hash[RANKS];      /* of the parameters after the last step */
+    int         vision;           /* a residual block with batch norms instead of a GPT-2 */
+    long        width;            /* of the model, 0 = 6 */
+    uint64_t    data;             /* other numbers, other data */
+    uint64_t    hash[RANKS];      /* of parameters and buffers after the last step */
     int         from;             /* world of the checkpoint that was loaded */
     long        first;
 } leg;
+
+static ddp_node *gpt2(ddp_graph *g, const leg *x)
+{
+    ddp_gpt2_config c;
+
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 13, c.context = 5, c.layers = x->layers, c.heads = 2, c.batch = 2;
+    c.dim = x->width ? x->width : 6;
+    c.dropout = 0.2f;
+    return ddp_gpt2(g, &c, NULL);
+}
+
+static ddp_node *convolution(ddp_graph *g, ddp_node *x, const char *name, long channels)
+{
+    ddp_layer_begin(g, name);
+    x = ddp_batch_norm2d(g, ddp_conv2d(g, x, channels, 3, 1, 1, 1, 0));
+    ddp_layer_end(g);
+    return x;
+}
+
+/* As ddp_resnet builds it, small. */
+static ddp_node *residual(ddp_graph *g)
+{
+    ddp_shape s = {4, {IMAGES, 3, 6, 6}};
+    ddp_node *x = ddp_input_shape(g, "inputs", DDP_F32, &s), *y,
+             *labels = ddp_input(g, "labels", DDP_I32, IMAGES, 1);
+
+    x = ddp_relu(g, convolution(g, x, "conv1", 4));
+    y = convolution(g, ddp_relu(g, convolution(g, x, "layer1.0.conv1", 4)), "layer1.0.conv2", 4);
+    x = ddp_relu(g, ddp_add(g, y, x));
+    ddp_layer_begin(g, "head");
+    x = ddp_cross_entropy(g, ddp_linear(g, ddp_global_avg_pool2d(g, x), 5), labels);
+    ddp_layer_end(g);
+    return x;
+}
+
+static void fill(ddp_graph *g, const leg *x, ddp_rng r)
+{
+    int32_t *labels = (int32_t *)ddp_data(g, "labels");
+    int i;
+
+    if (x->vision) {
+        float *in = (float *)ddp_data(g, "inputs");
+        for (i = 0; i < IMAGES * PIXELS; i++) in[i] = (float)ddp_rng_normal(&r) + 1;
+        for (i = 0; i < IMAGES; i++) labels[i] = (int32_t)ddp_rng_below(&r, 5);
+        return;
+    }
+    for (i = 0; i < 10; i++) {
+        ((int32_t *)ddp_data(g, "tokens"))[i] = (int32_t)ddp_rng_below(&r, 13);
+        labels[i] = (int32_t)ddp_rng_below(&r, 13);
+    }
+}
+
+static uint64_t hash_of(ddp_graph *g)
+{
+    uint64_t h = 0;
+    size_t n;
+    int i;
+
+    for (i = 0; i < ddp_layer_count(g); i++) {
+        const float *p = ddp_layer_params(g, i, &n);
+        h = ddp_hash_floats(h, p, n);
+        p = ddp_layer_buffers(g, i, &n);
+        h = ddp_hash_floats(h, p, n);
+    }
+    return h;
+}
 
 static int run_leg(ddp_ctx *d, void *user)
 {
@@ -40,29 +112,15 @@ static int run_leg(ddp_ctx *d, void *user)
     ddp_optimizer o = x->momentum > 0   ? ddp_sgd(0.05f, 0.9f)
                       : x->momentum < 0 ? ddp_sgd(0.05f, 0)
                                         : ddp_adamw(0.003f, 0.9f, 0.999f, 1e-8f, 0.01f);
-    ddp_gpt2_config c;
-    ddp_node *loss;
-    int32_t *tokens, *labels;
-    uint64_t h = 0;
-    int bad, i, from = 0;
+    ddp_node *loss = x->vision ? residual(g) : gpt2(g, x);
+    int bad = ddp_graph_build(g), from = 0;
 
-    memset(&c, 0, sizeof c);
-    c.vocabulary = 13, c.context = 5, c.layers = x->layers, c.heads = 2, c.dim = 6, c.batch = 2;
-    c.dropout = 0.2f;
-    loss = ddp_gpt2(g, &c, NULL);
-    bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && x->load) bad = ddp_checkpoint_load(d, x->folder, &from);
     if (bad) return bad;
     if (ddp_rank(d) == 0) x->from = from, x->first = ddp_step(d);
-    tokens = (int32_t *)ddp_data(g, "tokens");
-    labels = (int32_t *)ddp_data(g, "labels");
     while (!bad && ddp_step(d) < x->last) {
-        ddp_rng r = ddp_rng_seed(7, (uint64_t)(ddp_step(d) * 100 + ddp_rank(d)));
-        for (i = 0; i < 10; i++) {
-            tokens[i] = (int32_t)ddp_rng_below(&r, 13);
-            labels[i] = (int32_t)ddp_rng_below(&r, 13);
-        }
+        fill(g, x, ddp_rng_seed(7 + x->data, (uint64_t)(ddp_step(d) * 100 + ddp_rank(d))));
         bad = ddp_forward(g);
         if (!bad) bad = ddp_backward(g, loss);
         if (!bad) bad = ddp_step_end(d);
@@ -71,12 +129,7 @@ static int run_leg(ddp_ctx *d, void *user)
             bad = ddp_checkpoint_save(d, x->folder, x->keep);
     }
     if (!bad) bad = x->sync_all ? ddp_sync_all(d) : ddp_wait(d);
-    for (i = 0; i < ddp_layer_count(g); i++) {
-        size_t n;
-        const float *p = ddp_layer_params(g, i, &n);
-        h = ddp_hash_floats(h, p, n);
-    }
-    x->hash[ddp_rank(d)] = h;
+    x->hash[ddp_rank(d)] = hash_of(g);
     return bad;
 }
 
@@ -132,7 +185,7 @@ static void refused(const ddp_config *c, leg *x, ddp_status code, const char *pa
 }
 
 /* 11 steps at once, and cut after `cut` of them. */
-static void same_bits(ddp_strategy s, int world, int momentum, long cut)
+static void same_bits(ddp_strategy s, int world, int momentum, int vision, long cut)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
     ddp_config c = world_of(world, s, 3);
@@ -141,6 +194,7 @@ static void same_bits(ddp_strategy s, int world, int momentum, long cut)
 
     assert_non_null(mkdtemp(folder));
     whole.momentum = first.momentum = second.momentum = momentum;
+    whole.vision = first.vision = second.vision = vision;
     first.save = second.load = 1;
     go(&c, &whole);
     go(&c, &first);
@@ -162,10 +216,11 @@ static void going_on_gives_the_same_bits(void **unused)
     (void)unused;
     for (s = 0; s < 5; s++)
         for (world = 1; world <= 4; world += 3) {
-            same_bits(all[s], world, s % 2, 5); /* in the middle of a period */
-            same_bits(all[s], world, 1 - s % 2, 6);
+            same_bits(all[s], world, s % 2, 0, 5); /* in the middle of a period */
+            same_bits(all[s], world, 1 - s % 2, 0, 6);
+            same_bits(all[s], world, s % 2, 1, 4); /* with running statistics of each rank's own */
         }
-    same_bits(DDP_DREAMDDP, 2, 0, 1); /* a plan from the arithmetic exists from the first step */
+    same_bits(DDP_DREAMDDP, 2, 0, 0, 1); /* a plan from the arithmetic exists from the first step */
 }
 
 static void clipping_and_averaged_state_go_on_too(void **unused)
@@ -223,6 +278,28 @@ static void only_a_synchronised_state_goes_to_another_world(void **unused)
     remove_folder(folder);
 }
 
+/* Running statistics are each rank's own under ssgd: that keeps nobody from another world. */
+static void buffers_go_to_another_world_from_the_rank_of_the_same_number(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config two = world_of(2, DDP_SSGD, 3), four = world_of(4, DDP_WFBP, 3),
+               local = world_of(2, DDP_LOCALSGD, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 4);
+    int r;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.vision = b.vision = a.save = b.load = 1;
+    go(&two, &a);
+    assert_true(a.hash[0] != a.hash[1]);
+    go(&four, &b); /* nothing to train */
+    for (r = 0; r < 4; r++) assert_true(b.hash[r] == a.hash[r % 2]);
+    remove_folder(folder);
+    go(&local, &a); /* in the middle of a period parameters differ too */
+    refused(&four, &b, DDP_MISMATCH, "2 workers under localsgd with period 3 and not synchronised");
+    remove_folder(folder);
+}
+
 static void change_byte(const char *folder, const char *file, long from_end)
 {
     char path[200];
@@ -254,6 +331,13 @@ static void what_does_not_fit_is_refused(void **unused)
     b.layers = 2;
     refused(&c, &b, DDP_MISMATCH, "of a model of 4 layers, this one has 6");
     b.layers = 1;
+    b.width = 8;
+    refused(&c, &b, DDP_MISMATCH,
+            "\"layer.0.0\" of layer embed is missing or not 144 values of F32: it is a checkpoint");
+    b.width = 0;
+    b.vision = 1;
+    refused(&c, &b, DDP_MISMATCH, "another model: its layer 0 is \"embed\", here it is \"conv1\"");
+    b.vision = 0;
     b.momentum = 1;
     refused(&c, &b, DDP_MISMATCH, "optimizer adamw, this run has sgd");
     b.momentum = 0;
@@ -301,14 +385,142 @@ static void the_last_ones_are_kept(void **unused)
     remove_folder(folder);
 }
 
+/* What a killed run left is passed over and goes with the older ones. */
+static void half_a_checkpoint_is_none(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
+    ddp_config c = world_of(2, DDP_WFBP, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 4);
+    FILE *f;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = b.load = 1;
+    go(&c, &a);
+    snprintf(path, sizeof path, "cd %s && cp -r step-%012d step-%012d && rm step-%012d/*.json",
+             folder, 4, 7, 7);
+    assert_int_equal(system(path), 0);
+    snprintf(path, sizeof path, "%s/step-%012d/manifest.json.tmp.123", folder, 7);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("{", f);
+    fclose(f);
+    go(&c, &b);
+    assert_int_equal(b.first, 4);
+    assert_memory_equal(b.hash, a.hash, sizeof a.hash);
+    a.last = 9, a.keep = 1;
+    go(&c, &a);
+    assert_true(there(folder, 9) && !there(folder, 7) && !there(folder, 4));
+    remove_folder(folder);
+}
+
+/* Its files are there, the manifest cannot be written: the one before loads as if nothing was. */
+static void a_save_that_fails_leaves_the_one_before(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
+    ddp_config c = world_of(2, DDP_DREAMDDP, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 4), other;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = b.load = 1;
+    other = a;
+    other.data = 1;
+    go(&c, &a);
+    snprintf(path, sizeof path, "%s/step-%012d/manifest.json.tmp.%ld", folder, 4, (long)getpid());
+    assert_int_equal(mkdir(path, 0700), 0);
+    refused(&c, &other, DDP_IO, "cannot write");
+    assert_memory_not_equal(a.hash, other.hash, sizeof a.hash);
+    go(&c, &b);
+    assert_memory_equal(b.hash, a.hash, sizeof a.hash);
+    assert_int_equal(rmdir(path), 0);
+    go(&c, &other); /* takes the place of what is half there */
+    go(&c, &b);
+    assert_memory_equal(b.hash, other.hash, sizeof a.hash);
+    go(&c, &a); /* and back: the files take turns */
+    go(&c, &b);
+    assert_memory_equal(b.hash, a.hash, sizeof a.hash);
+    snprintf(path, sizeof path, "test $(ls %s/step-%012d | wc -l) = 3", folder, 4);
+    assert_int_equal(system(path), 0); /* two files and the manifest */
+    remove_folder(folder);
+}
+
+/* Saves one step again and again, of two trainings in turn, until it is killed. */
+static void save_for_ever(const ddp_config *c, const leg *x)
+{
+    leg again = *x;
+    ddp_error err;
+
+    for (;; again.data = 1 - again.data)
+        if (ddp_launch(c, run_leg, &again, &err)) _exit(1);
+}
+
+/* Waits until that process writes a rank's file, at most 20 s. */
+static void wait_for_save(const char *folder, int step, pid_t writer)
+{
+    char path[2][200];
+    int i;
+
+    for (i = 0; i < 2; i++)
+        snprintf(path[i], sizeof path[i], "%s/step-%012d/rank-0000%s.safetensors.tmp.%ld", folder,
+                 step, i ? "-again" : "", (long)writer);
+    for (i = 0; i < 200000 && access(path[0], F_OK) && access(path[1], F_OK); i++) usleep(100);
+}
+
+/* At whatever moment of a save a run is killed, a whole checkpoint of either training is there. */
+static void a_kill_never_costs_the_last_checkpoint(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", look[200];
+    ddp_config c = world_of(2, DDP_DREAMDDP, 3);
+    leg a = leg_of(folder, 3), other, b;
+    unsigned i, half = 0;
+    int code;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.width = 48; /* files of 700 KB: most kills fall into a save */
+    a.save = 1;
+    b = other = a;
+    b.save = 0, b.load = 1;
+    other.data = 1;
+    go(&c, &other);
+    go(&c, &a);
+    assert_memory_not_equal(a.hash, other.hash, sizeof a.hash);
+    snprintf(look, sizeof look, "ls %s/step-%012d | grep -q tmp", folder, 3);
+    for (i = 0; i < 8; i++) {
+        pid_t child = fork();
+
+        assert_true(child >= 0);
+        if (child == 0) save_for_ever(&c, &a);
+        wait_for_save(folder, 3, child);
+        usleep(400 * i);
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, &code, 0), child);
+        assert_true(WIFSIGNALED(code)); /* every save until then was well */
+        half += !system(look);
+        b.first = 0;
+        go(&c, &b);
+        assert_int_equal(b.first, 3);
+        if (memcmp(b.hash, a.hash, sizeof a.hash)) /* of one training on both ranks */
+            assert_memory_equal(b.hash, other.hash, sizeof a.hash);
+    }
+    assert_true(half > 0);
+    print_message("%u of 8 kills left half a file\n", half);
+    remove_folder(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(going_on_gives_the_same_bits),
         cmocka_unit_test(clipping_and_averaged_state_go_on_too),
         cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),
+        cmocka_unit_test(buffers_go_to_another_world_from_the_rank_of_the_same_number),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(the_last_ones_are_kept),
+        cmocka_unit_test(half_a_checkpoint_is_none),
+        cmocka_unit_test(a_save_that_fails_leaves_the_one_before),
+        cmocka_unit_test(a_kill_never_costs_the_last_checkpoint),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

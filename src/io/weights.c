@@ -249,17 +249,6 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
 
 /* ---- loading ---- */
 
-/* Tensors that other libraries save and this one has no use for. */
-static int ddp__weight_ignored(ddp__weight_family family, const char *name)
-{
-    size_t rest;
-
-    if (family == DDP__WEIGHTS_GPT2)
-        return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
-                                           ddp__weight_ends(name, ".attn.masked_bias", &rest));
-    return family == DDP__WEIGHTS_RESNET && ddp__weight_ends(name, ".num_batches_tracked", &rest);
-}
-
 static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
 {
     int i;
@@ -267,6 +256,23 @@ static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
     for (i = 0; i < s->count; i++)
         if (!strcmp(s->list[i].name, name)) return &s->list[i];
     return NULL;
+}
+
+/* Tensors that other libraries save and this one has no use for: attention masks, and the count
+ * beside the running statistics of a batch norm. */
+static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family, const char *name)
+{
+    char beside[DDP__WEIGHT_NAME];
+    size_t rest;
+
+    if (family == DDP__WEIGHTS_GPT2)
+        return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
+                                           ddp__weight_ends(name, ".attn.masked_bias", &rest));
+    if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) ||
+        rest > 100)
+        return 0;
+    snprintf(beside, sizeof beside, "%.*s.running_mean", (int)rest, name);
+    return ddp__weight_named(s, beside) != NULL;
 }
 
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t,
@@ -332,7 +338,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
         ddp__weight *w;
 
         if (family == DDP__WEIGHTS_GPT2 && !strncmp(name, "transformer.", 12)) name += 12;
-        if (ddp__weight_ignored(family, name)) continue;
+        if (ddp__weight_ignored(s, family, name)) continue;
         if (family == DDP__WEIGHTS_GPT2 && !strcmp(name, "lm_head.weight")) {
             head = t;
             continue;

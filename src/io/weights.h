@@ -15,7 +15,9 @@ extern "C" {
  *               (h.0.attn.bias) and a lm_head.weight equal to wte.weight are passed over
  *   ddp_resnet, ddp_vgg    of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
  *               layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
- *               num_batches_tracked is passed over
+ *               num_batches_tracked beside running statistics is passed over. Other sizes than
+ *               224 give the first linear layer of VGG other columns than torchvision's, whose
+ *               pooling before it always makes 7 x 7
  *   any other   LAYER.weight, or LAYER.OPERATOR.weight where a layer has several operators with
  *               parameters, LAYER.OPERATOR.1.weight for the second of a kind
  *

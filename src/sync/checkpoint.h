@@ -12,18 +12,21 @@ extern "C" {
  * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
  * dropout masks depend on, the plan), and manifest.json (step, world, strategy, period, optimizer,
  * layers, a hash of every file), which rank 0 writes when all files are there: a folder without it
- * is none. Every file is written under another name, flushed and renamed. The ranks must see one
- * file system. Where the data go on follows from the step.
+ * is none. Every file is written under another name, flushed and renamed; a step that is saved
+ * once more leaves the files of the save before alone until the new manifest is there. The ranks
+ * must see one file system. Where the data go on follows from the step.
  *
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
- * newest keep of those in it (0 = keeps all). Finishes what is in flight and averages nothing.
+ * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
+ * flight and averages nothing.
  * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder.
  * ddp_step then says where to go on, and *world (may be NULL) of how many ranks it is. With the
  * same layers, optimizer, world, strategy and period every rank goes on from its own file, bit
  * for bit as if the run had not stopped (a plan that was measured stays and no longer follows the
  * link; one that was not yet made is made as many steps later). With another world, strategy or
- * period only a synchronised checkpoint is taken, one whose ranks hold equal bits: always under
- * ssgd and wfbp (without buffers), else after an averaging of all layers, momentum included.
+ * period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside:
+ * always under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers
+ * (running statistics) then come from the rank of the same number, counted around.
  * All is checked before anything is changed.
  * Both are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
