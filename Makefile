@@ -28,7 +28,7 @@ PURE := $(addprefix test_,adatopk compress corpus data deft env estimate fence i
         network osp_plan place place_search plan planned_models preserver profile report safetensors timeline topk tour weights workload)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps deps-test header check-header check-separate check-compile print-whole test sanitize \
+.PHONY: all deps deps-test header check-header check-separate check-compile test sanitize \
         tests-plain tests-asan tests-tsan quickstart bench fuzz install uninstall clean
 
 all: $(EXAMPLES) $(BENCHES)
@@ -70,31 +70,37 @@ check-compile: | deps-test
 	@tests/header/compile.sh
 
 # ---- tests: src/ itself, so that debuggers and sanitizers name its files ----
-# Compiling all of it into every test would take most of the time. So it is compiled once, with its
-# private functions visible, and tests see its headers only; but those in WHOLE, which use what is
-# static in one file or replace its allocator, are one translation unit with it, as a user's program is.
-WHOLE := test_data test_env test_graph test_memory test_place test_place_search test_planned_models test_session test_shape \
-         test_spawn test_topk test_wire
-TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
-TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)
+# Each file of src/ is compiled once per flavour, alone, and kept in an archive. A test sees the
+# headers; one that looks into a file of src/ includes that file, and one that counts allocations has
+# its own tests/heap.h. The linker takes from the archive what the test does not have.
+TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 $(DEBUG) $(WARN) $(SANITIZE) -DDDP_SEPARATE \
+               -include tests/heap.h -Ibuild/headers -Isrc -MMD -MP -MF $@.d -MT $@
+DEBUG = -g
+build/asan/%: DEBUG = -g1 # lines for the reports; more takes a tenth longer
+build/tsan/%: DEBUG = -g1
 build/asan/%: SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: SANITIZE = -fsanitize=thread
-print-whole:
-	@echo $(WHOLE)
+UNITS      := $(patsubst src/%.c,%.o,$(filter %.c,$(SOURCES)))
 build/headers/dreamddp.h: src/dreamddp.h
 	@mkdir -p $(@D)
 	sed '/^#include ".*\.c"$$/d' $< > $@
-build/%/dreamddp.o: $(SOURCES) | build/%
-	$(TEST_COMPILE) -DDDP_LIB=extern -DDREAMDDP_IMPLEMENTATION -Isrc -x c -c src/dreamddp.h -o $@
 define TEST_RULES
-$(addprefix build/$(1)/,$(WHOLE)): build/$(1)/%: tests/%.c $$(TEST_DEPS) | build/$(1)
-	$$(TEST_COMPILE) -Isrc -Itests $$< -o $$@ $$(LIBS) -lcmocka
-$(addprefix build/$(1)/,$(filter-out $(WHOLE),$(TESTS))): build/$(1)/%: tests/%.c build/$(1)/dreamddp.o build/headers/dreamddp.h $$(TEST_DEPS)
-	$$(TEST_COMPILE) -DDDP_LIB=extern -Ibuild/headers -Isrc -Itests $$< build/$(1)/dreamddp.o -o $$@ $$(LIBS) -lcmocka
+build/$(1)/src/%.o: src/%.c
+	@mkdir -p $$(@D)
+	$$(TEST_COMPILE) -c $$< -o $$@
+build/$(1)/src/heap.o: tests/heap.c
+	@mkdir -p $$(@D)
+	$$(TEST_COMPILE) -c $$< -o $$@
+build/$(1)/dreamddp.a: $(addprefix build/$(1)/src/,$(UNITS) heap.o)
+	@rm -f $$@
+	$(AR) rcs $$@ $$^
+$(addprefix build/$(1)/,$(TESTS)): build/$(1)/%: tests/%.c build/$(1)/dreamddp.a build/headers/dreamddp.h
+	$$(TEST_COMPILE) -Itests $$< build/$(1)/dreamddp.a -o $$@ $$(LIBS) -lcmocka
 endef
 $(foreach flavour,plain asan tsan,$(eval $(call TEST_RULES,$(flavour))))
+-include $(wildcard build/*/*.d build/*/src/*.d build/*/src/*/*.d)
 
-build build/plain build/asan build/tsan:
+build:
 	@mkdir -p $@
 
 tests-plain: $(addprefix build/plain/,$(TESTS))

@@ -1,6 +1,9 @@
 /* The placement solvers against exhaustive search, hand-worked costs and the published networks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "plan/place_anneal.c"
+#include "plan/place_exact.c"
+#include "plan/place.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus
