@@ -81,6 +81,8 @@ build/tsan/%: DEBUG = -g1
 build/asan/%: SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: SANITIZE = -fsanitize=thread
 UNITS      := $(patsubst src/%.c,%.o,$(filter %.c,$(SOURCES)))
+# what the scripts that compare with PyTorch and igraph run
+COMPANIONS := $(patsubst tests/%.c,%,$(wildcard tests/torch_*.c tests/igraph_*.c))
 build/headers/dreamddp.h: src/dreamddp.h
 	@mkdir -p $(@D)
 	sed '/^#include ".*\.c"$$/d' $< > $@
@@ -94,7 +96,7 @@ build/$(1)/src/heap.o: tests/heap.c
 build/$(1)/dreamddp.a: $(addprefix build/$(1)/src/,$(UNITS) heap.o)
 	@rm -f $$@
 	$(AR) rcs $$@ $$^
-$(addprefix build/$(1)/,$(TESTS)): build/$(1)/%: tests/%.c build/$(1)/dreamddp.a build/headers/dreamddp.h
+$(addprefix build/$(1)/,$(TESTS) $(COMPANIONS)): build/$(1)/%: tests/%.c build/$(1)/dreamddp.a build/headers/dreamddp.h
 	$$(TEST_COMPILE) -Itests $$< build/$(1)/dreamddp.a -o $$@ $$(LIBS) -lcmocka
 endef
 $(foreach flavour,plain asan tsan,$(eval $(call TEST_RULES,$(flavour))))
@@ -103,7 +105,7 @@ $(foreach flavour,plain asan tsan,$(eval $(call TEST_RULES,$(flavour))))
 build:
 	@mkdir -p $@
 
-tests-plain: $(addprefix build/plain/,$(TESTS))
+tests-plain: $(addprefix build/plain/,$(TESTS) $(COMPANIONS))
 tests-asan:  $(addprefix build/asan/,$(TESTS))
 tests-tsan:  $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 

@@ -7,21 +7,16 @@ of the format are checked. Exit 77 where PyTorch or a C compiler is missing."""
 import json
 import math
 import os
-import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 
-try:
-    import torch
-    import torch.nn.functional as F
-except ImportError:
-    print("skipped: PyTorch is not installed")
-    sys.exit(77)
+import companion
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CC = os.environ.get("CC", "cc")
+companion.need("torch", "PyTorch")
+import torch
+import torch.nn.functional as F
+
 VOCABULARY, CONTEXT, BATCH, LAYERS, HEADS, DIM = 41, 13, 2, 3, 3, 24
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 
@@ -110,19 +105,13 @@ def variants(w):
 
 
 def main():
-    if not shutil.which(CC.split()[0]):
-        print("skipped: no C compiler", CC)
-        return 77
     failed = passed = 0
+    program = companion.build("torch_weights")
     with tempfile.TemporaryDirectory() as folder:
-        program, file, back = (os.path.join(folder, n) for n in ("run", "in.safetensors", "out.safetensors"))
-        src = os.path.join(os.path.dirname(HERE), "src")
-        stb = os.path.join(os.path.dirname(HERE), "build", "include")
-        subprocess.run([*CC.split(), "-std=c11", "-O1", "-I" + src, "-isystem", stb,
-                        os.path.join(HERE, "torch_weights.c"), "-o", program, "-lm", "-lpthread"], check=True)
+        file, back = (os.path.join(folder, n) for n in ("in.safetensors", "out.safetensors"))
         for name, held, meant in variants(weights()):
             write(file, held)
-            text = subprocess.run([program, file, back], check=True, stdout=subprocess.PIPE, text=True).stdout
+            text = companion.output(program, file, back)
             ours = torch.tensor([float(v) for v in text.split()], dtype=torch.float64)
             theirs = logits(meant).reshape(-1)
             worst = float((ours - theirs).abs().max())
@@ -132,8 +121,7 @@ def main():
             print("%-28s logits differ by %.1e, saved %s%s" % (
                 name, worst, "alike" if same else "unlike", "" if ok else "  FAILED"))
             passed, failed = passed + ok, failed + (not ok)
-    print("%d passed, %d failed, 0 skipped" % (passed, failed))
-    return 1 if failed else 0
+    return companion.close(passed, failed)
 
 
 if __name__ == "__main__":
