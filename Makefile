@@ -23,9 +23,12 @@ BENCHES  := $(patsubst bench/%.c,build/%,$(wildcard bench/*.c))
 TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
-# Tests of pure functions: no threads, nothing for TSan to see.
+# Tests of pure functions: no threads, nothing for TSan to see, no times that another test would change.
 PURE := $(addprefix test_,adatopk compress corpus data deft env estimate fence image_ops images json jsonl knapsack louvain matching netspec \
         network osp_plan place place_search plan planned_models preserver profile report safetensors timeline topk tour weights workload)
+
+# Scripts whose workers wait for one another, some of them by the clock.
+TIMED := tests/test_programs.py tests/test_train_gpt.py
 
 .DELETE_ON_ERROR:
 .PHONY: all deps deps-test header check-header check-separate check-compile test sanitize \
@@ -113,13 +116,15 @@ tests-tsan:  $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 # totals: N passed, N failed, N skipped. Scripts run the programs of `all`.
 test: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-plain all
-	@tests/run check-header='$(CHECK_HEADER)' check-separate=tests/header/separate.sh \
-	    check-compile=tests/header/compile.sh $(addprefix build/plain/,$(TESTS)) $(SCRIPTS)
+	@tests/run check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
+	    --jobs $(JOBS) check-header='$(CHECK_HEADER)' $(addprefix build/plain/,$(PURE)) $(filter-out $(TIMED),$(SCRIPTS)) \
+	    --jobs 1 $(addprefix build/plain/,$(filter-out $(PURE),$(TESTS))) $(TIMED)
 
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
 	@TSAN_OPTIONS="halt_on_error=1 $(TSAN_OPTIONS)" tests/run --timeout 300 \
-	    $(addprefix build/asan/,$(TESTS)) $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
+	    --jobs $(JOBS) $(addprefix build/asan/,$(PURE)) \
+	    --jobs 1 $(addprefix build/asan/,$(filter-out $(PURE),$(TESTS))) $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 
 # What it finds lies in build/fuzz as crash-*; tests/corpus is what `make test` replays.
 build/fuzz_readers: tests/fuzz_readers.c $(SOURCES) | build
