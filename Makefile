@@ -23,12 +23,15 @@ BENCHES  := $(patsubst bench/%.c,build/%,$(wildcard bench/*.c))
 TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/test_*.c))
 SCRIPTS  := $(wildcard tests/test_*.sh tests/test_*.py)
 SOURCES  := $(shell find src -name '*.[ch]')
-# Tests of pure functions: no threads, nothing for TSan to see.
+# Tests of pure functions: no threads, nothing for TSan to see, no times that another test would change.
 PURE := $(addprefix test_,adatopk compress corpus data deft env estimate fence image_ops images json jsonl knapsack louvain matching netspec \
         network osp_plan place place_search plan planned_models preserver profile report safetensors timeline topk tour weights workload)
 
+# Scripts whose workers wait for one another, some of them by the clock.
+TIMED := tests/test_programs.py tests/test_train_gpt.py
+
 .DELETE_ON_ERROR:
-.PHONY: all deps deps-test header check-header check-separate check-compile print-whole test sanitize \
+.PHONY: all deps deps-test header check-header check-separate check-compile test sanitize \
         tests-plain tests-asan tests-tsan quickstart bench fuzz install uninstall clean
 
 all: $(EXAMPLES) $(BENCHES)
@@ -70,34 +73,42 @@ check-compile: | deps-test
 	@tests/header/compile.sh
 
 # ---- tests: src/ itself, so that debuggers and sanitizers name its files ----
-# Compiling all of it into every test would take most of the time. So it is compiled once, with its
-# private functions visible, and tests see its headers only; but those in WHOLE, which use what is
-# static in one file or replace its allocator, are one translation unit with it, as a user's program is.
-WHOLE := test_data test_env test_graph test_memory test_place test_place_search test_planned_models test_session test_shape \
-         test_spawn test_topk test_wire
-TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 -g $(WARN) $(SANITIZE)
-TEST_DEPS    = $(SOURCES) $(wildcard tests/*.h)
+# Each file of src/ is compiled once per flavour, alone, and kept in an archive. A test sees the
+# headers; one that looks into a file of src/ includes that file, and one that counts allocations has
+# its own tests/heap.h. The linker takes from the archive what the test does not have.
+TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 $(DEBUG) $(WARN) $(SANITIZE) -DDDP_SEPARATE \
+               -include tests/heap.h -Ibuild/headers -Isrc -MMD -MP -MF $@.d -MT $@
+DEBUG = -g
+build/asan/%: DEBUG = -g1 # lines for the reports; more takes a tenth longer
+build/tsan/%: DEBUG = -g1
 build/asan/%: SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all
 build/tsan/%: SANITIZE = -fsanitize=thread
-print-whole:
-	@echo $(WHOLE)
+UNITS      := $(patsubst src/%.c,%.o,$(filter %.c,$(SOURCES)))
+# what the scripts that compare with PyTorch and igraph run
+COMPANIONS := $(patsubst tests/%.c,%,$(wildcard tests/torch_*.c tests/igraph_*.c))
 build/headers/dreamddp.h: src/dreamddp.h
 	@mkdir -p $(@D)
 	sed '/^#include ".*\.c"$$/d' $< > $@
-build/%/dreamddp.o: $(SOURCES) | build/%
-	$(TEST_COMPILE) -DDDP_LIB=extern -DDREAMDDP_IMPLEMENTATION -Isrc -x c -c src/dreamddp.h -o $@
 define TEST_RULES
-$(addprefix build/$(1)/,$(WHOLE)): build/$(1)/%: tests/%.c $$(TEST_DEPS) | build/$(1)
-	$$(TEST_COMPILE) -Isrc -Itests $$< -o $$@ $$(LIBS) -lcmocka
-$(addprefix build/$(1)/,$(filter-out $(WHOLE),$(TESTS))): build/$(1)/%: tests/%.c build/$(1)/dreamddp.o build/headers/dreamddp.h $$(TEST_DEPS)
-	$$(TEST_COMPILE) -DDDP_LIB=extern -Ibuild/headers -Isrc -Itests $$< build/$(1)/dreamddp.o -o $$@ $$(LIBS) -lcmocka
+build/$(1)/src/%.o: src/%.c
+	@mkdir -p $$(@D)
+	$$(TEST_COMPILE) -c $$< -o $$@
+build/$(1)/src/heap.o: tests/heap.c
+	@mkdir -p $$(@D)
+	$$(TEST_COMPILE) -c $$< -o $$@
+build/$(1)/dreamddp.a: $(addprefix build/$(1)/src/,$(UNITS) heap.o)
+	@rm -f $$@
+	$(AR) rcs $$@ $$^
+$(addprefix build/$(1)/,$(TESTS) $(COMPANIONS)): build/$(1)/%: tests/%.c build/$(1)/dreamddp.a build/headers/dreamddp.h
+	$$(TEST_COMPILE) -Itests $$< build/$(1)/dreamddp.a -o $$@ $$(LIBS) -lcmocka
 endef
 $(foreach flavour,plain asan tsan,$(eval $(call TEST_RULES,$(flavour))))
+-include $(wildcard build/*/*.d build/*/src/*.d build/*/src/*/*.d)
 
-build build/plain build/asan build/tsan:
+build:
 	@mkdir -p $@
 
-tests-plain: $(addprefix build/plain/,$(TESTS))
+tests-plain: $(addprefix build/plain/,$(TESTS) $(COMPANIONS))
 tests-asan:  $(addprefix build/asan/,$(TESTS))
 tests-tsan:  $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 
@@ -105,13 +116,15 @@ tests-tsan:  $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 # totals: N passed, N failed, N skipped. Scripts run the programs of `all`.
 test: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-plain all
-	@tests/run check-header='$(CHECK_HEADER)' check-separate=tests/header/separate.sh \
-	    check-compile=tests/header/compile.sh $(addprefix build/plain/,$(TESTS)) $(SCRIPTS)
+	@tests/run check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
+	    --jobs $(JOBS) check-header='$(CHECK_HEADER)' $(addprefix build/plain/,$(PURE)) $(filter-out $(TIMED),$(SCRIPTS)) \
+	    --jobs 1 $(addprefix build/plain/,$(filter-out $(PURE),$(TESTS))) $(TIMED)
 
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
 	@TSAN_OPTIONS="halt_on_error=1 $(TSAN_OPTIONS)" tests/run --timeout 300 \
-	    $(addprefix build/asan/,$(TESTS)) $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
+	    --jobs $(JOBS) $(addprefix build/asan/,$(PURE)) \
+	    --jobs 1 $(addprefix build/asan/,$(filter-out $(PURE),$(TESTS))) $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 
 # What it finds lies in build/fuzz as crash-*; tests/corpus is what `make test` replays.
 build/fuzz_readers: tests/fuzz_readers.c $(SOURCES) | build

@@ -19,39 +19,17 @@ OURS = os.path.join(HERE, "..", "build", "bench_vision")
 TUNED = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "17179869184",
          "MALLOC_TOP_PAD_": "268435456"}
 
+sys.path.insert(0, os.path.join(HERE, "..", "tests"))
 try:
     import torch
-    from torch import nn
     import torch.nn.functional as F
+    from torch_models import resnet18
 except ImportError:
     if os.environ.get("VISION_PYTHON") or not os.path.exists("/usr/bin/python3"):
         print("skipped: PyTorch is not installed")
         sys.exit(77)
     os.environ["VISION_PYTHON"] = "1"  # the system's interpreter may have it
     os.execv("/usr/bin/python3", ["/usr/bin/python3"] + sys.argv)
-
-
-def conv(channels_in, channels, kernel, stride):
-    return nn.Sequential(nn.Conv2d(channels_in, channels, kernel, stride, kernel // 2, bias=False),
-                         nn.BatchNorm2d(channels))
-
-
-class Block(nn.Module):
-    def __init__(self, channels_in, channels, stride):
-        super().__init__()
-        self.one, self.two = conv(channels_in, channels, 3, stride), conv(channels, channels, 3, 1)
-        self.short = conv(channels_in, channels, 1, stride) if stride > 1 else nn.Identity()
-
-    def forward(self, x):
-        return F.relu(self.two(F.relu(self.one(x))) + self.short(x))
-
-
-def resnet18():
-    blocks, before = [conv(3, 64, 3, 1), nn.ReLU()], 64
-    for stage, channels in enumerate((64, 128, 256, 512)):
-        blocks += [Block(before, channels, 2 if stage else 1), Block(channels, channels, 1)]
-        before = channels
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
 def theirs(batch, threads, steps):

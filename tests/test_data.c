@@ -1,6 +1,7 @@
 /* Token files, windows, dealing to ranks, and the fingerprint of parameters. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "data/deal.c"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,6 +1,7 @@
 /* Launchers and variables: who is recognised, what is refused. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "net/env.c"
 
 #include <setjmp.h>
 #include <stdarg.h>

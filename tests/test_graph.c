@@ -1,10 +1,4 @@
 /* The graph with operators of its own: registration, layers, hooks, memory plan, ranges. */
-#include <stddef.h>
-
-/* Bookkeeping goes through a counter, so that "no allocation" can be asserted. */
-static void *count_realloc(void *p, size_t bytes);
-#define DDP_REALLOC(p, bytes) count_realloc(p, bytes)
-#define DDP_FREE(p)           free(p)
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -28,12 +22,15 @@ extern "C" {
 static long   g_allocations; /* calls of realloc and of the counting allocator */
 static size_t g_bytes;
 
-static void *count_realloc(void *p, size_t bytes)
+/* Bookkeeping goes through a counter, so that "no allocation" can be asserted. */
+void *heap_realloc(void *p, size_t bytes)
 {
     g_allocations++;
     g_bytes += bytes;
     return realloc(p, bytes);
 }
+
+void heap_free(void *p) { free(p); }
 
 /* ---- tests ---- */
 

@@ -1,11 +1,5 @@
 /* Every byte is counted: what a worker needs beyond training alone, that a step allocates nothing,
  * that all is given back, and what happens when memory ends at any allocation. */
-#include <stddef.h>
-
-static void *count_realloc(void *p, size_t bytes);
-static void  count_free(void *p);
-#define DDP_REALLOC(p, bytes) count_realloc(p, bytes)
-#define DDP_FREE(p)           count_free(p)
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -75,12 +69,12 @@ static void give(void *block, size_t bytes, int kind)
     free(h);
 }
 
-static void count_free(void *p)
+void heap_free(void *p)
 {
     if (p) give(p, 0, 0);
 }
 
-static void *count_realloc(void *p, size_t bytes)
+void *heap_realloc(void *p, size_t bytes)
 {
     void *q = take(bytes, 0);
     size_t old;

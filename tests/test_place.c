@@ -1,6 +1,9 @@
 /* The placement solvers against exhaustive search, hand-worked costs and the published networks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "plan/place_anneal.c"
+#include "plan/place_exact.c"
+#include "plan/place.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus
@@ -530,24 +533,31 @@ static void progress_is_told_and_may_stop(void **state)
     ddp_network_free(&n);
 }
 
-static void the_time_limit_is_kept(void **state)
+/* Every solver ends within most seconds where 0.1 s are asked for. */
+static void keeps_the_limit(const ddp_network *n, double most)
 {
-    ddp_rng r = ddp_rng_seed(29, 0);
-    ddp_network n = random_network(&r, 64, 8, 8, 0);
     size_t k;
 
-    (void)state;
     for (k = 0; k < sizeof solvers / sizeof solvers[0]; k++) {
         ddp_place_options o;
         ddp_placement p;
         memset(&o, 0, sizeof o);
         o.solver = solvers[k];
         o.time_limit_s = 0.1;
-        assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
-        valid(&n, &p);
-        assert_true(p.solve_s < 2); /* on a machine that is never quiet */
+        assert_int_equal(ddp_place(n, &o, &p, NULL), DDP_OK);
+        valid(n, &p);
+        if (!(p.solve_s < most)) fail_msg("solver %d took %g s", (int)solvers[k], p.solve_s);
         ddp_placement_free(&p);
     }
+}
+
+static void the_time_limit_is_kept(void **state)
+{
+    ddp_rng r = ddp_rng_seed(29, 0);
+    ddp_network n = random_network(&r, 64, 8, 8, 0);
+
+    (void)state;
+    keeps_the_limit(&n, 2); /* on a machine that is never quiet */
     ddp_network_free(&n);
 }
 
@@ -557,20 +567,9 @@ static void the_time_limit_is_kept_where_one_evaluation_is_long(void **state)
 {
     ddp_rng r = ddp_rng_seed(31, 0);
     ddp_network n = random_network(&r, 1000, 1, 1000, 0);
-    size_t k;
 
     (void)state;
-    for (k = 0; k < sizeof solvers / sizeof solvers[0]; k++) {
-        ddp_place_options o;
-        ddp_placement p;
-        memset(&o, 0, sizeof o);
-        o.solver = solvers[k];
-        o.time_limit_s = 0.1;
-        assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
-        valid(&n, &p);
-        if (!(p.solve_s < 3)) fail_msg("solver %d took %g s", (int)solvers[k], p.solve_s);
-        ddp_placement_free(&p);
-    }
+    keeps_the_limit(&n, 3);
     ddp_network_free(&n);
 }
 

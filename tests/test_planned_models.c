@@ -1,11 +1,5 @@
 /* Models that are planned and never allocated: ResNet, VGG, GPT-2 XL, and the operator lists made
  * of them. */
-#include <stddef.h>
-
-/* Bookkeeping goes through a counter, so that "nothing large is allocated" can be asserted. */
-static void *count_realloc(void *p, size_t bytes);
-#define DDP_REALLOC(p, bytes) count_realloc(p, bytes)
-#define DDP_FREE(p)           free(p)
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,12 +16,15 @@ extern "C" {
 
 static size_t g_bytes, g_largest; /* of all calls, of one call */
 
-static void *count_realloc(void *p, size_t bytes)
+/* Bookkeeping goes through a counter, so that "nothing large is allocated" can be asserted. */
+void *heap_realloc(void *p, size_t bytes)
 {
     g_bytes += bytes;
     if (bytes > g_largest) g_largest = bytes;
     return realloc(p, bytes);
 }
+
+void heap_free(void *p) { free(p); }
 
 static ddp_graph *resnet(int depth, long classes, long size, long batch, int cifar)
 {

@@ -1,6 +1,8 @@
 /* The context: what it refuses and in which words, and what it promises about plans and peers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "sync/account.c"
+#include "sync/planning.c"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -1,6 +1,8 @@
 /* Shaped links: real transfers take what the arithmetic of the link says, on every wire. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "net/wire_threads.c"
+#include "net/wire_tcp.c"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

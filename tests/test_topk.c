@@ -1,6 +1,7 @@
 /* Top-K and Random-K: the same set as a full sort, on kind and unkind data, and nothing else. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "compress/topk.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus

@@ -4,23 +4,15 @@ one of 50 steps of AdamW on the same batches to 1e-3.
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
-try:
-    import torch
-    import torch.nn.functional as F
-except ImportError:
-    print("skipped: PyTorch is not installed")
-    sys.exit(77)
+import companion
+
+companion.need("torch", "PyTorch")
+import torch
+import torch.nn.functional as F
 
 from torch_models import MODELS
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
-CC = os.environ.get("CC", "cc")
 
 
 class Run:
@@ -75,22 +67,11 @@ def check(run):
 
 
 def main():
-    if not shutil.which(CC.split()[0]):
-        print("skipped: no C compiler", CC)
-        return 77
-    with tempfile.TemporaryDirectory() as tmp:
-        program = os.path.join(tmp, "torch_models")
-        flags = os.environ.get("CPPFLAGS", "").split()
-        subprocess.run(CC.split() + ["-std=c11", "-O1"] + flags +
-                       ["-I" + os.path.join(ROOT, "src"),
-                        "-isystem", os.path.join(ROOT, "build", "include"),
-                        os.path.join(HERE, "torch_models.c"), "-o", program,
-                        "-lm", "-lpthread"], check=True)
-        text = subprocess.run([program, os.path.join(ROOT, "dreamddp.h")], check=True,
-                              capture_output=True, text=True).stdout
+    text = companion.output(companion.build("torch_models"),
+                            os.path.join(companion.ROOT, "dreamddp.h"))
     results = [check(run) for run in parse(text)]
-    print("%d passed, %d failed, 0 skipped" % (sum(results), len(results) - sum(results)))
-    return 0 if len(results) == 4 and all(results) else 1
+    failed = companion.close(sum(results), len(results) - sum(results))
+    return failed or len(results) != 4
 
 
 sys.exit(main())

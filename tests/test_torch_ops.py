@@ -3,21 +3,13 @@
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
 import math
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
-try:
-    import torch
-    import torch.nn.functional as F
-except ImportError:
-    print("skipped: PyTorch is not installed")
-    sys.exit(77)
+import companion
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CC = os.environ.get("CC", "cc")
+companion.need("torch", "PyTorch")
+import torch
+import torch.nn.functional as F
 
 
 def attention(qkv, heads=4, kv_heads=4):
@@ -96,25 +88,11 @@ def check(op, a):
 
 
 def main():
-    if not shutil.which(CC.split()[0]):
-        print("skipped: no C compiler", CC)
-        return 77
-    with tempfile.TemporaryDirectory() as tmp:
-        program = os.path.join(tmp, "torch_ops")
-        root = os.path.dirname(HERE)
-        flags = os.environ.get("CPPFLAGS", "").split()
-        subprocess.run(CC.split() + ["-std=c11", "-O1"] + flags +
-                       ["-I" + os.path.join(root, "src"), "-I" + HERE,
-                        "-isystem", os.path.join(root, "build", "include"),
-                        os.path.join(HERE, "torch_ops.c"), "-o", program,
-                        "-lm", "-lpthread", "-lcmocka"], check=True)
-        text = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     results = []
-    cases = parse(text)
+    cases = parse(companion.output(companion.build("torch_ops")))
     for op in RULES:
         results.append(op in cases and check(op, cases[op]))
-    print("%d passed, %d failed, 0 skipped" % (sum(results), len(results) - sum(results)))
-    return 0 if all(results) else 1
+    return companion.close(sum(results), len(results) - sum(results))
 
 
 sys.exit(main())

@@ -2,20 +2,13 @@
 """The built-in update rules against torch.optim: 20 steps, relative difference below 1e-6.
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
-try:
-    import torch
-except ImportError:
-    print("skipped: PyTorch is not installed")
-    sys.exit(77)
+import companion
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CC = os.environ.get("CC", "cc")
+companion.need("torch", "PyTorch")
+import torch
+
 STEPS, COUNT = 20, 103
 # name, lr, momentum or beta1, beta2, eps, weight decay
 CASES = [
@@ -48,8 +41,8 @@ def difference(ours, theirs, cancels):
 
 
 def run(program, case):
-    args = [program, case[0]] + [repr(x) for x in case[1:]] + [str(STEPS), str(COUNT)]
-    out = subprocess.run(args, check=True, capture_output=True, text=True).stdout
+    args = [case[0]] + [repr(x) for x in case[1:]] + [str(STEPS), str(COUNT)]
+    out = companion.output(program, *args)
     w = opt = None
     worst = 0.0
     l2 = case[0] == "adam" and case[5] > 0  # gradient + decay x parameter may cancel
@@ -72,20 +65,13 @@ def run(program, case):
 
 
 def main():
-    if not shutil.which(CC.split()[0]):
-        print("skipped: no C compiler", CC)
-        return 77
     failed = 0
-    with tempfile.TemporaryDirectory() as where:
-        program = os.path.join(where, "torch_optim")
-        subprocess.run(CC.split() + ["-O1", "-I", os.path.join(HERE, "..", "src"),
-                                     os.path.join(HERE, "torch_optim.c"), "-o", program, "-lm", "-lpthread"],
-                       check=True)
-        for case in CASES:
-            worst = run(program, case)
-            ok = worst < 1e-6
-            failed += not ok
-            print("%s %s: largest relative difference %.2e" % ("ok" if ok else "FAILED", case, worst))
+    program = companion.build("torch_optim")
+    for case in CASES:
+        worst = run(program, case)
+        ok = worst < 1e-6
+        failed += not ok
+        print("%s %s: largest relative difference %.2e" % ("ok" if ok else "FAILED", case, worst))
     return 1 if failed else 0
 
 

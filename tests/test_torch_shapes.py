@@ -2,21 +2,13 @@
 """Output shapes, parameters, buffers and FLOPs of image operators against PyTorch's modules.
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
-try:
-    import torch
-    from torch import nn
-except ImportError:
-    print("skipped: PyTorch is not installed")
-    sys.exit(77)
+import companion
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CC = os.environ.get("CC", "cc")
+companion.need("torch", "PyTorch")
+import torch
+from torch import nn
 
 
 def conv2d(shape, channels, kernel, stride, padding, groups, bias):
@@ -67,27 +59,10 @@ def theirs(op, args, shape):
     return list(out.shape), [params, buffers, flops(out)]
 
 
-def build(tmp):
-    program = os.path.join(tmp, "torch_shapes")
-    root = os.path.dirname(HERE)
-    flags = os.environ.get("CPPFLAGS", "").split()
-    subprocess.run(CC.split() + ["-std=c11", "-O1"] + flags +
-                   ["-I" + os.path.join(root, "src"),
-                    "-isystem", os.path.join(root, "build", "include"),
-                    os.path.join(HERE, "torch_shapes.c"), "-o", program,
-                    "-lm", "-lpthread"], check=True)
-    return subprocess.run([program], check=True, capture_output=True, text=True).stdout
-
-
 def main():
-    if not shutil.which(CC.split()[0]):
-        print("skipped: no C compiler", CC)
-        return 77
-    with tempfile.TemporaryDirectory() as tmp:
-        text = build(tmp)
     torch.set_num_threads(1)
     right, wrong, refused = {op: 0 for op in RULES}, 0, 0
-    for line in text.splitlines():
+    for line in companion.output(companion.build("torch_shapes")).splitlines():
         head, shape, *ours = line.split("|")
         op, *args = head.split()
         if op not in RULES:
@@ -104,8 +79,7 @@ def main():
     never = [op for op, n in right.items() if not n]
     if never:
         print("never seen:", *never)
-    print("%d passed, %d failed, 0 skipped" % (sum(right.values()), wrong + len(never)))
-    return 1 if wrong or never else 0
+    return companion.close(sum(right.values()), wrong + len(never))
 
 
 sys.exit(main())

@@ -3,20 +3,17 @@
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
 import ctypes
+import glob
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 
-try:
-    import torch
-except ImportError:
-    print("skipped: PyTorch is not installed")
-    sys.exit(77)
+import companion
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CC = os.environ.get("CC", "cc")
+companion.need("torch", "PyTorch")
+import torch
+
 DATA = {
     "normal": lambda n: torch.randn(n),
     "heavy-tailed": lambda n: torch.randn(n) ** 5,
@@ -31,14 +28,12 @@ DATA = {
 
 
 def library(folder):
-    source, path = os.path.join(folder, "topk.c"), os.path.join(folder, "topk.so")
-    with open(source, "w", encoding="ascii") as f:
-        f.write('#define DREAMDDP_IMPLEMENTATION\n#include "dreamddp.h"\n')
-    root = os.path.dirname(HERE)
-    subprocess.run(CC.split() + ["-std=c11", "-O1", "-shared", "-fPIC"] +
-                   os.environ.get("CPPFLAGS", "").split() +
-                   ["-I" + os.path.join(root, "src"), "-isystem", os.path.join(root, "build", "include"),
-                    source, "-o", path, "-lm", "-lpthread"], check=True)
+    path, src = os.path.join(folder, "topk.so"), os.path.join(companion.ROOT, "src")
+    units = [os.path.join(src, "compress", "topk.c"), *glob.glob(os.path.join(src, "base", "*.c"))]
+    subprocess.run([*companion.CC, "-std=c11", "-O1", "-shared", "-fPIC", "-DDDP_SEPARATE",
+                    *os.environ.get("CPPFLAGS", "").split(), "-I" + src,
+                    "-isystem", os.path.join(companion.ROOT, "build", "include"),
+                    *units, "-o", path, "-lm", "-lpthread"], check=True)
     lib = ctypes.CDLL(path)
     size, p = ctypes.c_size_t, ctypes.c_void_p
     lib.ddp_topk_scratch.restype = size
@@ -64,9 +59,6 @@ def check(lib, name, x, k):
 
 
 def main():
-    if not shutil.which(CC.split()[0]):
-        print("skipped: no C compiler", CC)
-        return 77
     torch.manual_seed(1)
     with tempfile.TemporaryDirectory() as folder:
         lib = library(folder)
@@ -79,8 +71,7 @@ def main():
                     ok = (k < 1 or check(lib, name, x, k)) and ok
             results.append(ok)
             print("%-13s %s" % (name, "same set, same values" if ok else "FAILED"))
-    print("%d passed, %d failed, 0 skipped" % (sum(results), len(results) - sum(results)))
-    return 0 if all(results) else 1
+    return companion.close(sum(results), len(results) - sum(results))
 
 
 sys.exit(main())

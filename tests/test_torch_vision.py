@@ -6,47 +6,17 @@ An activation within rounding of 0 may pass a ReLU here and not there, which a l
 would blow up: PyTorch's own float32 parts from its float64 by 6e-5 in five steps at 0.02.
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 
-try:
-    import torch
-    from torch import nn
-    import torch.nn.functional as F
-except ImportError:
-    print("skipped: PyTorch is not installed")
-    sys.exit(77)
+import companion
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CC = os.environ.get("CC", "cc")
+companion.need("torch", "PyTorch")
+import torch
+from torch import nn
+import torch.nn.functional as F
 
-
-def conv(channels_in, channels, kernel, stride):
-    return nn.Sequential(nn.Conv2d(channels_in, channels, kernel, stride, kernel // 2, bias=False),
-                         nn.BatchNorm2d(channels))
-
-
-class Block(nn.Module):
-    def __init__(self, channels_in, channels, stride):
-        super().__init__()
-        self.one = conv(channels_in, channels, 3, stride)
-        self.short = conv(channels_in, channels, 1, stride) if stride > 1 else nn.Identity()
-        self.two = conv(channels, channels, 3, 1)
-
-    def forward(self, x):
-        return F.relu(self.two(F.relu(self.one(x))) + self.short(x))
-
-
-def resnet18():
-    blocks, before = [conv(3, 64, 3, 1), nn.ReLU()], 64
-    for stage, channels in enumerate((64, 128, 256, 512)):
-        blocks += [Block(before, channels, 2 if stage else 1), Block(channels, channels, 1)]
-        before = channels
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
-
+from torch_models import resnet18
 
 def vgg16():
     layers, before = [], 3
@@ -134,25 +104,13 @@ def check_resnet(r):
 
 
 def main():
-    if not shutil.which(CC.split()[0]):
-        print("skipped: no C compiler", CC)
-        return 77
     torch.set_num_threads(1)
     results = []
-    with tempfile.TemporaryDirectory() as tmp:
-        program = os.path.join(tmp, "torch_vision")
-        root = os.path.dirname(HERE)
-        flags = os.environ.get("CPPFLAGS", "").split()
-        subprocess.run(CC.split() + ["-std=c11", "-O1"] + flags +
-                       ["-I" + os.path.join(root, "src"),
-                        "-isystem", os.path.join(root, "build", "include"),
-                        os.path.join(HERE, "torch_vision.c"), "-o", program,
-                        "-lm", "-lpthread"], check=True)
-        for model, rule in (("resnet", check_resnet), ("vgg", check_vgg)):
-            done = subprocess.run([program, model], check=True, stdout=subprocess.PIPE)
-            results += rule(Reader(done.stdout))
-    print("%d passed, %d failed, 0 skipped" % (sum(results), len(results) - sum(results)))
-    return 0 if all(results) else 1
+    program = companion.build("torch_vision")
+    for model, rule in (("resnet", check_resnet), ("vgg", check_vgg)):
+        done = subprocess.run([program, model], check=True, stdout=subprocess.PIPE)
+        results += rule(Reader(done.stdout))
+    return companion.close(sum(results), len(results) - sum(results))
 
 
 sys.exit(main())

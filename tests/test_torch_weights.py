@@ -10,22 +10,18 @@ missing."""
 import json
 import math
 import os
-import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 
-try:
-    import torch
-    import torch.nn.functional as F
-    from torch import nn
-except ImportError:
-    print("skipped: PyTorch is not installed")
-    sys.exit(77)
+import companion
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-CC = os.environ.get("CC", "cc")
+companion.need("torch", "PyTorch")
+import torch
+import torch.nn.functional as F
+from torch import nn
+
 VOCABULARY, CONTEXT, BATCH, LAYERS, HEADS, DIM, CLASSES = 41, 13, 2, 3, 3, 24, 7
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64",
          torch.int64: "I64"}
@@ -283,19 +279,13 @@ def torchvision_has_the_same_names():
 
 def main():
     torch.set_num_threads(1)
-    if not shutil.which(CC.split()[0]):
-        print("skipped: no C compiler", CC)
-        return 77
     failed = passed = 0
+    program = companion.build("torch_weights")
     with tempfile.TemporaryDirectory() as folder:
-        program, file, back = (os.path.join(folder, n) for n in ("run", "in.safetensors", "out.safetensors"))
-        src = os.path.join(os.path.dirname(HERE), "src")
-        stb = os.path.join(os.path.dirname(HERE), "build", "include")
-        subprocess.run([*CC.split(), "-std=c11", "-O1", "-I" + src, "-isystem", stb,
-                        os.path.join(HERE, "torch_weights.c"), "-o", program, "-lm", "-lpthread"], check=True)
+        file, back = (os.path.join(folder, n) for n in ("in.safetensors", "out.safetensors"))
         for name, held, meant in variants(weights()):
             write(file, held)
-            text = subprocess.run([program, "gpt2", file, back], check=True, stdout=subprocess.PIPE, text=True).stdout
+            text = companion.output(program, "gpt2", file, back)
             ours = torch.tensor([float(v) for v in text.split()], dtype=torch.float64)
             theirs = logits(meant).reshape(-1)
             worst = float((ours - theirs).abs().max())
@@ -316,8 +306,7 @@ def main():
         for name, unlike in (*vision_names(program), *torchvision_has_the_same_names()):
             print("%-32s %d unlike%s" % (name, unlike, "  FAILED" if unlike else ""))
             passed, failed = passed + (not unlike), failed + bool(unlike)
-    print("%d passed, %d failed, 0 skipped" % (passed, failed))
-    return 1 if failed else 0
+    return companion.close(passed, failed)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
  * an ended one says so once, and a sleeper can be woken. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "net/wire_threads.c"
 #include "meet.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

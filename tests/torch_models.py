@@ -1,10 +1,12 @@
-"""GPT-2 and Llama-2 as plain PyTorch functions of the library's parameters, in its order.
+"""The library's models in PyTorch, with its parameters in its order: GPT-2 and Llama-2 as plain
+functions of the parameters, ResNet-18 for 32 x 32 images as a module.
 
-Used by tests/test_torch_models.py and bench/torch_gpt.py."""
+Used by tests/test_torch_models.py, tests/test_torch_vision.py and bench/torch_*.py."""
 import functools
 import math
 
 import torch
+from torch import nn
 import torch.nn.functional as F
 
 
@@ -75,3 +77,27 @@ def llama2(params, tokens, heads, kv_heads, tied=False, **_):
 
 
 MODELS = {"gpt2": gpt2, "llama2": llama2}
+
+
+def conv(channels_in, channels, kernel, stride):
+    return nn.Sequential(nn.Conv2d(channels_in, channels, kernel, stride, kernel // 2, bias=False),
+                         nn.BatchNorm2d(channels))
+
+
+class Block(nn.Module):
+    def __init__(self, channels_in, channels, stride):
+        super().__init__()
+        self.one = conv(channels_in, channels, 3, stride)
+        self.short = conv(channels_in, channels, 1, stride) if stride > 1 else nn.Identity()
+        self.two = conv(channels, channels, 3, 1)
+
+    def forward(self, x):
+        return F.relu(self.two(F.relu(self.one(x))) + self.short(x))
+
+
+def resnet18():
+    blocks, before = [conv(3, 64, 3, 1), nn.ReLU()], 64
+    for stage, channels in enumerate((64, 128, 256, 512)):
+        blocks += [Block(before, channels, 2 if stage else 1), Block(channels, channels, 1)]
+        before = channels
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))

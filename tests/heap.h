@@ -1,0 +1,13 @@
+/* Included before each file of the library when it is compiled for tests: its bookkeeping memory comes
+ * from these two. A test that counts defines both, and is linked in the place of heap.c. */
+#ifndef TEST_HEAP_H
+#define TEST_HEAP_H
+
+#include <stddef.h>
+
+void *heap_realloc(void *p, size_t bytes);
+void  heap_free(void *p);
+#define DDP_REALLOC(p, bytes) heap_realloc(p, bytes)
+#define DDP_FREE(p)           heap_free(p)
+
+#endif /* TEST_HEAP_H */
