@@ -1,11 +1,11 @@
 /* What this machine could do, for bench_ops: include after dreamddp.h. */
-#ifndef BENCH_LIMITS_H
-#define BENCH_LIMITS_H
+#ifndef BENCH_MACHINE_H
+#define BENCH_MACHINE_H
 
 #include <time.h>
 
 enum { WHERE = 3, WAYS = 3 }; /* L2, L3, memory; read, triad, update */
-static const size_t probe_bytes[WHERE] = {(size_t)768 << 10, (size_t)12 << 20, (size_t)384 << 20};
+static const size_t probe_bytes[WHERE] = {(size_t)768 << 10, (size_t)6 << 20, (size_t)384 << 20};
 static const char *const where_name[WHERE] = {"L2", "L3", "memory"};
 
 typedef struct bench {
@@ -162,4 +162,4 @@ static int measure_limits(bench *b)
     return 0;
 }
 
-#endif /* BENCH_LIMITS_H */
+#endif /* BENCH_MACHINE_H */
