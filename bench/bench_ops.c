@@ -151,44 +151,6 @@ static void case_close(ddp_op_call *c)
     free(c->saved);
 }
 
-/* Best time of a call, each round as many as fill some ms. */
-static double best_time(const bench *b, void (*run)(void *user), void *user)
-{
-    const double enough = b->quick ? 0.004 : 0.03;
-    double best = INFINITY, start, took;
-    long times = 1, i;
-    int round;
-
-    run(user);
-    for (round = 0; round < (b->quick ? 2 : 5); round++) {
-        for (;;) {
-            start = bench_clock(b);
-            for (i = 0; i < times; i++) run(user);
-            took = bench_clock(b) - start;
-            if (took >= enough || times > 1000000) break;
-            times = took > enough / 50 ? (long)((double)times * enough * 1.2 / took) + 1
-                                       : 20 * times;
-        }
-        if (took / (double)times < best) best = took / (double)times;
-    }
-    return best;
-}
-
-/* One line of the table; returns the share of the limit. */
-static double report(const bench *b, const char *op, const char *size, const char *way, double took,
-                     double items, double bytes, double flops, double held, int pass)
-{
-    const int where = held <= 1.25 * 1024 * 1024 ? 0 : held <= 24e6 ? 1 : 2;
-    const double moving = bytes / b->bandwidth[where][pass], doing = flops / b->flops;
-    const double limit = moving > doing ? moving : doing;
-
-    printf("%-18s%-21s%-4s%10.1f us%8.3f ns%8.1f GB/s%8.1f GFLOP/s%5.0f %% of %s\n", op, size, way,
-           1e6 * took, 1e9 * took / items, 1e-9 * bytes / took, 1e-9 * flops / took,
-           100 * limit / took, doing > moving ? "arithmetic" : where_name[where]);
-    fflush(stdout);
-    return limit / took;
-}
-
 typedef struct op_run {
     const ddp_op *op;
     ddp_op_call   call;
