@@ -498,7 +498,8 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_rms_norm        same           scale (C); eps 0 = 1e-5
  *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
  *   ddp_attention_grouped  (B, T, heads d)  x (B, T, (heads + 2 kv_heads) d); kv_heads divides
- *                       heads, each head of keys and values serves heads / kv_heads of queries
+ *                       heads, each head of keys and values serves heads / kv_heads of queries;
+ *                       d at most 512
  *   ddp_rope            same           x as ddp_attention_grouped reads it: queries and keys are
  *                       turned by their position (d even), values pass; theta 0 = 10000
  *   ddp_swiglu          (..., F)       x (..., 2F), rows a then b: silu(a) * b; two inputs a and
@@ -6459,11 +6460,12 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
     static inline ATTR __attribute__((always_inline)) float ddp__total_##S(const ddp__vec_##S *v)  \
     {                                                                                              \
         float part[ddp__lanes_##S];                                                                \
+        ddp__mem_base *quad = (ddp__mem_base *)part;                                               \
         int j, half;                                                                               \
         *(ddp__mem_##S *)part = *v;                                                                \
-        for (half = ddp__lanes_##S / 2; half; half /= 2)                                           \
-            for (j = 0; j < half; j++) part[j] += part[j + half];                                  \
-        return part[0];                                                                            \
+        for (half = ddp__lanes_##S / 8; half; half /= 2)                                           \
+            for (j = 0; j < half; j++) quad[j] = quad[j] + quad[j + half];                         \
+        return (part[0] + part[2]) + (part[1] + part[3]);                                          \
     }                                                                                              \
                                                                                                    \
     static inline ATTR __attribute__((always_inline)) void ddp__exp_##S(ddp__vec_##S *x)           \
@@ -7533,13 +7535,14 @@ static void ddp__position_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[1] * s->dim[2];
+    const ddp__kernels *kn = ddp__kernels_best();
     const float *table = (const float *)call->param[0];
-    long b, i;
+    long b;
 
     for (b = 0; b < s->dim[0]; b++) {
         const float *x = (const float *)call->in[0] + b * n;
         float *y = (float *)call->out + b * n;
-        for (i = first; i < last; i++) y[i] = x[i] + table[i];
+        kn->affine(y + first, x + first, table + first, last - first, 1, 1, 0, 0);
     }
 }
 
@@ -7555,16 +7558,16 @@ static void ddp__position_grads(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[1] * s->dim[2];
+    const ddp__kernels *kn = ddp__kernels_best();
     float *table = (float *)call->grad_param[0];
-    long b, i;
+    long b;
 
     for (b = 0; b < s->dim[0]; b++) {
         const float *dy = (const float *)call->grad_out + b * n;
         float *dx = call->grad_in[0] ? (float *)call->grad_in[0] + b * n : NULL;
-        if (table)
-            for (i = first; i < last; i++) table[i] += dy[i];
+        if (table) kn->affine(table + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         if (dx && call->add_in[0])
-            for (i = first; i < last; i++) dx[i] += dy[i];
+            kn->affine(dx + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         else if (dx && dx != dy)
             memcpy(dx + first, dy + first, (size_t)(last - first) * sizeof *dx);
     }
@@ -7713,10 +7716,17 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     for (i = 0; i < rows; i++) {
         const float *x = (const float *)call->in[0] + i * n + first;
         const float *dy = (const float *)call->grad_out + i * n + first;
-        for (j = 0; j < last - first; j++) {
-            sum_scale[j] += dy[j] * ((x[j] - stat[2 * i]) * stat[2 * i + 1]);
-            sum_shift[j] += dy[j];
-        }
+        const float mean = stat[2 * i], rstd = stat[2 * i + 1];
+        if (last - first == DDP__NORM_COLUMNS) /* a constant: these are vectors then */
+            for (j = 0; j < DDP__NORM_COLUMNS; j++) {
+                sum_scale[j] += dy[j] * ((x[j] - mean) * rstd);
+                sum_shift[j] += dy[j];
+            }
+        else
+            for (j = 0; j < last - first; j++) {
+                sum_scale[j] += dy[j] * ((x[j] - mean) * rstd);
+                sum_shift[j] += dy[j];
+            }
     }
     for (j = first; j < last; j++) {
         if (dscale) dscale[j] += sum_scale[j - first];
@@ -7864,7 +7874,10 @@ static void ddp__rms_grad_columns(void *user, long first, long last)
     for (i = 0; i < rows; i++) {
         const float *x = (const float *)call->in[0] + i * n + first;
         const float *dy = (const float *)call->grad_out + i * n + first;
-        for (j = 0; j < last - first; j++) sum[j] += dy[j] * (x[j] * stat[i]);
+        if (last - first == DDP__RMS_COLUMNS) /* a constant: these are vectors then */
+            for (j = 0; j < DDP__RMS_COLUMNS; j++) sum[j] += dy[j] * (x[j] * stat[i]);
+        else
+            for (j = 0; j < last - first; j++) sum[j] += dy[j] * (x[j] * stat[i]);
     }
     for (j = first; j < last; j++) ((float *)call->grad_param[0])[j] += sum[j - first];
 }
@@ -7907,12 +7920,20 @@ int ddp__rms_norm_ops(const ddp_op **list)
  *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(d).
  * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves
  * heads / kv_heads consecutive heads of queries (Ainslie et al. 2023, arXiv:2305.13245).
- * The float kernels work on tiles of 64 x 64 scores, left of the diagonal only, and never hold
- * more than a tile (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
+ * The float kernels work on tiles of up to 64 x 256 scores, left of the diagonal only, and never
+ * hold more than two (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
  * per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
  * Backward reads out. */
 
-enum { DDP__ATTENTION_TILE = 64 };
+enum {
+    DDP__ATTENTION_PART = 256,   /* queries of an item of forward, and most keys of a tile */
+    DDP__ATTENTION_PACK = 16384, /* floats of a packed tile of keys */
+    DDP__ATTENTION_HEAD = 512,   /* widest head */
+    /* of queries, and of scores: a quarter as many as keys, and a last panel of them */
+    DDP__ATTENTION_TILE = DDP__ATTENTION_PACK / 4 + DDP__GEMM_MR * DDP__ATTENTION_HEAD +
+                          DDP__GEMM_NR,
+    DDP__ATTENTION_SCORE = (DDP__ATTENTION_PART / 4 + DDP__GEMM_MR) * DDP__ATTENTION_PART
+};
 
 typedef struct ddp__attention_size {
     long b, t, c, heads, kv_heads, group, d; /* group: query heads of one head of keys */
@@ -7989,6 +8010,9 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
     ddp__head_layout l;
 
     DDP__TRY(ddp__op_heads(s, "attention", &l, err));
+    if (l.d > DDP__ATTENTION_HEAD)
+        return ddp__fail(err, DDP_ARG, "attention: a head is %ld wide, it may be at most %d; more "
+                         "heads are narrower", l.d, (int)DDP__ATTENTION_HEAD);
     s->out = s->in[0];
     s->out.dim[2] = l.heads * l.d;
     s->saved = (size_t)(2 * s->out.dim[0] * l.heads * s->out.dim[1]);
@@ -8074,99 +8098,197 @@ static void ddp__attention_ref_backward(const ddp_op_call *call)
     }
 }
 
-/* c (m x n) = or += a b, with the operand strides of ddp__matmul. */
-static void ddp__attention_product(const ddp__kernels *kn, long m, long n, long k, const float *a,
-                                   long a_row, long a_col, const float *b, long b_row, long b_col,
-                                   float *c, long c_row, int add)
-{
-    ddp__matmul g;
+/* ---- float: queries in tiles against keys in tiles, both packed for the register tile. The keys
+ * of one head are packed once for all the queries of a part that see them, and of all heads that
+ * share it; register tiles that the mask would empty are left out. ---- */
 
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.a = a;
-    g.a_row = a_row;
-    g.a_col = a_col;
-    g.b = b;
-    g.b_row = b_row;
-    g.b_col = b_col;
-    g.c = c;
-    g.c_row = c_row;
-    g.bias = NULL;
-    g.add = add;
-    ddp__matmul_serial(kn, &g);
+typedef struct ddp__attention_tile {
+    const ddp__kernels *kn;
+    float               scale;
+    long                keys, queries; /* of a tile; what is packed of either fits its array */
+} ddp__attention_tile;
+
+static ddp__attention_tile ddp__attention_tiles(const ddp__attention_size *z)
+{
+    const long width = (z->d + DDP__GEMM_NR - 1) / DDP__GEMM_NR * DDP__GEMM_NR;
+    ddp__attention_tile t;
+
+    t.kn = ddp__kernels_best();
+    t.scale = 1 / sqrtf((float)z->d);
+    t.keys = DDP__ATTENTION_PART;
+    while (t.keys * width > DDP__ATTENTION_PACK) t.keys /= 2;
+    t.queries = t.keys / 4;
+    return t;
 }
 
-static long ddp__attention_rows(long from, long t)
-{
-    const long tile = DDP__ATTENTION_TILE;
+static long ddp__attention_min(long a, long b) { return a < b ? a : b; }
 
-    return t - from < tile ? t - from : tile;
+/* Panels of width rows of src (rows x k), each turned: panel[p*width + i] = row i, column p. */
+static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, const float *src,
+                                long ld, long rows, long k)
+{
+    long at[DDP__GEMM_NR], i;
+
+    for (i = 0; i < width; i++) at[i] = i * ld;
+    for (; rows > 0; rows -= width, src += width * ld, dst += width * k) {
+        if (rows < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
+        kn->turn(dst, width, src, at, ddp__attention_min(rows, width), k);
+    }
 }
 
-/* One tile of queries of one head against all keys up to it. */
-static void ddp__attention_queries(const ddp_op_call *call, long head, long from)
+/* Panels of width columns of src (k x cols): panel[p*width + i] = row p, column i. */
+static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, const float *src,
+                                long ld, long k, long cols)
 {
-    const ddp__kernels *kn = ddp__kernels_best();
+    long at[DDP__ATTENTION_PART], p;
+
+    for (p = 0; p < k; p++) at[p] = p * ld;
+    for (; cols > 0; cols -= width, src += width, dst += width * k) {
+        if (cols < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
+        kn->gather(dst, width, src, at, k, ddp__attention_min(cols, width));
+    }
+}
+
+/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other;
+ * rows <= mr. */
+static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b,
+                               long stride, float *c, long ldc, long rows, long cols, int add)
+{
+    float part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long i, j;
+
+    for (j = 0; j < cols; j += kn->nr, b += stride) {
+        const long n = ddp__attention_min(kn->nr, cols - j);
+        if (rows == kn->mr && n == kn->nr) {
+            kn->gemm(k, a, b, c + j, c + j + n / 2, ldc, add);
+            continue;
+        }
+        kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
+        for (i = 0; i < rows; i++)
+            kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
+    }
+}
+
+/* Scores of a tile of queries from on against the keys from s on, into rows of t->keys floats. A
+ * panel of queries sees ddp__attention_seen of them. */
+static long ddp__attention_seen(const ddp__attention_tile *t, long from, long i, long s, long n)
+{
+    return ddp__attention_min(n, from + i + t->kn->mr - s);
+}
+
+static void ddp__attention_scores(const ddp__attention_tile *t, float *score, const float *q,
+                                  const float *k, long d, long from, long rows, long s, long n)
+{
+    const long mr = t->kn->mr;
+    long i;
+
+    for (i = 0; i < rows; i += mr)
+        ddp__attention_row(t->kn, d, q + i * d, k, t->kn->nr * d, score + i * t->keys, t->keys, mr,
+                           (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr *
+                               t->kn->nr, 0);
+}
+
+/* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
+static void ddp__attention_exp(const ddp__attention_tile *t, float *row, long seen, int fresh,
+                               float *stat, float *out, long d)
+{
+    float max = t->kn->max(row, seen) * t->scale;
+
+    if (!fresh && stat[0] >= max) {
+        max = stat[0];
+    } else if (!fresh) { /* a new maximum: what was summed so far shrinks */
+        const float shrink = expf(stat[0] - max);
+        stat[1] *= shrink;
+        t->kn->affine(out, out, NULL, d, shrink, 0, 0, 0);
+    }
+    stat[0] = max;
+    stat[1] = t->kn->exp_sum(row, row, seen, t->scale, max) + (fresh ? 0 : stat[1]);
+}
+
+/* One tile of queries of one head against n keys from s on. */
+static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head,
+                                   long from, long rows, long s, long n, const float *k_pack,
+                                   const float *v_pack)
+{
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const float scale = 1 / sqrtf((float)z.d);
-    const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head);
-    const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
-    const float *v = k + z.kv_heads * z.d;
+    const ddp__kernels *kn = t->kn;
+    const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head) + from * z.ld;
     float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
-    const long rows = ddp__attention_rows(from, z.t), ld = z.ld;
-    float score[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
-    long s, i, j;
+    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE];
+    float p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART + DDP__GEMM_NR];
+    long i, r, j;
 
-    for (s = 0; s <= from; s += DDP__ATTENTION_TILE) {
-        const long cols = ddp__attention_rows(s, z.t);
-        ddp__attention_product(kn, rows, cols, z.d, q + from * ld, ld, 1, k + s * ld, 1, ld, score,
-                               cols, 0);
-        for (i = 0; i < rows; i++) {
-            float *row = score + i * cols;
-            const long seen = s == from ? i + 1 : cols;
-            float max = kn->max(row, seen) * scale, sum;
-            if (s > 0 && stat[2 * i] >= max) {
-                max = stat[2 * i];
-            } else if (s > 0) { /* a new maximum: what was summed so far shrinks */
-                const float shrink = expf(stat[2 * i] - max);
-                stat[2 * i + 1] *= shrink;
-                for (j = 0; j < z.d; j++) out[i * z.c + j] *= shrink;
-            }
-            sum = kn->exp_sum(row, row, seen, scale, max);
-            for (j = seen; j < cols; j++) row[j] = 0;
-            stat[2 * i] = max;
-            stat[2 * i + 1] = s > 0 ? stat[2 * i + 1] + sum : sum;
+    ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
+    ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
+    for (i = 0; i < rows; i += kn->mr) {
+        const long whole = ddp__attention_min(kn->mr, rows - i);
+        const long keys = ddp__attention_seen(t, from, i, s, n);
+        for (r = i; r < i + whole; r++) {
+            float *row = score + r * t->keys;
+            const long seen = ddp__attention_min(n, from + r + 1 - s);
+            ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.c, z.d);
+            for (j = seen; j < keys; j++) row[j] = 0;
         }
-        ddp__attention_product(kn, rows, z.d, cols, score, cols, 1, v + s * ld, ld, 1, out, z.c,
-                               s > 0);
-    }
-    for (i = 0; i < rows; i++) {
-        stat[2 * i + 1] = 1 / stat[2 * i + 1];
-        for (j = 0; j < z.d; j++) out[i * z.c + j] *= stat[2 * i + 1];
+        ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
+        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d,
+                           s > 0);
     }
 }
 
-/* Items are (batch, head, tile), the last tiles, which have the most work, first. */
-static void ddp__attention_tiles(void *user, long first, long last)
+/* Queries lo..hi-1 of the heads that share the keys of this one. */
+static void ddp__attention_part(const ddp_op_call *call, long head, long lo, long hi)
+{
+    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__attention_tile t = ddp__attention_tiles(&z);
+    const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
+    float k_pack[DDP__ATTENTION_PACK + DDP__GEMM_NR], v_pack[DDP__ATTENTION_PACK];
+    long s, h, from, i;
+
+    for (s = 0; s < hi; s += t.keys) {
+        const long n = ddp__attention_min(t.keys, hi - s);
+        ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.ld, z.ld, n, z.d);
+        ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
+        for (h = head; h < head + z.group; h++)
+            for (from = lo > s ? lo : s; from < hi; from += t.queries)
+                ddp__attention_queries(call, &t, h, from, ddp__attention_min(t.queries, hi - from),
+                                       s, n, k_pack, v_pack);
+    }
+    for (h = head; h < head + z.group; h++)
+        for (i = lo; i < hi; i++) {
+            float *stat = (float *)call->saved + (h * z.t + i) * 2;
+            float *out = (float *)call->out + ddp__attention_out(&z, h) + i * z.c;
+            stat[1] = 1 / stat[1];
+            t.kn->affine(out, out, NULL, z.d, stat[1], 0, 0, 0);
+        }
+}
+
+static long ddp__attention_part_count(const ddp__attention_size *z)
+{
+    return (z->t + DDP__ATTENTION_PART - 1) / DDP__ATTENTION_PART;
+}
+
+/* Items are (batch, head of keys, part), the last parts, which have the most work, first. */
+static void ddp__attention_parts(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const long heads = z.b * z.heads;
-    const long tiles = (z.t + DDP__ATTENTION_TILE - 1) / DDP__ATTENTION_TILE;
+    const long heads = z.b * z.kv_heads;
     long i;
 
-    for (i = first; i < last; i++)
-        ddp__attention_queries(call, i % heads, (tiles - 1 - i / heads) * DDP__ATTENTION_TILE);
+    for (i = first; i < last; i++) {
+        const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
+        ddp__attention_part(call, i % heads * z.group, lo,
+                            ddp__attention_min(z.t, lo + DDP__ATTENTION_PART));
+    }
 }
 
 static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const long tiles = (z.t + DDP__ATTENTION_TILE - 1) / DDP__ATTENTION_TILE;
 
-    ddp_op_parallel(call, z.b * z.heads * tiles, 1, ddp__attention_tiles, (void *)call);
+    ddp_op_parallel(call, z.b * z.kv_heads * ddp__attention_part_count(&z), 1,
+                    ddp__attention_parts, (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)
@@ -8174,49 +8296,63 @@ static void ddp__attention_clear(float *x, long rows, long ld, long d)
     for (; rows > 0; rows--, x += ld) memset(x, 0, (size_t)d * sizeof *x);
 }
 
-/* Gradients of one head of queries, added: queries in tiles from, keys in tiles s <= from. */
-static void ddp__attention_head_grad(const ddp_op_call *call, long head)
-{
-    const ddp__kernels *kn = ddp__kernels_best();
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const float scale = 1 / sqrtf((float)z.d);
-    const long ld = z.ld, q_at = ddp__attention_q(&z, head), k_at = ddp__attention_k(&z, head);
-    const long out_at = ddp__attention_out(&z, head), kv = z.kv_heads * z.d;
-    const float *q = (const float *)call->in[0] + q_at;
-    const float *k = (const float *)call->in[0] + k_at, *v = k + kv;
-    const float *stat = (const float *)call->saved + head * z.t * 2;
-    float *dq = (float *)call->grad_in[0] + q_at;
-    float *dk = (float *)call->grad_in[0] + k_at, *dv = dk + kv;
-    float p[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
-    float d[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
-    float mean[DDP__ATTENTION_TILE];
-    long from, s, i, j;
+/* A tile of keys as backward needs it: turned, and as rows. */
+typedef struct ddp__attention_keys {
+    long  s, n;
+    float k[DDP__ATTENTION_PACK + DDP__GEMM_NR], v[DDP__ATTENTION_PACK + DDP__GEMM_NR];
+    float k_rows[DDP__ATTENTION_PACK];
+} ddp__attention_keys;
 
-    for (from = 0; from < z.t; from += DDP__ATTENTION_TILE) {
-        const float *out = (const float *)call->out + out_at + from * z.c;
-        const float *dout = (const float *)call->grad_out + out_at + from * z.c;
-        const long rows = ddp__attention_rows(from, z.t);
-        for (i = 0; i < rows; i++) mean[i] = kn->dot(out + i * z.c, dout + i * z.c, z.d);
-        for (s = 0; s <= from; s += DDP__ATTENTION_TILE) {
-            const long cols = ddp__attention_rows(s, z.t);
-            ddp__attention_product(kn, rows, cols, z.d, q + from * ld, ld, 1, k + s * ld, 1, ld, p,
-                                   cols, 0);
-            ddp__attention_product(kn, rows, cols, z.d, dout, z.c, 1, v + s * ld, 1, ld, d, cols,
-                                   0);
-            for (i = 0; i < rows; i++) {
-                const long seen = s == from ? i + 1 : cols;
-                const float *st = stat + 2 * (from + i);
-                kn->softmax(p + i * cols, p + i * cols, seen, scale, st[0], st[1], 0);
-                kn->softmax_grad(d + i * cols, p + i * cols, seen, mean[i], scale);
-                for (j = seen; j < cols; j++) p[i * cols + j] = d[i * cols + j] = 0;
-            }
-            ddp__attention_product(kn, cols, z.d, rows, p, 1, cols, dout, z.c, 1, dv + s * ld, ld,
-                                   1);
-            ddp__attention_product(kn, rows, z.d, cols, d, cols, 1, k + s * ld, ld, 1,
-                                   dq + from * ld, ld, 1);
-            ddp__attention_product(kn, cols, z.d, rows, d, 1, cols, q + from * ld, ld, 1,
-                                   dk + s * ld, ld, 1);
+/* Gradients between one tile of queries of one head and one tile of keys, added: with p and
+ * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
+static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
+                                     const ddp__attention_keys *keys, long head, long from,
+                                     long rows)
+{
+    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__kernels *kn = t->kn;
+    const long s = keys->s, n = keys->n, ld = z.ld, mr = kn->mr, kv = z.kv_heads * z.d;
+    const long q_at = ddp__attention_q(&z, head) + from * ld;
+    const long k_at = ddp__attention_k(&z, head) + s * ld;
+    const long out_at = ddp__attention_out(&z, head) + from * z.c;
+    const float *q = (const float *)call->in[0] + q_at;
+    const float *out = (const float *)call->out + out_at;
+    const float *dout = (const float *)call->grad_out + out_at;
+    const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
+    float *dq = (float *)call->grad_in[0] + q_at, *dk = (float *)call->grad_in[0] + k_at;
+    float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE];
+    float q_pack[DDP__ATTENTION_TILE], dout_pack[DDP__ATTENTION_TILE];
+    float pack[DDP__GEMM_MR * DDP__ATTENTION_PART + DDP__GEMM_NR];
+    long i, r, j;
+
+    ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
+    ddp__attention_scores(t, p, q_pack, keys->k, z.d, from, rows, s, n);
+    ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
+    ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
+    for (i = 0; i < rows; i += mr) {
+        const long whole = ddp__attention_min(mr, rows - i);
+        const long wide = ddp__attention_seen(t, from, i, s, n);
+        for (r = i; r < i + whole; r++) {
+            float *pr = p + r * t->keys, *dr = d + r * t->keys;
+            const long seen = ddp__attention_min(n, from + r + 1 - s);
+            kn->softmax(pr, pr, seen, t->scale, stat[2 * r], stat[2 * r + 1], 0);
+            kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.c, dout + r * z.c, z.d), t->scale);
+            for (j = seen; j < ddp__attention_min(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
+        ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
+        ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d,
+                           1);
+    }
+    ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
+    ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
+    for (j = 0; j < n && s + j < from + rows; j += mr) {
+        const long cols = ddp__attention_min(mr, n - j), skip = s + j > from ? s + j - from : 0;
+        ddp__attention_pick(kn, pack, mr, p + skip * t->keys + j, t->keys, rows - skip, cols);
+        ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows,
+                           dk + kv + j * ld, ld, cols, z.d, 1);
+        ddp__attention_pick(kn, pack, mr, d + skip * t->keys + j, t->keys, rows - skip, cols);
+        ddp__attention_row(kn, rows - skip, pack, q_pack + skip * kn->nr, kn->nr * rows,
+                           dk + j * ld, ld, cols, z.d, 1);
     }
 }
 
@@ -8226,17 +8362,29 @@ static void ddp__attention_groups(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__attention_tile t = ddp__attention_tiles(&z);
     float *grad = (float *)call->grad_in[0];
-    long i, h;
+    ddp__attention_keys keys;
+    long i, h, from;
 
     for (i = first; i < last; i++) {
         const long head = i * z.group, k_at = ddp__attention_k(&z, head);
+        const float *k = (const float *)call->in[0] + k_at, *v = k + z.kv_heads * z.d;
         if (!call->add_in[0]) {
             ddp__attention_clear(grad + ddp__attention_q(&z, head), z.t, z.ld, z.group * z.d);
             ddp__attention_clear(grad + k_at, z.t, z.ld, z.d);
             ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.ld, z.d);
         }
-        for (h = head; h < head + z.group; h++) ddp__attention_head_grad(call, h);
+        for (keys.s = 0; keys.s < z.t; keys.s += t.keys) {
+            keys.n = ddp__attention_min(t.keys, z.t - keys.s);
+            ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
+            ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.ld, z.ld, keys.n, z.d);
+            ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
+            for (h = head; h < head + z.group; h++)
+                for (from = keys.s; from < z.t; from += t.queries)
+                    ddp__attention_tile_grad(call, &t, &keys, h, from,
+                                             ddp__attention_min(t.queries, z.t - from));
+        }
     }
 }
 
@@ -8589,24 +8737,21 @@ static void ddp__add_ref_backward(const ddp_op_call *call)
 static void ddp__add_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const float *a = (const float *)call->in[0], *b = (const float *)call->in[1];
-    float *y = (float *)call->out;
-    long i;
 
-    for (i = first; i < last; i++) y[i] = a[i] + b[i];
+    ddp__kernels_best()->affine((float *)call->out + first, (const float *)call->in[0] + first,
+                                (const float *)call->in[1] + first, last - first, 1, 1, 0, 0);
 }
 
 static void ddp__add_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const float *dy = (const float *)call->grad_out;
-    long i;
     int k;
 
     for (k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
         if (d && call->add_in[k])
-            for (i = first; i < last; i++) d[i] += dy[i];
+            ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         else if (d && d != dy)
             memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
     }
@@ -9573,6 +9718,227 @@ void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
 }
 /* ==== end ops/conv_product.c ==== */
 
+/* ==== begin ops/conv_depthwise.h ==== [ops] */
+/* Convolution where every group has one plane of input: no matrix product would have anything to
+ * reuse, so planes are multiplied tap by tap. */
+#ifndef DDP_OPS_CONV_DEPTHWISE_H
+#define DDP_OPS_CONV_DEPTHWISE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 1: the two below take this product (as forward has it); 0: it has one group only, several planes
+ * or more than two outputs in a group, or its kernel or rows are too large for them. Pure. */
+DDP_LIB int ddp__depthwise_fits(const ddp__conv_product *g);
+/* g->y = or += the convolution. About 260 KiB of stack, as backward. */
+DDP_LIB void ddp__depthwise_forward(const ddp_op_call *call, const ddp__conv_product *g);
+/* With g->y the gradient of the output: dw += that of the weights, dx = or += that of the input;
+ * either may be NULL. */
+DDP_LIB void ddp__depthwise_backward(const ddp_op_call *call, const ddp__conv_product *g, float *dw,
+                                     float *dx, int add);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_OPS_CONV_DEPTHWISE_H */
+/* ==== end ops/conv_depthwise.h ==== */
+
+/* ==== begin ops/conv_depthwise.c ==== [ops] */
+
+enum {
+    DDP__DEPTHWISE_TAPS = 49,
+    DDP__DEPTHWISE_SLAB = 32768 /* floats */
+};
+
+/* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted
+ * by their remainders by the step into phases. An output row is as long as a row of a phase, so
+ * that all outputs of a block in one line meet a tap in one line of the slab; what lies between
+ * the rows is thrown away. */
+typedef struct ddp__depthwise {
+    const ddp__conv_product *g;
+    const ddp__kernels      *kn;
+    float *dw, *dx;
+    int    add;
+    long   rows;  /* of outputs in a block */
+    long   kinds; /* remainders that some tap meets */
+    long   deep, pitch, phase;
+    long   at[DDP__DEPTHWISE_TAPS]; /* of each tap in the slab */
+} ddp__depthwise;
+
+static long ddp__depthwise_min(long a, long b) { return a < b ? a : b; }
+
+static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
+{
+    const ddp__conv_view *v = &g->view;
+    long t, h, w;
+
+    if (v->planes != 1 || g->groups < 2 || g->m > 2) return 0;
+    if (v->kh * v->kw > DDP__DEPTHWISE_TAPS) return 0;
+    memset(d, 0, sizeof *d);
+    d->g = g;
+    d->kn = ddp__kernels_best();
+    d->kinds = ddp__depthwise_min(v->step, v->kh);
+    d->deep = (v->kh - 1) / v->step;
+    d->pitch = v->cols + (v->kw - 1) / v->step;
+    d->rows = ddp__depthwise_min(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) -
+                                              d->deep);
+    d->phase = (d->rows + d->deep) * d->pitch;
+    for (t = 0; t < v->kh * v->kw; t++) {
+        h = t / v->kw;
+        w = t % v->kw;
+        d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch +
+                   w / v->step;
+    }
+    return d->rows > 0;
+}
+
+int ddp__depthwise_fits(const ddp__conv_product *g)
+{
+    ddp__depthwise d;
+
+    return ddp__depthwise_plan(&d, g);
+}
+
+/* With what is read and thrown away beyond the last phase. */
+static void ddp__depthwise_clear(const ddp__depthwise *d, float *slab)
+{
+    memset(slab, 0, (size_t)(d->kinds * d->kinds * d->phase + d->deep) * sizeof *slab);
+}
+
+/* Fills the slab behind n rows of outputs from r0 on out of x, or (back) adds it to dx. */
+static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx,
+                                long r0, long n)
+{
+    const ddp__conv_view *v = &d->g->view;
+    long p, i, j;
+
+    for (p = 0; p < d->kinds * d->kinds; p++) {
+        const long left = v->left + p % d->kinds, all = d->pitch;
+        const long lo = ddp__depthwise_min(all, left < 0 ? (v->step - 1 - left) / v->step : 0);
+        const long fit = left < v->w ? (v->w - left + v->step - 1) / v->step : 0;
+        const long hi = fit < lo ? lo : ddp__depthwise_min(all, fit);
+        for (i = 0; i < n + d->deep; i++) {
+            const long y = v->top + (r0 + i) * v->step + p / d->kinds;
+            const int inside = y >= 0 && y < v->h;
+            float *line = slab + p * d->phase + i * d->pitch;
+            const long at = y * v->w + left + lo * v->step;
+            if (dx && v->step == 1) {
+                if (inside) d->kn->affine(dx + at, line + lo, NULL, hi - lo, 1, 0, 0, 1);
+            } else if (dx) {
+                for (j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
+            } else {
+                memset(line, 0, (size_t)all * sizeof *line);
+                if (inside && v->step == 1)
+                    memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
+                else
+                    for (j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
+            }
+        }
+    }
+}
+
+/* Items are (image, group). */
+static void ddp__depthwise_planes(void *user, long first, long last)
+{
+    const ddp__depthwise *d = (const ddp__depthwise *)user;
+    const ddp__conv_product *g = d->g;
+    const ddp__conv_view *v = &g->view;
+    const long taps = v->kh * v->kw;
+    float slab[DDP__DEPTHWISE_SLAB + DDP__DEPTHWISE_TAPS], flat[DDP__DEPTHWISE_SLAB];
+    long item, r0, o, t, r;
+
+    ddp__depthwise_clear(d, slab);
+    for (item = first; item < last; item++) {
+        const long image = item / g->groups, group = item % g->groups;
+        const float *x = v->x + image * v->image + group * v->h * v->w;
+        for (r0 = 0; r0 < v->rows; r0 += d->rows) {
+            const long n = ddp__depthwise_min(d->rows, v->rows - r0);
+            ddp__depthwise_slab(d, slab, x, NULL, r0, n);
+            for (o = 0; o < g->m; o++) {
+                const float *w = g->w + group * g->w_group + o * g->w_row;
+                float *y = g->y + image * g->y_image + (group * g->m + o) * g->y_plane;
+                for (t = 0; t + 1 < taps; t += 2) /* two taps in one pass */
+                    d->kn->affine(flat, slab + d->at[t], slab + d->at[t + 1], n * d->pitch, w[t],
+                                  w[t + 1], 0, t > 0);
+                if (t < taps)
+                    d->kn->affine(flat, slab + d->at[t], NULL, n * d->pitch, w[t], 0, 0, t > 0);
+                for (r = 0; r < n; r++)
+                    d->kn->affine(y + (r0 + r) * v->cols, flat + r * d->pitch, NULL, v->cols, 1, 0,
+                                  0, g->add);
+            }
+        }
+    }
+}
+
+/* Items are groups: all images add to the gradient of a group's weights, in order. */
+static void ddp__depthwise_groups(void *user, long first, long last)
+{
+    const ddp__depthwise *d = (const ddp__depthwise *)user;
+    const ddp__conv_product *g = d->g;
+    const ddp__conv_view *v = &g->view;
+    const long taps = v->kh * v->kw;
+    float slab[DDP__DEPTHWISE_SLAB + DDP__DEPTHWISE_TAPS], flat[DDP__DEPTHWISE_SLAB];
+    long item, image, r0, o, t, r;
+
+    ddp__depthwise_clear(d, slab);
+    for (item = first * v->images; item < last * v->images; item++) {
+        const long group = item / v->images;
+        const float *x;
+        float *dx;
+        image = item % v->images;
+        x = v->x + image * v->image + group * v->h * v->w;
+        dx = d->dx ? d->dx + image * v->image + group * v->h * v->w : NULL;
+        if (dx && !d->add) memset(dx, 0, (size_t)(v->h * v->w) * sizeof *dx);
+        for (r0 = 0; r0 < v->rows; r0 += d->rows) {
+            const long n = ddp__depthwise_min(d->rows, v->rows - r0);
+            const long from = group * g->w_group;
+            for (o = 0; o < g->m; o++) {
+                const float *w = g->w + from + o * g->w_row;
+                const float *dy = g->y + image * g->y_image + (group * g->m + o) * g->y_plane;
+                memset(flat, 0, (size_t)(n * d->pitch) * sizeof *flat);
+                for (r = 0; r < n; r++)
+                    memcpy(flat + r * d->pitch, dy + (r0 + r) * v->cols,
+                           (size_t)v->cols * sizeof *flat);
+                if (d->dw) {
+                    ddp__depthwise_slab(d, slab, x, NULL, r0, n);
+                    for (t = 0; t < taps; t++)
+                        d->dw[from + o * g->w_row + t] +=
+                            d->kn->dot(flat, slab + d->at[t], n * d->pitch);
+                }
+                if (!dx) continue;
+                ddp__depthwise_clear(d, slab);
+                for (t = 0; t < taps; t++)
+                    d->kn->affine(slab + d->at[t], flat, NULL, n * d->pitch, w[t], 0, 0, 1);
+                ddp__depthwise_slab(d, slab, NULL, dx, r0, n);
+            }
+        }
+    }
+}
+
+void ddp__depthwise_forward(const ddp_op_call *call, const ddp__conv_product *g)
+{
+    ddp__depthwise d;
+
+    (void)ddp__depthwise_plan(&d, g);
+    ddp_op_parallel(call, g->view.images * g->groups, DDP__OP_GRAIN / d.phase + 1,
+                    ddp__depthwise_planes, &d);
+}
+
+void ddp__depthwise_backward(const ddp_op_call *call, const ddp__conv_product *g, float *dw,
+                             float *dx, int add)
+{
+    ddp__depthwise d;
+
+    (void)ddp__depthwise_plan(&d, g);
+    d.dw = dw;
+    d.dx = dx;
+    d.add = add;
+    if (dw || dx) ddp_op_parallel(call, g->groups, 1, ddp__depthwise_groups, &d);
+}
+/* ==== end ops/conv_depthwise.c ==== */
+
 /* ==== begin ops/conv.c ==== [ops] */
 /* Convolution of images with square kernels, in groups:
  * y(b, o, r, c) = bias(o) +
@@ -9767,7 +10133,8 @@ static void ddp__conv_forward(const ddp_op_call *call)
                         ddp__conv_bias_planes, (void *)call);
         g.add = 1;
     }
-    ddp__conv_over_images(call, &g);
+    if (ddp__depthwise_fits(&g)) ddp__depthwise_forward(call, &g);
+    else ddp__conv_over_images(call, &g);
 }
 
 static void ddp__conv_bias_grad(void *user, long first, long last)
@@ -9858,6 +10225,13 @@ static void ddp__conv_backward(const ddp_op_call *call)
     ddp__conv_product_fill(call, &g);
     if (call->grad_param[1])
         ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
+    if (ddp__depthwise_fits(&g)) {
+        g.w = (float *)(void *)call->param[0];
+        g.y = (float *)(void *)call->grad_out;
+        ddp__depthwise_backward(call, &g, (float *)call->grad_param[0], (float *)call->grad_in[0],
+                                call->add_in[0]);
+        return;
+    }
     if (call->grad_param[0]) {
         g.w = (float *)call->grad_param[0];
         g.y = (float *)(void *)call->grad_out;
@@ -10008,19 +10382,43 @@ static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float
     }
 }
 
+/* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
+ * planes are joined as by Chan, Golub and LeVeque (1979): squares are of differences from a mean
+ * that is near, so a mean far from 0 costs no digits. */
+static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *mean, double *var)
+{
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    double squares = 0;
+    long b;
+
+    *mean = 0;
+    for (b = 0; b < s->dim[0]; b++, x += image) {
+        float part[2], near;
+        double off;
+        kn->moments(x, x, n, 0, 0, part);
+        near = part[0] / (float)n;
+        kn->moments(x, x, n, near, near, part);
+        /* near is rounded: the rest of its sum corrects both */
+        off = (double)part[0] / (double)n;
+        squares += (double)part[1] - off * (double)part[0];
+        off += (double)near - *mean;
+        *mean += off / (double)(b + 1);
+        squares += off * off * (double)n * (double)b / (double)(b + 1);
+    }
+    *var = squares / ((double)s->dim[0] * (double)n);
+}
+
 static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, long c)
 {
     const ddp_shape *s = &call->spec->in[0];
     const double count = (double)s->dim[0] * (double)s->dim[2] * (double)s->dim[3];
     float *running_mean = (float *)call->buffer[0] + c, *running_var = (float *)call->buffer[1] + c;
     float *stat = (float *)call->saved + 2 * c;
-    double mean = (double)*running_mean, var = (double)*running_var, sum[2];
+    double mean = (double)*running_mean, var = (double)*running_var;
 
     if (call->training) {
-        ddp__batch_norm_sums(s, x, x, 0, 0, sum);
-        mean = sum[0] / count;
-        ddp__batch_norm_sums(s, x, x, (float)mean, (float)mean, sum);
-        var = sum[1] / count;
+        ddp__batch_norm_moments(s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
         *running_var += (float)(DDP__BATCH_NORM_MOVE *
                                 (var * ddp__batch_norm_unbias(count) - (double)*running_var));
@@ -10152,6 +10550,15 @@ static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *fir
 
 static long ddp__pool_grain(long plane) { return DDP__OP_GRAIN / plane + 1; }
 
+/* Runs planes over all planes of the input. */
+static void ddp__pool_each(const ddp_op_call *call,
+                           void (*planes)(void *user, long first, long last))
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), planes, (void *)call);
+}
+
 /* ---- maximum; the first of equals has it, and a NaN is one ---- */
 
 /* Saved: where in its window each maximum was, so that backward touches no other element. */
@@ -10256,18 +10663,12 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
 
 static void ddp__max_pool_forward(const ddp_op_call *call)
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-
-    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__max_pool_planes, (void *)call);
+    ddp__pool_each(call, ddp__max_pool_planes);
 }
 
 static void ddp__max_pool_backward(const ddp_op_call *call)
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-
-    if (call->grad_in[0])
-        ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__max_pool_grad_planes,
-                        (void *)call);
+    if (call->grad_in[0]) ddp__pool_each(call, ddp__max_pool_grad_planes);
 }
 
 /* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
@@ -10368,18 +10769,12 @@ static void ddp__avg_pool_grad_planes(void *user, long first, long last)
 
 static void ddp__avg_pool_forward(const ddp_op_call *call)
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-
-    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__avg_pool_planes, (void *)call);
+    ddp__pool_each(call, ddp__avg_pool_planes);
 }
 
 static void ddp__avg_pool_backward(const ddp_op_call *call)
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-
-    if (call->grad_in[0])
-        ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__avg_pool_grad_planes,
-                        (void *)call);
+    if (call->grad_in[0]) ddp__pool_each(call, ddp__avg_pool_grad_planes);
 }
 
 /* ---- mean of each channel ---- */
@@ -10959,7 +11354,8 @@ void ddp__scale(float *x, size_t n, float s)
 {
     size_t i;
 
-    for (i = 0; i < n; i++) x[i] *= s;
+    for (i = 0; i + 4 <= n; i += 4) ddp__f4_store(x + i, ddp__f4_load(x + i) * s);
+    for (; i < n; i++) x[i] *= s;
 }
 /* ==== end nn/clip.c ==== */
 

@@ -60,7 +60,8 @@ int main(int argc, char **argv)
 {
     long depth = 18, batch = 32, threads = 1, steps = 5;
     const char *model = "resnet";
-    cli_option table[5];
+    int quick = 0;
+    cli_option table[6];
     ddp_optimizer sgd;
     ddp_config cfg;
     ddp_error err;
@@ -81,8 +82,11 @@ int main(int argc, char **argv)
     table[3].value = "N", table[3].help = "operator threads (default 1)";
     table[4].name = "--steps", table[4].kind = CLI_COUNT, table[4].out = &steps;
     table[4].value = "N", table[4].help = "measured steps (default 5)";
-    code = cli_parse(argc, argv, "Time of a training step on images.", table, 5);
+    table[5].name = "--quick", table[5].kind = CLI_FLAG, table[5].out = &quick;
+    table[5].value = "", table[5].help = "one measured step";
+    code = cli_parse(argc, argv, "Time of a training step on images.", table, 6);
     if (code >= 0) return code;
+    if (quick) steps = 1;
     memset(&cfg, 0, sizeof cfg);
     memset(&err, 0, sizeof err);
     cfg.world = 1;

@@ -159,6 +159,8 @@
 #include "ops/loss.c"
 #include "ops/conv_product.h"
 #include "ops/conv_product.c"
+#include "ops/conv_depthwise.h"
+#include "ops/conv_depthwise.c"
 #include "ops/conv.c"
 #include "ops/batch_norm.c"
 #include "ops/pool.c"

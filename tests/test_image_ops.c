@@ -17,6 +17,7 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
+#include "op_check.h"
 
 static ddp_node *image(ddp_graph *g, long b, long c, long h, long w)
 {
@@ -320,9 +321,54 @@ static void impossible_buffers_are_refused_in_a_sentence(void **unused)
     }
 }
 
+/* Channels, kernel, stride, padding, groups, bias. */
+#define PLANES(b, c, h, w, ...)                                                                    \
+    {"conv2d", 1, {{4, {b, c, h, w}}, {0, {0, 0, 0, 0}}}, {DDP_F32, DDP_F32}, {__VA_ARGS__},       \
+     {0, {0, 0, 0, 0}}, 1, 0, 0}
+
+static void convolutions_of_single_planes_agree_with_the_reference(void **unused)
+{
+    static const op_case cases[] = {
+        PLANES(2, 3, 5, 4, 3, 3, 1, 1, 3, 1),
+        PLANES(2, 3, 6, 7, 6, 3, 2, 1, 3, 0),       /* two outputs of each */
+        PLANES(1, 2, 9, 11, 2, 2, 5, 0, 2, 0),      /* steps over what no output reads */
+        PLANES(1, 2, 4, 4, 2, 3, 1, 4, 2, 0),       /* windows in the padding alone */
+        PLANES(1, 2, 1, 9, 2, 1, 2, 0, 2, 1),
+        PLANES(3, 17, 28, 28, 17, 3, 1, 1, 17, 0),
+        PLANES(2, 16, 29, 31, 16, 3, 2, 1, 16, 1),
+        PLANES(2, 8, 14, 14, 8, 7, 1, 3, 8, 0),
+        PLANES(1, 3, 190, 201, 3, 3, 1, 1, 3, 0),   /* a plane in blocks of rows */
+        PLANES(1, 2, 203, 190, 2, 5, 2, 2, 2, 0),
+        PLANES(1, 2, 5, 33000, 2, 3, 1, 1, 2, 0),   /* rows too long, and */
+        PLANES(2, 6, 9, 8, 6, 8, 1, 4, 6, 0),       /* a kernel too large for it */
+        PLANES(2, 4, 9, 8, 12, 3, 1, 1, 4, 0),      /* three outputs of each */
+    };
+    ddp__pool *pool = ddp__pool_open(3);
+    size_t i;
+
+    (void)unused;
+    assert_non_null(pool);
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t alone;
+        op_check c;
+        op_open(&c, &cases[i]);
+        if (i < 5) {
+            op_check_slopes(&c, "conv2d");
+            op_check_adds(&c, "conv2d");
+        }
+        op_check_float(&c, "conv2d", 0);
+        op_check_float(&c, "conv2d", 1);
+        alone = op_run_hashed(&c, NULL);
+        if (op_run_hashed(&c, pool) != alone) fail_msg("case %zu differs with 3 threads", i);
+        op_close(&c);
+    }
+    ddp__pool_close(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(convolutions_of_single_planes_agree_with_the_reference),
         cmocka_unit_test(windows_of_odd_sizes_are_counted_right),
         cmocka_unit_test(flatten_and_global_pooling_give_rows),
         cmocka_unit_test(activation_bytes_of_a_planned_graph_include_its_gradients),

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,10 +93,10 @@ static const op_case large_cases[] = {
     {"embedding", 1, {D2(9, 50), SCALAR}, {I, F}, {61, 131}, SCALAR, 1, 0, 60},
     {"position", 1, {D3(3, 129, 131), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"layer_norm", 1, {D3(3, 51, 387), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
-    {"attention", 1, {D3(2, 150, 3 * 66), SCALAR}, {F, F}, {3, 0}, SCALAR, 1, 0, 0},
-    {"attention", 1, {D3(1, 64, 3 * 32), SCALAR}, {F, F}, {2, 0}, SCALAR, 1, 0, 0},
+    {"attention", 1, {D3(2, 300, 3 * 66), SCALAR}, {F, F}, {3, 0}, SCALAR, 1, 0, 0}, /* parts */
+    {"attention", 1, {D3(1, 70, 3 * 512), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, /* widest */
     {"attention", 1, {D3(2, 131, 8 * 22), SCALAR}, {F, F}, {6, 1}, SCALAR, 1, 0, 0},
-    {"attention", 1, {D3(1, 150, 10 * 17), SCALAR}, {F, F}, {6, 2}, SCALAR, 1, 0, 0},
+    {"attention", 1, {D3(1, 523, 10 * 17), SCALAR}, {F, F}, {6, 2}, SCALAR, 1, 0, 0},
     {"attention", 1, {D3(1, 65, 18 * 8), SCALAR}, {F, F}, {6, 6}, SCALAR, 1, 0, 0},
     {"rms_norm", 1, {D3(3, 51, 387), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"rope", 1, {D3(3, 129, 8 * 38), SCALAR}, {F, F}, {4, 2}, SCALAR, 1, 0, 0},
@@ -408,6 +407,7 @@ static void shapes_that_do_not_fit_are_refused_in_a_sentence(void **state)
         {{"attention", 1, {D3(2, 3, 18), SCALAR}, {F, F}, {4, 3}, SCALAR, 1, 0, 0}, "3 heads of"},
         {{"attention", 1, {D3(2, 3, 20), SCALAR}, {F, F}, {4, 1}, SCALAR, 1, 0, 0}, "of 6"},
         {{"attention", 1, {D3(2, 3, 18), SCALAR}, {F, F}, {4, -1}, SCALAR, 1, 0, 0}, "got -1"},
+        {{"attention", 1, {D3(2, 3, 1539), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, "513 wide"},
         {{"rope", 1, {D3(2, 3, 9), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, "3 wide"},
         {{"rope", 1, {D3(2, 3, 18), SCALAR}, {F, F}, {4, 3}, SCALAR, 1, 0, 0}, "3 heads of"},
         {{"rms_norm", 1, {D2(2, 3), SCALAR}, {F, F}, {-1, 0}, SCALAR, 1, 0, 0}, "eps is -1"},

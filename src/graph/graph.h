@@ -67,7 +67,8 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_rms_norm        same           scale (C); eps 0 = 1e-5
  *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
  *   ddp_attention_grouped  (B, T, heads d)  x (B, T, (heads + 2 kv_heads) d); kv_heads divides
- *                       heads, each head of keys and values serves heads / kv_heads of queries
+ *                       heads, each head of keys and values serves heads / kv_heads of queries;
+ *                       d at most 512
  *   ddp_rope            same           x as ddp_attention_grouped reads it: queries and keys are
  *                       turned by their position (d even), values pass; theta 0 = 10000
  *   ddp_swiglu          (..., F)       x (..., 2F), rows a then b: silu(a) * b; two inputs a and

@@ -187,24 +187,21 @@ static void ddp__add_ref_backward(const ddp_op_call *call)
 static void ddp__add_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const float *a = (const float *)call->in[0], *b = (const float *)call->in[1];
-    float *y = (float *)call->out;
-    long i;
 
-    for (i = first; i < last; i++) y[i] = a[i] + b[i];
+    ddp__kernels_best()->affine((float *)call->out + first, (const float *)call->in[0] + first,
+                                (const float *)call->in[1] + first, last - first, 1, 1, 0, 0);
 }
 
 static void ddp__add_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const float *dy = (const float *)call->grad_out;
-    long i;
     int k;
 
     for (k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
         if (d && call->add_in[k])
-            for (i = first; i < last; i++) d[i] += dy[i];
+            ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         else if (d && d != dy)
             memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
     }

@@ -3,16 +3,24 @@
  *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(d).
  * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves
  * heads / kv_heads consecutive heads of queries (Ainslie et al. 2023, arXiv:2305.13245).
- * The float kernels work on tiles of 64 x 64 scores, left of the diagonal only, and never hold
- * more than a tile (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
+ * The float kernels work on tiles of up to 64 x 256 scores, left of the diagonal only, and never
+ * hold more than two (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
  * per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
  * Backward reads out. */
 #include "base/platform.h"
 #include "base/fail.h"
-#include "ops/matmul.h"
+#include "ops/kernels.h"
 #include "ops/ops.h"
 
-enum { DDP__ATTENTION_TILE = 64 };
+enum {
+    DDP__ATTENTION_PART = 256,   /* queries of an item of forward, and most keys of a tile */
+    DDP__ATTENTION_PACK = 16384, /* floats of a packed tile of keys */
+    DDP__ATTENTION_HEAD = 512,   /* widest head */
+    /* of queries, and of scores: a quarter as many as keys, and a last panel of them */
+    DDP__ATTENTION_TILE = DDP__ATTENTION_PACK / 4 + DDP__GEMM_MR * DDP__ATTENTION_HEAD +
+                          DDP__GEMM_NR,
+    DDP__ATTENTION_SCORE = (DDP__ATTENTION_PART / 4 + DDP__GEMM_MR) * DDP__ATTENTION_PART
+};
 
 typedef struct ddp__attention_size {
     long b, t, c, heads, kv_heads, group, d; /* group: query heads of one head of keys */
@@ -89,6 +97,9 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
     ddp__head_layout l;
 
     DDP__TRY(ddp__op_heads(s, "attention", &l, err));
+    if (l.d > DDP__ATTENTION_HEAD)
+        return ddp__fail(err, DDP_ARG, "attention: a head is %ld wide, it may be at most %d; more "
+                         "heads are narrower", l.d, (int)DDP__ATTENTION_HEAD);
     s->out = s->in[0];
     s->out.dim[2] = l.heads * l.d;
     s->saved = (size_t)(2 * s->out.dim[0] * l.heads * s->out.dim[1]);
@@ -174,99 +185,197 @@ static void ddp__attention_ref_backward(const ddp_op_call *call)
     }
 }
 
-/* c (m x n) = or += a b, with the operand strides of ddp__matmul. */
-static void ddp__attention_product(const ddp__kernels *kn, long m, long n, long k, const float *a,
-                                   long a_row, long a_col, const float *b, long b_row, long b_col,
-                                   float *c, long c_row, int add)
-{
-    ddp__matmul g;
+/* ---- float: queries in tiles against keys in tiles, both packed for the register tile. The keys
+ * of one head are packed once for all the queries of a part that see them, and of all heads that
+ * share it; register tiles that the mask would empty are left out. ---- */
 
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.a = a;
-    g.a_row = a_row;
-    g.a_col = a_col;
-    g.b = b;
-    g.b_row = b_row;
-    g.b_col = b_col;
-    g.c = c;
-    g.c_row = c_row;
-    g.bias = NULL;
-    g.add = add;
-    ddp__matmul_serial(kn, &g);
+typedef struct ddp__attention_tile {
+    const ddp__kernels *kn;
+    float               scale;
+    long                keys, queries; /* of a tile; what is packed of either fits its array */
+} ddp__attention_tile;
+
+static ddp__attention_tile ddp__attention_tiles(const ddp__attention_size *z)
+{
+    const long width = (z->d + DDP__GEMM_NR - 1) / DDP__GEMM_NR * DDP__GEMM_NR;
+    ddp__attention_tile t;
+
+    t.kn = ddp__kernels_best();
+    t.scale = 1 / sqrtf((float)z->d);
+    t.keys = DDP__ATTENTION_PART;
+    while (t.keys * width > DDP__ATTENTION_PACK) t.keys /= 2;
+    t.queries = t.keys / 4;
+    return t;
 }
 
-static long ddp__attention_rows(long from, long t)
-{
-    const long tile = DDP__ATTENTION_TILE;
+static long ddp__attention_min(long a, long b) { return a < b ? a : b; }
 
-    return t - from < tile ? t - from : tile;
+/* Panels of width rows of src (rows x k), each turned: panel[p*width + i] = row i, column p. */
+static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, const float *src,
+                                long ld, long rows, long k)
+{
+    long at[DDP__GEMM_NR], i;
+
+    for (i = 0; i < width; i++) at[i] = i * ld;
+    for (; rows > 0; rows -= width, src += width * ld, dst += width * k) {
+        if (rows < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
+        kn->turn(dst, width, src, at, ddp__attention_min(rows, width), k);
+    }
 }
 
-/* One tile of queries of one head against all keys up to it. */
-static void ddp__attention_queries(const ddp_op_call *call, long head, long from)
+/* Panels of width columns of src (k x cols): panel[p*width + i] = row p, column i. */
+static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, const float *src,
+                                long ld, long k, long cols)
 {
-    const ddp__kernels *kn = ddp__kernels_best();
+    long at[DDP__ATTENTION_PART], p;
+
+    for (p = 0; p < k; p++) at[p] = p * ld;
+    for (; cols > 0; cols -= width, src += width, dst += width * k) {
+        if (cols < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
+        kn->gather(dst, width, src, at, k, ddp__attention_min(cols, width));
+    }
+}
+
+/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other;
+ * rows <= mr. */
+static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b,
+                               long stride, float *c, long ldc, long rows, long cols, int add)
+{
+    float part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long i, j;
+
+    for (j = 0; j < cols; j += kn->nr, b += stride) {
+        const long n = ddp__attention_min(kn->nr, cols - j);
+        if (rows == kn->mr && n == kn->nr) {
+            kn->gemm(k, a, b, c + j, c + j + n / 2, ldc, add);
+            continue;
+        }
+        kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
+        for (i = 0; i < rows; i++)
+            kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
+    }
+}
+
+/* Scores of a tile of queries from on against the keys from s on, into rows of t->keys floats. A
+ * panel of queries sees ddp__attention_seen of them. */
+static long ddp__attention_seen(const ddp__attention_tile *t, long from, long i, long s, long n)
+{
+    return ddp__attention_min(n, from + i + t->kn->mr - s);
+}
+
+static void ddp__attention_scores(const ddp__attention_tile *t, float *score, const float *q,
+                                  const float *k, long d, long from, long rows, long s, long n)
+{
+    const long mr = t->kn->mr;
+    long i;
+
+    for (i = 0; i < rows; i += mr)
+        ddp__attention_row(t->kn, d, q + i * d, k, t->kn->nr * d, score + i * t->keys, t->keys, mr,
+                           (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr *
+                               t->kn->nr, 0);
+}
+
+/* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
+static void ddp__attention_exp(const ddp__attention_tile *t, float *row, long seen, int fresh,
+                               float *stat, float *out, long d)
+{
+    float max = t->kn->max(row, seen) * t->scale;
+
+    if (!fresh && stat[0] >= max) {
+        max = stat[0];
+    } else if (!fresh) { /* a new maximum: what was summed so far shrinks */
+        const float shrink = expf(stat[0] - max);
+        stat[1] *= shrink;
+        t->kn->affine(out, out, NULL, d, shrink, 0, 0, 0);
+    }
+    stat[0] = max;
+    stat[1] = t->kn->exp_sum(row, row, seen, t->scale, max) + (fresh ? 0 : stat[1]);
+}
+
+/* One tile of queries of one head against n keys from s on. */
+static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head,
+                                   long from, long rows, long s, long n, const float *k_pack,
+                                   const float *v_pack)
+{
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const float scale = 1 / sqrtf((float)z.d);
-    const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head);
-    const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
-    const float *v = k + z.kv_heads * z.d;
+    const ddp__kernels *kn = t->kn;
+    const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head) + from * z.ld;
     float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
-    const long rows = ddp__attention_rows(from, z.t), ld = z.ld;
-    float score[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
-    long s, i, j;
+    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE];
+    float p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART + DDP__GEMM_NR];
+    long i, r, j;
 
-    for (s = 0; s <= from; s += DDP__ATTENTION_TILE) {
-        const long cols = ddp__attention_rows(s, z.t);
-        ddp__attention_product(kn, rows, cols, z.d, q + from * ld, ld, 1, k + s * ld, 1, ld, score,
-                               cols, 0);
-        for (i = 0; i < rows; i++) {
-            float *row = score + i * cols;
-            const long seen = s == from ? i + 1 : cols;
-            float max = kn->max(row, seen) * scale, sum;
-            if (s > 0 && stat[2 * i] >= max) {
-                max = stat[2 * i];
-            } else if (s > 0) { /* a new maximum: what was summed so far shrinks */
-                const float shrink = expf(stat[2 * i] - max);
-                stat[2 * i + 1] *= shrink;
-                for (j = 0; j < z.d; j++) out[i * z.c + j] *= shrink;
-            }
-            sum = kn->exp_sum(row, row, seen, scale, max);
-            for (j = seen; j < cols; j++) row[j] = 0;
-            stat[2 * i] = max;
-            stat[2 * i + 1] = s > 0 ? stat[2 * i + 1] + sum : sum;
+    ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
+    ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
+    for (i = 0; i < rows; i += kn->mr) {
+        const long whole = ddp__attention_min(kn->mr, rows - i);
+        const long keys = ddp__attention_seen(t, from, i, s, n);
+        for (r = i; r < i + whole; r++) {
+            float *row = score + r * t->keys;
+            const long seen = ddp__attention_min(n, from + r + 1 - s);
+            ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.c, z.d);
+            for (j = seen; j < keys; j++) row[j] = 0;
         }
-        ddp__attention_product(kn, rows, z.d, cols, score, cols, 1, v + s * ld, ld, 1, out, z.c,
-                               s > 0);
-    }
-    for (i = 0; i < rows; i++) {
-        stat[2 * i + 1] = 1 / stat[2 * i + 1];
-        for (j = 0; j < z.d; j++) out[i * z.c + j] *= stat[2 * i + 1];
+        ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
+        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d,
+                           s > 0);
     }
 }
 
-/* Items are (batch, head, tile), the last tiles, which have the most work, first. */
-static void ddp__attention_tiles(void *user, long first, long last)
+/* Queries lo..hi-1 of the heads that share the keys of this one. */
+static void ddp__attention_part(const ddp_op_call *call, long head, long lo, long hi)
+{
+    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__attention_tile t = ddp__attention_tiles(&z);
+    const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
+    float k_pack[DDP__ATTENTION_PACK + DDP__GEMM_NR], v_pack[DDP__ATTENTION_PACK];
+    long s, h, from, i;
+
+    for (s = 0; s < hi; s += t.keys) {
+        const long n = ddp__attention_min(t.keys, hi - s);
+        ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.ld, z.ld, n, z.d);
+        ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
+        for (h = head; h < head + z.group; h++)
+            for (from = lo > s ? lo : s; from < hi; from += t.queries)
+                ddp__attention_queries(call, &t, h, from, ddp__attention_min(t.queries, hi - from),
+                                       s, n, k_pack, v_pack);
+    }
+    for (h = head; h < head + z.group; h++)
+        for (i = lo; i < hi; i++) {
+            float *stat = (float *)call->saved + (h * z.t + i) * 2;
+            float *out = (float *)call->out + ddp__attention_out(&z, h) + i * z.c;
+            stat[1] = 1 / stat[1];
+            t.kn->affine(out, out, NULL, z.d, stat[1], 0, 0, 0);
+        }
+}
+
+static long ddp__attention_part_count(const ddp__attention_size *z)
+{
+    return (z->t + DDP__ATTENTION_PART - 1) / DDP__ATTENTION_PART;
+}
+
+/* Items are (batch, head of keys, part), the last parts, which have the most work, first. */
+static void ddp__attention_parts(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const long heads = z.b * z.heads;
-    const long tiles = (z.t + DDP__ATTENTION_TILE - 1) / DDP__ATTENTION_TILE;
+    const long heads = z.b * z.kv_heads;
     long i;
 
-    for (i = first; i < last; i++)
-        ddp__attention_queries(call, i % heads, (tiles - 1 - i / heads) * DDP__ATTENTION_TILE);
+    for (i = first; i < last; i++) {
+        const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
+        ddp__attention_part(call, i % heads * z.group, lo,
+                            ddp__attention_min(z.t, lo + DDP__ATTENTION_PART));
+    }
 }
 
 static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const long tiles = (z.t + DDP__ATTENTION_TILE - 1) / DDP__ATTENTION_TILE;
 
-    ddp_op_parallel(call, z.b * z.heads * tiles, 1, ddp__attention_tiles, (void *)call);
+    ddp_op_parallel(call, z.b * z.kv_heads * ddp__attention_part_count(&z), 1,
+                    ddp__attention_parts, (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)
@@ -274,49 +383,63 @@ static void ddp__attention_clear(float *x, long rows, long ld, long d)
     for (; rows > 0; rows--, x += ld) memset(x, 0, (size_t)d * sizeof *x);
 }
 
-/* Gradients of one head of queries, added: queries in tiles from, keys in tiles s <= from. */
-static void ddp__attention_head_grad(const ddp_op_call *call, long head)
-{
-    const ddp__kernels *kn = ddp__kernels_best();
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const float scale = 1 / sqrtf((float)z.d);
-    const long ld = z.ld, q_at = ddp__attention_q(&z, head), k_at = ddp__attention_k(&z, head);
-    const long out_at = ddp__attention_out(&z, head), kv = z.kv_heads * z.d;
-    const float *q = (const float *)call->in[0] + q_at;
-    const float *k = (const float *)call->in[0] + k_at, *v = k + kv;
-    const float *stat = (const float *)call->saved + head * z.t * 2;
-    float *dq = (float *)call->grad_in[0] + q_at;
-    float *dk = (float *)call->grad_in[0] + k_at, *dv = dk + kv;
-    float p[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
-    float d[DDP__ATTENTION_TILE * DDP__ATTENTION_TILE];
-    float mean[DDP__ATTENTION_TILE];
-    long from, s, i, j;
+/* A tile of keys as backward needs it: turned, and as rows. */
+typedef struct ddp__attention_keys {
+    long  s, n;
+    float k[DDP__ATTENTION_PACK + DDP__GEMM_NR], v[DDP__ATTENTION_PACK + DDP__GEMM_NR];
+    float k_rows[DDP__ATTENTION_PACK];
+} ddp__attention_keys;
 
-    for (from = 0; from < z.t; from += DDP__ATTENTION_TILE) {
-        const float *out = (const float *)call->out + out_at + from * z.c;
-        const float *dout = (const float *)call->grad_out + out_at + from * z.c;
-        const long rows = ddp__attention_rows(from, z.t);
-        for (i = 0; i < rows; i++) mean[i] = kn->dot(out + i * z.c, dout + i * z.c, z.d);
-        for (s = 0; s <= from; s += DDP__ATTENTION_TILE) {
-            const long cols = ddp__attention_rows(s, z.t);
-            ddp__attention_product(kn, rows, cols, z.d, q + from * ld, ld, 1, k + s * ld, 1, ld, p,
-                                   cols, 0);
-            ddp__attention_product(kn, rows, cols, z.d, dout, z.c, 1, v + s * ld, 1, ld, d, cols,
-                                   0);
-            for (i = 0; i < rows; i++) {
-                const long seen = s == from ? i + 1 : cols;
-                const float *st = stat + 2 * (from + i);
-                kn->softmax(p + i * cols, p + i * cols, seen, scale, st[0], st[1], 0);
-                kn->softmax_grad(d + i * cols, p + i * cols, seen, mean[i], scale);
-                for (j = seen; j < cols; j++) p[i * cols + j] = d[i * cols + j] = 0;
-            }
-            ddp__attention_product(kn, cols, z.d, rows, p, 1, cols, dout, z.c, 1, dv + s * ld, ld,
-                                   1);
-            ddp__attention_product(kn, rows, z.d, cols, d, cols, 1, k + s * ld, ld, 1,
-                                   dq + from * ld, ld, 1);
-            ddp__attention_product(kn, cols, z.d, rows, d, 1, cols, q + from * ld, ld, 1,
-                                   dk + s * ld, ld, 1);
+/* Gradients between one tile of queries of one head and one tile of keys, added: with p and
+ * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
+static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
+                                     const ddp__attention_keys *keys, long head, long from,
+                                     long rows)
+{
+    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__kernels *kn = t->kn;
+    const long s = keys->s, n = keys->n, ld = z.ld, mr = kn->mr, kv = z.kv_heads * z.d;
+    const long q_at = ddp__attention_q(&z, head) + from * ld;
+    const long k_at = ddp__attention_k(&z, head) + s * ld;
+    const long out_at = ddp__attention_out(&z, head) + from * z.c;
+    const float *q = (const float *)call->in[0] + q_at;
+    const float *out = (const float *)call->out + out_at;
+    const float *dout = (const float *)call->grad_out + out_at;
+    const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
+    float *dq = (float *)call->grad_in[0] + q_at, *dk = (float *)call->grad_in[0] + k_at;
+    float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE];
+    float q_pack[DDP__ATTENTION_TILE], dout_pack[DDP__ATTENTION_TILE];
+    float pack[DDP__GEMM_MR * DDP__ATTENTION_PART + DDP__GEMM_NR];
+    long i, r, j;
+
+    ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
+    ddp__attention_scores(t, p, q_pack, keys->k, z.d, from, rows, s, n);
+    ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
+    ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
+    for (i = 0; i < rows; i += mr) {
+        const long whole = ddp__attention_min(mr, rows - i);
+        const long wide = ddp__attention_seen(t, from, i, s, n);
+        for (r = i; r < i + whole; r++) {
+            float *pr = p + r * t->keys, *dr = d + r * t->keys;
+            const long seen = ddp__attention_min(n, from + r + 1 - s);
+            kn->softmax(pr, pr, seen, t->scale, stat[2 * r], stat[2 * r + 1], 0);
+            kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.c, dout + r * z.c, z.d), t->scale);
+            for (j = seen; j < ddp__attention_min(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
+        ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
+        ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d,
+                           1);
+    }
+    ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
+    ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
+    for (j = 0; j < n && s + j < from + rows; j += mr) {
+        const long cols = ddp__attention_min(mr, n - j), skip = s + j > from ? s + j - from : 0;
+        ddp__attention_pick(kn, pack, mr, p + skip * t->keys + j, t->keys, rows - skip, cols);
+        ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows,
+                           dk + kv + j * ld, ld, cols, z.d, 1);
+        ddp__attention_pick(kn, pack, mr, d + skip * t->keys + j, t->keys, rows - skip, cols);
+        ddp__attention_row(kn, rows - skip, pack, q_pack + skip * kn->nr, kn->nr * rows,
+                           dk + j * ld, ld, cols, z.d, 1);
     }
 }
 
@@ -326,17 +449,29 @@ static void ddp__attention_groups(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__attention_tile t = ddp__attention_tiles(&z);
     float *grad = (float *)call->grad_in[0];
-    long i, h;
+    ddp__attention_keys keys;
+    long i, h, from;
 
     for (i = first; i < last; i++) {
         const long head = i * z.group, k_at = ddp__attention_k(&z, head);
+        const float *k = (const float *)call->in[0] + k_at, *v = k + z.kv_heads * z.d;
         if (!call->add_in[0]) {
             ddp__attention_clear(grad + ddp__attention_q(&z, head), z.t, z.ld, z.group * z.d);
             ddp__attention_clear(grad + k_at, z.t, z.ld, z.d);
             ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.ld, z.d);
         }
-        for (h = head; h < head + z.group; h++) ddp__attention_head_grad(call, h);
+        for (keys.s = 0; keys.s < z.t; keys.s += t.keys) {
+            keys.n = ddp__attention_min(t.keys, z.t - keys.s);
+            ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
+            ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.ld, z.ld, keys.n, z.d);
+            ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
+            for (h = head; h < head + z.group; h++)
+                for (from = keys.s; from < z.t; from += t.queries)
+                    ddp__attention_tile_grad(call, &t, &keys, h, from,
+                                             ddp__attention_min(t.queries, z.t - from));
+        }
     }
 }
 

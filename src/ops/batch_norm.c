@@ -130,19 +130,43 @@ static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float
     }
 }
 
+/* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
+ * planes are joined as by Chan, Golub and LeVeque (1979): squares are of differences from a mean
+ * that is near, so a mean far from 0 costs no digits. */
+static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *mean, double *var)
+{
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    double squares = 0;
+    long b;
+
+    *mean = 0;
+    for (b = 0; b < s->dim[0]; b++, x += image) {
+        float part[2], near;
+        double off;
+        kn->moments(x, x, n, 0, 0, part);
+        near = part[0] / (float)n;
+        kn->moments(x, x, n, near, near, part);
+        /* near is rounded: the rest of its sum corrects both */
+        off = (double)part[0] / (double)n;
+        squares += (double)part[1] - off * (double)part[0];
+        off += (double)near - *mean;
+        *mean += off / (double)(b + 1);
+        squares += off * off * (double)n * (double)b / (double)(b + 1);
+    }
+    *var = squares / ((double)s->dim[0] * (double)n);
+}
+
 static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, long c)
 {
     const ddp_shape *s = &call->spec->in[0];
     const double count = (double)s->dim[0] * (double)s->dim[2] * (double)s->dim[3];
     float *running_mean = (float *)call->buffer[0] + c, *running_var = (float *)call->buffer[1] + c;
     float *stat = (float *)call->saved + 2 * c;
-    double mean = (double)*running_mean, var = (double)*running_var, sum[2];
+    double mean = (double)*running_mean, var = (double)*running_var;
 
     if (call->training) {
-        ddp__batch_norm_sums(s, x, x, 0, 0, sum);
-        mean = sum[0] / count;
-        ddp__batch_norm_sums(s, x, x, (float)mean, (float)mean, sum);
-        var = sum[1] / count;
+        ddp__batch_norm_moments(s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
         *running_var += (float)(DDP__BATCH_NORM_MOVE *
                                 (var * ddp__batch_norm_unbias(count) - (double)*running_var));

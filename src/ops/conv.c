@@ -4,6 +4,7 @@
  * with p over the channels of o's group (in the sense of every framework: a correlation). */
 #include "base/platform.h"
 #include "base/fail.h"
+#include "ops/conv_depthwise.h"
 #include "ops/conv_product.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -196,7 +197,8 @@ static void ddp__conv_forward(const ddp_op_call *call)
                         ddp__conv_bias_planes, (void *)call);
         g.add = 1;
     }
-    ddp__conv_over_images(call, &g);
+    if (ddp__depthwise_fits(&g)) ddp__depthwise_forward(call, &g);
+    else ddp__conv_over_images(call, &g);
 }
 
 static void ddp__conv_bias_grad(void *user, long first, long last)
@@ -287,6 +289,13 @@ static void ddp__conv_backward(const ddp_op_call *call)
     ddp__conv_product_fill(call, &g);
     if (call->grad_param[1])
         ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
+    if (ddp__depthwise_fits(&g)) {
+        g.w = (float *)(void *)call->param[0];
+        g.y = (float *)(void *)call->grad_out;
+        ddp__depthwise_backward(call, &g, (float *)call->grad_param[0], (float *)call->grad_in[0],
+                                call->add_in[0]);
+        return;
+    }
     if (call->grad_param[0]) {
         g.w = (float *)call->grad_param[0];
         g.y = (float *)(void *)call->grad_out;

@@ -1,6 +1,7 @@
 /* Rows of a table: embedding, one per token; position, one per place in the sequence. */
 #include "base/platform.h"
 #include "base/fail.h"
+#include "ops/kernels.h"
 #include "ops/ops.h"
 
 enum { DDP__EMBEDDING_COLUMNS = 64 };
@@ -157,13 +158,14 @@ static void ddp__position_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[1] * s->dim[2];
+    const ddp__kernels *kn = ddp__kernels_best();
     const float *table = (const float *)call->param[0];
-    long b, i;
+    long b;
 
     for (b = 0; b < s->dim[0]; b++) {
         const float *x = (const float *)call->in[0] + b * n;
         float *y = (float *)call->out + b * n;
-        for (i = first; i < last; i++) y[i] = x[i] + table[i];
+        kn->affine(y + first, x + first, table + first, last - first, 1, 1, 0, 0);
     }
 }
 
@@ -179,16 +181,16 @@ static void ddp__position_grads(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[1] * s->dim[2];
+    const ddp__kernels *kn = ddp__kernels_best();
     float *table = (float *)call->grad_param[0];
-    long b, i;
+    long b;
 
     for (b = 0; b < s->dim[0]; b++) {
         const float *dy = (const float *)call->grad_out + b * n;
         float *dx = call->grad_in[0] ? (float *)call->grad_in[0] + b * n : NULL;
-        if (table)
-            for (i = first; i < last; i++) table[i] += dy[i];
+        if (table) kn->affine(table + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         if (dx && call->add_in[0])
-            for (i = first; i < last; i++) dx[i] += dy[i];
+            kn->affine(dx + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         else if (dx && dx != dy)
             memcpy(dx + first, dy + first, (size_t)(last - first) * sizeof *dx);
     }

@@ -121,11 +121,12 @@
     static inline ATTR __attribute__((always_inline)) float ddp__total_##S(const ddp__vec_##S *v)  \
     {                                                                                              \
         float part[ddp__lanes_##S];                                                                \
+        ddp__mem_base *quad = (ddp__mem_base *)part;                                               \
         int j, half;                                                                               \
         *(ddp__mem_##S *)part = *v;                                                                \
-        for (half = ddp__lanes_##S / 2; half; half /= 2)                                           \
-            for (j = 0; j < half; j++) part[j] += part[j + half];                                  \
-        return part[0];                                                                            \
+        for (half = ddp__lanes_##S / 8; half; half /= 2)                                           \
+            for (j = 0; j < half; j++) quad[j] = quad[j] + quad[j + half];                         \
+        return (part[0] + part[2]) + (part[1] + part[3]);                                          \
     }                                                                                              \
                                                                                                    \
     static inline ATTR __attribute__((always_inline)) void ddp__exp_##S(ddp__vec_##S *x)           \

@@ -123,10 +123,17 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     for (i = 0; i < rows; i++) {
         const float *x = (const float *)call->in[0] + i * n + first;
         const float *dy = (const float *)call->grad_out + i * n + first;
-        for (j = 0; j < last - first; j++) {
-            sum_scale[j] += dy[j] * ((x[j] - stat[2 * i]) * stat[2 * i + 1]);
-            sum_shift[j] += dy[j];
-        }
+        const float mean = stat[2 * i], rstd = stat[2 * i + 1];
+        if (last - first == DDP__NORM_COLUMNS) /* a constant: these are vectors then */
+            for (j = 0; j < DDP__NORM_COLUMNS; j++) {
+                sum_scale[j] += dy[j] * ((x[j] - mean) * rstd);
+                sum_shift[j] += dy[j];
+            }
+        else
+            for (j = 0; j < last - first; j++) {
+                sum_scale[j] += dy[j] * ((x[j] - mean) * rstd);
+                sum_shift[j] += dy[j];
+            }
     }
     for (j = first; j < last; j++) {
         if (dscale) dscale[j] += sum_scale[j - first];

@@ -50,6 +50,15 @@ static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *fir
 
 static long ddp__pool_grain(long plane) { return DDP__OP_GRAIN / plane + 1; }
 
+/* Runs planes over all planes of the input. */
+static void ddp__pool_each(const ddp_op_call *call,
+                           void (*planes)(void *user, long first, long last))
+{
+    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+
+    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), planes, (void *)call);
+}
+
 /* ---- maximum; the first of equals has it, and a NaN is one ---- */
 
 /* Saved: where in its window each maximum was, so that backward touches no other element. */
@@ -154,18 +163,12 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
 
 static void ddp__max_pool_forward(const ddp_op_call *call)
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-
-    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__max_pool_planes, (void *)call);
+    ddp__pool_each(call, ddp__max_pool_planes);
 }
 
 static void ddp__max_pool_backward(const ddp_op_call *call)
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-
-    if (call->grad_in[0])
-        ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__max_pool_grad_planes,
-                        (void *)call);
+    if (call->grad_in[0]) ddp__pool_each(call, ddp__max_pool_grad_planes);
 }
 
 /* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
@@ -266,18 +269,12 @@ static void ddp__avg_pool_grad_planes(void *user, long first, long last)
 
 static void ddp__avg_pool_forward(const ddp_op_call *call)
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-
-    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__avg_pool_planes, (void *)call);
+    ddp__pool_each(call, ddp__avg_pool_planes);
 }
 
 static void ddp__avg_pool_backward(const ddp_op_call *call)
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-
-    if (call->grad_in[0])
-        ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), ddp__avg_pool_grad_planes,
-                        (void *)call);
+    if (call->grad_in[0]) ddp__pool_each(call, ddp__avg_pool_grad_planes);
 }
 
 /* ---- mean of each channel ---- */

@@ -109,7 +109,10 @@ static void ddp__rms_grad_columns(void *user, long first, long last)
     for (i = 0; i < rows; i++) {
         const float *x = (const float *)call->in[0] + i * n + first;
         const float *dy = (const float *)call->grad_out + i * n + first;
-        for (j = 0; j < last - first; j++) sum[j] += dy[j] * (x[j] * stat[i]);
+        if (last - first == DDP__RMS_COLUMNS) /* a constant: these are vectors then */
+            for (j = 0; j < DDP__RMS_COLUMNS; j++) sum[j] += dy[j] * (x[j] * stat[i]);
+        else
+            for (j = 0; j < last - first; j++) sum[j] += dy[j] * (x[j] * stat[i]);
     }
     for (j = first; j < last; j++) ((float *)call->grad_param[0])[j] += sum[j - first];
 }
