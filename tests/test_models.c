@@ -19,13 +19,13 @@ static ddp_gpt2_config gpt2(long vocabulary, long context, long layers, long hea
 {
     ddp_gpt2_config c;
 
+    memset(&c, 0, sizeof c);
     c.vocabulary = vocabulary;
     c.context = context;
     c.layers = layers;
     c.heads = heads;
     c.dim = dim;
     c.batch = batch;
-    c.dropout = 0;
     return c;
 }
 
