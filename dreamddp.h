@@ -11197,41 +11197,94 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
 
 typedef struct ddp__adam_step {
-    ddp__f4 beta1, gain1, beta2, gain2; /* gain = 1 - beta */
-    ddp__f4 l2;                         /* of Adam: added to the gradient */
-    ddp__f4 shrink;                     /* of AdamW: 1 - lr decay */
-    ddp__f4 root, eps, step;            /* 1 / sqrt(1 - beta2^t), eps, -lr / (1 - beta1^t) */
+    float beta1, gain1, beta2, gain2; /* gain = 1 - beta */
+    float l2;                         /* of Adam: added to the gradient */
+    float shrink;                     /* of AdamW: 1 - lr decay */
+    float root, eps, step;            /* 1 / sqrt(1 - beta2^t), eps, -lr / (1 - beta1^t) */
 } ddp__adam_step;
 
-static inline void ddp__adam4(const ddp__adam_step *k, float *w, const float *g, float *m, float *v)
-{
-    ddp__f4 weight = ddp__f4_load(w);
-    ddp__f4 d = ddp__f4_load(g) + ddp__f4_mul(k->l2, weight);
-    ddp__f4 mean = ddp__f4_mul(k->beta1, ddp__f4_load(m)) + ddp__f4_mul(k->gain1, d);
-    ddp__f4 square = ddp__f4_mul(k->beta2, ddp__f4_load(v)) +
-                     ddp__f4_mul(ddp__f4_mul(k->gain2, d), d);
-    ddp__f4 denominator = ddp__f4_mul(ddp__f4_sqrt(square), k->root) + k->eps;
+/* count is a multiple of the vector's length. Wider vectors round every element alike: they only
+ * need fewer instructions, so that memory is what the rule waits for. */
+#define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                        \
+    typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                           \
+    typedef float ddp__adam_mem_##S                                                                \
+        __attribute__((vector_size(BYTES), aligned(4), may_alias));                                \
+                                                                                                   \
+    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m,    \
+                                   float *v, size_t count)                                         \
+    {                                                                                              \
+        const ddp__adam_vec_##S zero = {0}, beta1 = k->beta1 - zero, gain1 = k->gain1 - zero;      \
+        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero;                  \
+        const ddp__adam_vec_##S l2 = k->l2 - zero, shrink = k->shrink - zero;                      \
+        const ddp__adam_vec_##S root = k->root - zero, eps = k->eps - zero;                        \
+        const ddp__adam_vec_##S step = k->step - zero;                                             \
+        size_t i;                                                                                  \
+        for (i = 0; i < count; i += (BYTES) / 4) {                                                 \
+            ddp__adam_vec_##S weight = *(const ddp__adam_mem_##S *)(w + i);                        \
+            ddp__adam_vec_##S mean = *(const ddp__adam_mem_##S *)(m + i) * beta1;                  \
+            ddp__adam_vec_##S square = *(const ddp__adam_mem_##S *)(v + i) * beta2;                \
+            ddp__adam_vec_##S d = weight * l2, x;                                                  \
+            DDP__ROUNDED(mean);                                                                    \
+            DDP__ROUNDED(square);                                                                  \
+            DDP__ROUNDED(d);                                                                       \
+            d = *(const ddp__adam_mem_##S *)(g + i) + d;                                           \
+            x = gain1 * d;                                                                         \
+            DDP__ROUNDED(x);                                                                       \
+            mean = mean + x;                                                                       \
+            x = gain2 * d;                                                                         \
+            DDP__ROUNDED(x);                                                                       \
+            x = x * d;                                                                             \
+            DDP__ROUNDED(x);                                                                       \
+            square = square + x;                                                                   \
+            *(ddp__adam_mem_##S *)(m + i) = mean;                                                  \
+            *(ddp__adam_mem_##S *)(v + i) = square;                                                \
+            SQRT(x, square);                                                                       \
+            x = x * root;                                                                          \
+            DDP__ROUNDED(x);                                                                       \
+            weight = weight * shrink;                                                              \
+            mean = step * mean;                                                                    \
+            DDP__ROUNDED(weight);                                                                  \
+            DDP__ROUNDED(mean);                                                                    \
+            *(ddp__adam_mem_##S *)(w + i) = weight + mean / (x + eps);                             \
+        }                                                                                          \
+    }
 
-    ddp__f4_store(m, mean);
-    ddp__f4_store(v, square);
-    ddp__f4_store(w, ddp__f4_mul(weight, k->shrink) + ddp__f4_mul(k->step, mean) / denominator);
+#define DDP__SQRT_BASE(to, from) to = ddp__f4_sqrt(from)
+DDP__ADAM_SET(base, 16, DDP__SQRT_BASE, )
+#if defined(__x86_64__)
+#define DDP__SQRT_AVX(to, from) __asm__("vsqrtps %1, %0" : "=x"(to) : "x"(from))
+DDP__ADAM_SET(avx, 32, DDP__SQRT_AVX, __attribute__((target("avx"))))
+#endif
+
+static void ddp__adam_some(const ddp__adam_step *k, float *w, const float *g, float *m, float *v,
+                           size_t count)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx")) {
+        ddp__adam_avx(k, w, g, m, v, count);
+        return;
+    }
+#endif
+    ddp__adam_base(k, w, g, m, v, count);
 }
 
-static void ddp__adam_run(const ddp_update *u, const ddp__adam_step *step)
+static void ddp__adam_run(const ddp_update *u, const ddp__adam_step *k)
 {
-    size_t i, rest = u->count % 4, whole = u->count - rest;
-    float w[4] = {0, 0, 0, 0}, g[4] = {0, 0, 0, 0}, m[4] = {0, 0, 0, 0}, v[4] = {0, 0, 0, 0};
+    size_t rest = u->count % 8, whole = u->count - rest;
+    float w[8], g[8], m[8], v[8];
     float *mean = u->state, *square = u->state + u->count;
-    ddp__adam_step k = *step; /* a copy the stores below cannot alias */
 
-    for (i = 0; i < whole; i += 4)
-        ddp__adam4(&k, u->params + i, u->grads + i, mean + i, square + i);
+    ddp__adam_some(k, u->params, u->grads, mean, square, whole);
     if (!rest) return;
+    memset(w, 0, sizeof w);
+    memset(g, 0, sizeof g);
+    memset(m, 0, sizeof m);
+    memset(v, 0, sizeof v);
     memcpy(w, u->params + whole, rest * sizeof *w);
     memcpy(g, u->grads + whole, rest * sizeof *g);
     memcpy(m, mean + whole, rest * sizeof *m);
     memcpy(v, square + whole, rest * sizeof *v);
-    ddp__adam4(&k, w, g, m, v);
+    ddp__adam_some(k, w, g, m, v, 8);
     memcpy(u->params + whole, w, rest * sizeof *w);
     memcpy(mean + whole, m, rest * sizeof *m);
     memcpy(square + whole, v, rest * sizeof *v);
@@ -11243,15 +11296,15 @@ static void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, dd
     double beta1 = ddp__decimal(self->hyper[0]), beta2 = ddp__decimal(self->hyper[1]);
     double left1 = ddp__power(beta1, u->step + 1), left2 = ddp__power(beta2, u->step + 1);
 
-    k->beta1 = ddp__f4_all((float)beta1);
-    k->gain1 = ddp__f4_all((float)(1 - beta1));
-    k->beta2 = ddp__f4_all((float)beta2);
-    k->gain2 = ddp__f4_all((float)(1 - beta2));
-    k->l2 = ddp__f4_all(0);
-    k->shrink = ddp__f4_all(1);
-    k->root = ddp__f4_all((float)(1 / sqrt(1 - left2)));
-    k->eps = ddp__f4_all(self->hyper[2]);
-    k->step = ddp__f4_all((float)(-(double)u->lr / (1 - left1)));
+    k->beta1 = (float)beta1;
+    k->gain1 = (float)(1 - beta1);
+    k->beta2 = (float)beta2;
+    k->gain2 = (float)(1 - beta2);
+    k->l2 = 0;
+    k->shrink = 1;
+    k->root = (float)(1 / sqrt(1 - left2));
+    k->eps = self->hyper[2];
+    k->step = (float)(-(double)u->lr / (1 - left1));
 }
 
 static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
@@ -11259,7 +11312,7 @@ static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__adam_step k;
 
     ddp__adam_factors(self, u, &k);
-    k.l2 = ddp__f4_all(self->hyper[3]);
+    k.l2 = self->hyper[3];
     ddp__adam_run(u, &k);
 }
 
@@ -11268,7 +11321,7 @@ static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__adam_step k;
 
     ddp__adam_factors(self, u, &k);
-    k.shrink = ddp__f4_all((float)(1 - ddp__product((double)u->lr, (double)self->hyper[3])));
+    k.shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
     ddp__adam_run(u, &k);
 }
 
