@@ -303,7 +303,7 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
     float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
     float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE];
-    float p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART + DDP__GEMM_NR];
+    float p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
     long i, r, j;
 
     ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
@@ -329,7 +329,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
-    float k_pack[DDP__ATTENTION_PACK + DDP__GEMM_NR], v_pack[DDP__ATTENTION_PACK];
+    float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
     long s, h, from, i;
 
     for (s = 0; s < hi; s += t.keys) {
@@ -386,8 +386,8 @@ static void ddp__attention_clear(float *x, long rows, long ld, long d)
 /* A tile of keys as backward needs it: turned, and as rows. */
 typedef struct ddp__attention_keys {
     long  s, n;
-    float k[DDP__ATTENTION_PACK + DDP__GEMM_NR], v[DDP__ATTENTION_PACK + DDP__GEMM_NR];
-    float k_rows[DDP__ATTENTION_PACK];
+    float k[DDP__ATTENTION_PACK] DDP__ALIGNED, v[DDP__ATTENTION_PACK] DDP__ALIGNED;
+    float k_rows[DDP__ATTENTION_PACK] DDP__ALIGNED;
 } ddp__attention_keys;
 
 /* Gradients between one tile of queries of one head and one tile of keys, added: with p and
@@ -408,8 +408,8 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
     float *dq = (float *)call->grad_in[0] + q_at, *dk = (float *)call->grad_in[0] + k_at;
     float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE];
-    float q_pack[DDP__ATTENTION_TILE], dout_pack[DDP__ATTENTION_TILE];
-    float pack[DDP__GEMM_MR * DDP__ATTENTION_PART + DDP__GEMM_NR];
+    float q_pack[DDP__ATTENTION_TILE] DDP__ALIGNED, dout_pack[DDP__ATTENTION_TILE] DDP__ALIGNED;
+    float pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
     long i, r, j;
 
     ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
