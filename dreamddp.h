@@ -382,7 +382,8 @@ typedef struct ddp_op_call {
     const ddp_op_spec *spec;
     const void *in[DDP_OP_INPUTS];
     const void *param[DDP_OP_PARAMS];
-    void       *buffer[DDP_OP_BUFFERS];       /* changed by a forward with training 1 alone */
+    void       *buffer[DDP_OP_BUFFERS];       /* changed by a forward with training 1 alone; a
+                                                 second one gets a copy of what the first found */
     void       *out;
     void       *saved;                        /* spec->saved elements */
     /* backward only */
@@ -477,7 +478,8 @@ DDP_API void ddp_layer_end(ddp_graph *g);
  * operators whose result no backward asks for. What enters the segment and what is used outside of
  * it, or by nobody, is kept. Segments are not nested. Gradients, parameters and buffers are the
  * same bit for bit: the second forward draws the same dropout masks, and moves no running
- * statistics. It counts as backward of the layer of the segment's last operator; flops do not
+ * statistics (an operator of your own must make the same of equal inputs, parameters, buffers and
+ * random). It counts as backward of the layer of the segment's last operator; flops do not
  * count it. States of ddp_state_new keep everything and ignore segments. */
 DDP_API void ddp_recompute_begin(ddp_graph *g);
 DDP_API void ddp_recompute_end(ddp_graph *g);
@@ -644,7 +646,8 @@ DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
 #define DDP_NN_MODELS_H
 
 /* recompute, a field of the models below: 1 makes each block a segment of ddp_recompute_begin. The
- * training is the same bit for bit, takes less memory for activations, and about a fifth longer. */
+ * training is the same bit for bit, takes less memory for activations, and longer by at most one
+ * forward pass, a third of a step. */
 
 /* GPT-2 (Radford et al., Language Models are Unsupervised Multitask Learners, 2019). */
 typedef struct ddp_gpt2_config {
@@ -5922,7 +5925,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
 }
 
 /* The buffers of an operator that will run again, as its first forward finds them, lie one after
- * the other in its shadow: so that both forwards see the same, and only the first one moves them. */
+ * the other in its shadow: so both forwards see the same, and only the first one moves them. */
 static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **at)
 {
     float *shadow = (float *)ddp__state_at(s, s->layout->shadow[n->index]);

@@ -572,18 +572,19 @@ static trained run(int model, int recompute, int threads, int world, ddp_strateg
 
 static void models_train_to_the_same_bits_on_any_number_of_threads(void **unused)
 {
-    int model, threads;
+    static const int threads[] = {1, 2, 3, 40};
+    int model, k;
 
     (void)unused;
     for (model = GPT2; model <= RESNET18; model++) {
         const trained plain = run(model, 0, 1, 1, DDP_SSGD);
 
         assert_true(isfinite(plain.loss[0]));
-        for (threads = 1; threads <= 3; threads++) {
-            const trained t = run(model, 1, threads, 1, DDP_SSGD);
+        for (k = 0; k < (model == GPT2 ? 4 : 3); k++) {
+            const trained t = run(model, 1, threads[k], 1, DDP_SSGD);
 
             if (memcmp(plain.hash, t.hash, sizeof t.hash) || memcmp(plain.loss, t.loss, 4))
-                fail_msg("%s, %d threads: other bits", model_names[model], threads);
+                fail_msg("%s, %d threads: other bits", model_names[model], threads[k]);
             assert_true(t.bytes < plain.bytes);
         }
     }

@@ -35,7 +35,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
 }
 
 /* The buffers of an operator that will run again, as its first forward finds them, lie one after
- * the other in its shadow: so that both forwards see the same, and only the first one moves them. */
+ * the other in its shadow: so both forwards see the same, and only the first one moves them. */
 static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **at)
 {
     float *shadow = (float *)ddp__state_at(s, s->layout->shadow[n->index]);

@@ -46,7 +46,8 @@ DDP_API void ddp_layer_end(ddp_graph *g);
  * operators whose result no backward asks for. What enters the segment and what is used outside of
  * it, or by nobody, is kept. Segments are not nested. Gradients, parameters and buffers are the
  * same bit for bit: the second forward draws the same dropout masks, and moves no running
- * statistics. It counts as backward of the layer of the segment's last operator; flops do not
+ * statistics (an operator of your own must make the same of equal inputs, parameters, buffers and
+ * random). It counts as backward of the layer of the segment's last operator; flops do not
  * count it. States of ddp_state_new keep everything and ignore segments. */
 DDP_API void ddp_recompute_begin(ddp_graph *g);
 DDP_API void ddp_recompute_end(ddp_graph *g);

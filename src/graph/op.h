@@ -54,7 +54,8 @@ typedef struct ddp_op_call {
     const ddp_op_spec *spec;
     const void *in[DDP_OP_INPUTS];
     const void *param[DDP_OP_PARAMS];
-    void       *buffer[DDP_OP_BUFFERS];       /* changed by a forward with training 1 alone */
+    void       *buffer[DDP_OP_BUFFERS];       /* changed by a forward with training 1 alone; a
+                                                 second one gets a copy of what the first found */
     void       *out;
     void       *saved;                        /* spec->saved elements */
     /* backward only */

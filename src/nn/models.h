@@ -5,7 +5,8 @@
 #include "graph/graph.h"
 
 /* recompute, a field of the models below: 1 makes each block a segment of ddp_recompute_begin. The
- * training is the same bit for bit, takes less memory for activations, and about a fifth longer. */
+ * training is the same bit for bit, takes less memory for activations, and longer by at most one
+ * forward pass, a third of a step. */
 
 /* GPT-2 (Radford et al., Language Models are Unsupervised Multitask Learners, 2019). */
 typedef struct ddp_gpt2_config {
