@@ -50,7 +50,7 @@ build/%: bench/%.c dreamddp.h $(wildcard bench/*.h examples/*.h) | deps build
 # beside OpenBLAS where it can be linked with
 build/bench_sgemm: bench/bench_sgemm.c dreamddp.h examples/cli.h | deps build
 	@blas=; echo '#include <cblas.h>' >$@.c; echo 'int main(void) { return 0; }' >>$@.c; \
-	$(CC) $@.c -lopenblas -o $@ 2>/dev/null && blas="-DDDP_USE_CBLAS -lopenblas"; rm -f $@.c; \
+	$(CC) $@.c -lopenblas -o $@.try 2>/dev/null && blas="-DDDP_USE_CBLAS -lopenblas"; rm -f $@.c $@.try; \
 	set -x; $(COMPILE) $(WARN) -I. -Iexamples $< -o $@ $$blas $(LIBS)
 
 quickstart: build/quickstart

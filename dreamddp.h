@@ -4225,6 +4225,7 @@ void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
 
 #define DDP__NOWHERE     ((size_t)-1) /* offset of an array that does not exist */
 #define DDP__MOST_NODES  (1 << 27)    /* times and array ids of the memory plan fit an int */
+#define DDP__MOST_LAYERS (1 << 14)    /* each name is compared with all before it */
 #define DDP__MOST_FLOATS 1e15         /* elements of one array; sums of bytes cannot overflow */
 
 struct ddp_node {
@@ -4963,6 +4964,12 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
     if (g->open_layer >= 0) {
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call "
                   "ddp_layer_end first", name, g->layer[g->open_layer].name);
+        return;
+    }
+    if (g->layers == DDP__MOST_LAYERS) {
+        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d "
+                  "layers; build fewer, or put several operators into one", name, g->layers + 1,
+                  DDP__MOST_LAYERS);
         return;
     }
     if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer))

@@ -137,11 +137,12 @@ int main(int argc, char **argv)
         {"--vocab", CLI_COUNT, &b.vocab, "N", "vocabulary [50304]"},
         {"--threads", CLI_COUNT, &b.threads, "N", "operator threads [1]"},
         {"--steps", CLI_COUNT, &b.steps, "N", "timed steps, after one that is not [3]"},
+        {"--quick", CLI_FLAG, &quick, "", "one timed step"},
     };
     ddp_config cfg;
     ddp_error err;
     ddp_ctx *d;
-    int code;
+    int code, quick = 0;
 
     memset(&b, 0, sizeof b);
     memset(&err, 0, sizeof err);
@@ -152,6 +153,7 @@ int main(int argc, char **argv)
     code = cli_parse(argc, argv, "Times one training step.", table,
                      (int)(sizeof table / sizeof table[0]));
     if (code >= 0) return code;
+    if (quick) b.steps = 1;
     if (b.steps < 1 || b.threads < 1 || (strcmp(b.model, "gpt2") && strcmp(b.model, "llama2"))) {
         fprintf(stderr, "bench_step: at least 1 step and 1 thread; the model is gpt2 or llama2\n");
         return 2;

@@ -61,7 +61,7 @@ def main():
                 best = {"ours": 0.0, "cblas": 0.0}
                 for _ in range(a.rounds):
                     for only, key in (("ours", "gflops"), ("cblas", "gflops_cblas")):
-                        best[only] = max(best[only], run(shape, threads, 1, only)[key])
+                        best[only] = max(best[only], run(shape, threads, 4, only)[key])
                 r = {"gflops": best["ours"], "gflops_cblas": best["cblas"]}
             ratios.append(r["gflops"] / r["gflops_cblas"])
             print(f"{threads} thread{'s' if threads > 1 else ' '} {shape[0]} {shape[1]:>6} x {shape[2]:>6} x {shape[3]:>6} "

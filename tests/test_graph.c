@@ -592,6 +592,7 @@ static void mistakes_while_building_are_named(void **unused)
     ddp_graph *g = graph_with_ops(NULL), *h = graph_with_ops(NULL);
     ddp_node *x = ddp_input(g, "x", DDP_F32, 32, 64), *b = ddp_input(g, "y", DDP_F32, 1, 3), *in[5];
     double arg = 1;
+    int i;
 
     (void)unused;
     ddp_layer_begin(g, "body");
@@ -618,6 +619,16 @@ static void mistakes_while_building_are_named(void **unused)
     ddp_layer_begin(g, "a");
     op1(g, "custom_relu", ddp_input(g, "x", DDP_F32, 2, 2), 0);
     expect_error(g, DDP_USAGE, "layer \"a\" is still open");
+
+    g = graph_with_ops(NULL);
+    x = ddp_input(g, "x", DDP_F32, 2, 2);
+    for (i = 0; i <= 16384 && !ddp_graph_error(g)->code; i++) {
+        ddp_layer_begin(g, "a");
+        x = op1(g, "custom_relu", x, 0);
+        ddp_layer_end(g);
+    }
+    assert_int_equal(i, 16385);
+    expect_error(g, DDP_ARG, "layer \"a\" would be the 16385th: a graph has at most 16384 layers");
 
     g = graph_with_ops(NULL);
     ddp_recompute_begin(g);

@@ -122,6 +122,12 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
                   "ddp_layer_end first", name, g->layer[g->open_layer].name);
         return;
     }
+    if (g->layers == DDP__MOST_LAYERS) {
+        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d "
+                  "layers; build fewer, or put several operators into one", name, g->layers + 1,
+                  DDP__MOST_LAYERS);
+        return;
+    }
     if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer))
         return;
 

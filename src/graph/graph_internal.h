@@ -8,6 +8,7 @@
 
 #define DDP__NOWHERE     ((size_t)-1) /* offset of an array that does not exist */
 #define DDP__MOST_NODES  (1 << 27)    /* times and array ids of the memory plan fit an int */
+#define DDP__MOST_LAYERS (1 << 14)    /* each name is compared with all before it */
 #define DDP__MOST_FLOATS 1e15         /* elements of one array; sums of bytes cannot overflow */
 
 struct ddp_node {
