@@ -3988,6 +3988,8 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
+    if (S_ISCHR(st.st_mode)) /* might never end */
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is a device, a file is needed", path);
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);
@@ -32040,7 +32042,8 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     if (c->rank < 0 || (c->world > 0 && c->rank >= c->world))
         return ddp__fail(err, DDP_ARG, "rank %d is outside a world of %d: ranks are 0 to %d",
                          c->rank, c->world, c->world - 1);
-    if (c->period < 0) return ddp__fail(err, DDP_ARG, "period %d: H is at least 1 step", c->period);
+    if (c->period < 0 || c->period > 1000000)
+        return ddp__fail(err, DDP_ARG, "period %d: H is 1 to 1000000 steps", c->period);
     if (c->threads < 0 || c->threads > 1024)
         return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
     if (c->micro_batches < 0)

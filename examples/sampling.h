@@ -10,6 +10,7 @@ typedef struct sampling {
     double   temperature; /* 0 = always the most likely */
     uint64_t seed;
     int32_t  first;       /* token before the sample */
+    const volatile int *stop; /* looked at before each token: ends the drawing; or NULL */
 } sampling;
 
 /* The k-th largest of n values: the lowest that may be drawn. best has room for k. */
@@ -75,7 +76,7 @@ static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, cons
     for (i = 0; i < window; i++) tokens[i] = 0, labels[i] = -1;
     tokens[0] = s->first;
     for (i = 0, t = 0; !bad && i < s->length; i++) {
-        bad = ddp_evaluate(g);
+        bad = s->stop && *s->stop ? (int)DDP_ABORTED : ddp_evaluate(g);
         if (bad) break;
         out[i] = sampling_draw(ddp_output(g, logits) + t * vocabulary, vocabulary, s, &r, best);
         if (t + 1 < window) t++;

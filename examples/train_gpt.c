@@ -55,6 +55,8 @@ static ddp_status choose_gpt(program *p, ddp_error *err)
     if (strcmp(p->model, "llama2") && (p->kv_heads || p->hidden || p->tied))
         return refuse(err, "--kv-heads, --hidden and --tied belong to --model llama2, not to %s",
                       p->model);
+    if (p->layers > 10000)
+        return refuse(err, "--layers %ld: at most 10000 blocks can be built", p->layers);
     if (p->emulate && p->sample)
         return refuse(err, "--emulate-compute trains nothing that --sample %ld could draw from",
                       p->sample);
@@ -70,7 +72,7 @@ static void choose_sample(program *p)
     long token;
 
     s->length = p->sample, s->top_k = p->top_k, s->temperature = p->temperature;
-    s->seed = (uint64_t)p->seed;
+    s->seed = (uint64_t)p->seed, s->stop = &cli_interrupted;
     s->first = p->sample ? ddp_tokens_at(p->tokens, 0) : 0;
     for (token = 0; p->sample && token < ddp_tokens_vocabulary(p->tokens); token++)
         if (ddp_tokens_byte(p->tokens, token) == '\n') s->first = (int32_t)token;
@@ -89,6 +91,9 @@ static ddp_status load_gpt(program *p, ddp_error *err)
         return refuse(err, "--vocab %ld is smaller than the data's %ld tokens; 0 takes the data's",
                       p->vocab, m->vocabulary);
     if (p->vocab) m->vocabulary = p->vocab;
+    if (m->vocabulary < 2)
+        return refuse(err, "%s holds one kind of token only, there is nothing to learn; use other "
+                      "data, or --vocab 2", p->data);
     m->layers = p->layers, m->heads = p->heads, m->dim = p->dim, m->context = p->seq,
     m->batch = p->batch;
     m->dropout = (float)p->dropout, m->recompute = p->recompute;

@@ -86,7 +86,7 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
             ddp_images_get(r, &own->norm, i < n ? first + i : 0, inputs + i * size, labels + i);
             if (i >= n) labels[i] = -1;
         }
-        bad = ddp_evaluate(m->graph);
+        bad = cli_interrupted ? (int)DDP_ABORTED : ddp_evaluate(m->graph);
         if (bad) return bad;
         sum[0] += (double)ddp_value(m->graph, m->loss) * (double)n;
         sum[2] += (double)n;

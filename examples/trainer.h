@@ -27,16 +27,18 @@ static ddp_status prepare(program *p, ddp_error *err)
     t->steps = p->steps, t->accumulate = p->accumulate, t->seed = (uint64_t)p->seed;
     t->workers = (int)p->workers, t->period = (int)p->period;
     t->label = p->quiet ? NULL : p->strategy;
-    /* only the ranks that are started here leave something behind here */
+    /* only the ranks that are started here leave something behind here; a plan's filling is kept
+       for the report up to a period of 4096 */
     t->result = training_result_new(p->rank >= 0 ? 1 : (int)p->workers, p->steps,
-                                    p->period > 0 ? (int)p->period : 64);
+                                    p->period > 4096 ? 4096 : p->period > 0 ? (int)p->period : 64);
     if (t->result) {
         const long evals = t->eval_every ? p->steps / t->eval_every : 0;
         t->result->sample = (int32_t *)training_share((size_t)p->sample * sizeof(int32_t));
         t->result->eval = (training_eval *)training_share((size_t)evals * sizeof(training_eval));
     }
     if (t->result && t->result->sample && t->result->eval) return DDP_OK;
-    refuse(err, "out of memory for the results of %ld steps", p->steps);
+    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and "
+           "--resume", p->steps);
     return err->code = DDP_MEMORY;
 }
 
@@ -64,6 +66,7 @@ static ddp_status run(program *p, ddp_error *err)
     if (s == DDP_OK) s = p->choose(p, err);
     if (s == DDP_OK) s = check(p, err);
     if (s == DDP_OK) s = prepare(p, err);
+    if (s == DDP_OK) s = check_folder(p->t.save, err);
     if (s == DDP_OK) s = check_writable(p->json, err);
     if (s == DDP_OK) s = check_writable(p->trace, err);
     if (s == DDP_OK) s = check_writable(p->write_profile, err);
@@ -71,8 +74,10 @@ static ddp_status run(program *p, ddp_error *err)
     if (s != DDP_OK) return s;
     configure(p);
     s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
-    if (s != DDP_OK && *p->t.result->error)
+    if (s != DDP_OK && *p->t.result->error) {
         snprintf(err->msg, sizeof err->msg, "%s", p->t.result->error);
+        s = err->code = (ddp_status)p->t.result->code;
+    }
     /* of ranks that were started one by one, rank 0 has the results */
     if (s == DDP_OK && p->t.result->complete) return finish(p, err);
     if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2)
@@ -90,7 +95,10 @@ static int trainer_main(program *p)
     cli_catch_interrupt();
     code = ddp_status_exit_code(run(p, &err));
     if (code && cli_interrupted) {
-        snprintf(err.msg, sizeof err.msg, "interrupted, nothing was written");
+        if (p->t.save)
+            snprintf(err.msg, sizeof err.msg, "interrupted; --resume %.200s goes on from the last "
+                     "checkpoint there, if one was written", p->t.save);
+        else snprintf(err.msg, sizeof err.msg, "interrupted, no results were written");
         code = ddp_status_exit_code(DDP_ABORTED);
     }
     if (code) fprintf(stderr, "%s: %s\n", p->name, err.msg);

@@ -185,6 +185,9 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
+    if (p->accumulate > 1000000)
+        return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch",
+                      p->accumulate);
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
     if (!(p->weight_decay >= 0))

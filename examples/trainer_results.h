@@ -31,6 +31,26 @@ static void print_memory(const training_result *r)
             r->state_mb, r->activation_mb, r->peak_rss_mb);
 }
 
+/* The same for the folder of checkpoints, which is made. */
+static ddp_status check_folder(const char *path, ddp_error *err)
+{
+    char file[4096];
+    FILE *f;
+
+    if (!path) return DDP_OK;
+    if (mkdir(path, 0777) && errno != EEXIST)
+        return refuse(err, "cannot make the folder %s: %s", path, strerror(errno)),
+               err->code = DDP_IO;
+    snprintf(file, sizeof file, "%.4000s/tmp.%ld", path, (long)getpid());
+    f = fopen(file, "wb");
+    if (!f)
+        return refuse(err, "cannot write into the folder %s: %s", path, strerror(errno)),
+               err->code = DDP_IO;
+    fclose(f);
+    remove(file);
+    return DDP_OK;
+}
+
 static void write_results(const program *p, ddp_jsonl *j)
 {
     const training_result *r = p->t.result;

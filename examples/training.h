@@ -35,11 +35,13 @@ typedef struct training_result {
     double seconds;                /* rank 0, profile steps included */
     double samples_per_s;          /* tokens or images, all ranks */
     long   steps, first;           /* first: of this run, the step of the checkpoint */
+    long   room;                   /* steps that the arrays below have room for */
     int    world;
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
     double param_mb, state_mb, activation_mb; /* planned, of each rank; 0 where layers sleep */
     char   param_hash[17];
+    int    code;                   /* of error, a ddp_status */
     char   error[DDP_ERROR_TEXT];  /* of a model that could not be built, loaded or saved; or "" */
     ddp_report_step *step;         /* [steps] */
     training_eval   *eval;         /* [evals] of training.eval_every, in the order of the steps */
@@ -120,7 +122,7 @@ static training_result *training_result_new(int workers, long steps, int period)
     int i;
 
     if (!r) return NULL;
-    r->workers = workers, r->fill_room = period;
+    r->workers = workers, r->fill_room = period, r->room = steps;
     r->step = (ddp_report_step *)training_share((size_t)steps * sizeof *r->step);
     r->wait_s = (double *)training_share((size_t)steps * sizeof *r->wait_s);
     r->rank = (training_rank *)training_share((size_t)workers * sizeof *r->rank);
@@ -236,6 +238,16 @@ static int training_build_emulated(ddp_ctx *d, const training *t, training_model
     return bad;
 }
 
+/* Why the run ends, as this rank says it: the others only learn that it was ended, and may be the
+ * first to tell the parent. */
+static int training_fail(ddp_ctx *d, training_result *r, int code, const char *why)
+{
+    snprintf(r->error, sizeof r->error, "%s", why);
+    r->code = code;
+    ddp_abort(d, r->error);
+    return code;
+}
+
 static int training_build(ddp_ctx *d, const training *t, training_model *m)
 {
     int bad;
@@ -247,9 +259,7 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     bad = ddp_graph_build(m->graph);
     if (bad) {
         if (m->graph) {
-            const char *why = ddp_graph_error(m->graph)->msg;
-            snprintf(t->result->error, sizeof t->result->error, "%s", why);
-            ddp_abort(d, why); /* the peers learn why this rank leaves */
+            training_fail(d, t->result, bad, ddp_graph_error(m->graph)->msg);
         }
         return bad;
     }
@@ -257,9 +267,7 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
         ddp_error why;
         bad = (int)ddp_weights_load(m->graph, t->load, &why);
         if (bad) {
-            snprintf(t->result->error, sizeof t->result->error, "%s", why.msg);
-            ddp_abort(d, why.msg);
-            return bad;
+            return training_fail(d, t->result, bad, why.msg);
         }
     }
     m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
@@ -349,7 +357,7 @@ static int training_validate_gpt(const training *t, const training_model *m, int
             ddp_tokens_window(&t->val, at < windows ? at : 0, m->tokens + place, m->labels + place);
             for (k = 0; at >= windows && k < t->model.context; k++) m->labels[place + k] = -1;
         }
-        bad = ddp_evaluate(m->graph);
+        bad = cli_interrupted ? (int)DDP_ABORTED : ddp_evaluate(m->graph);
         if (bad) return bad;
         sum[0] += (double)ddp_value(m->graph, m->loss);
         sum[2] += 1;
@@ -537,10 +545,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     if (t->store) {
         ddp_error why;
         bad = (int)ddp_weights_save(m->graph, t->store, &why);
-        if (bad) {
-            snprintf(r->error, sizeof r->error, "%s", why.msg);
-            return bad;
-        }
+        if (bad) return training_fail(d, r, bad, why.msg);
     }
     bad = training_sample(t, m);
     r->complete = !bad;
@@ -562,17 +567,17 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
  * world stopped, rounded down to a whole batch of this one. */
 static int training_resume(ddp_ctx *d, training *t, long *first)
 {
+    char why[DDP_ERROR_TEXT];
     int from = 1, bad = t->resume ? ddp_checkpoint_load(d, t->resume, &from) : 0;
 
     *first = ddp_step(d);
     if (bad || !t->resume) return bad;
     t->first_pass = *first * t->accumulate * from / ddp_world(d) - *first * t->accumulate;
     if (*first < t->steps) return 0;
-    snprintf(t->result->error, sizeof t->result->error,
-             "%s is at step %ld already, and the run has %ld steps: nothing is left to train",
+    snprintf(why, sizeof why,
+             "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
              t->resume, *first, t->steps);
-    ddp_abort(d, t->result->error);
-    return DDP_ARG;
+    return training_fail(d, t->result, DDP_ARG, why);
 }
 
 /* The loop of one rank: what ddp_launch calls. */
@@ -593,6 +598,13 @@ static int training_run(ddp_ctx *d, void *user)
         long per_step = (long)(t->model.batch * t->accumulate * ddp_world(d));
         t->steps = t->schedule.total = (t->windows + per_step - 1) / per_step;
         t->schedule.step_size = t->steps / 3 + 1;
+        if (!bad && t->steps > r->room) {
+            char why[DDP_ERROR_TEXT];
+            snprintf(why, sizeof why,
+                     "%d workers were launched, but --workers says %d; leave it out", ddp_world(d),
+                     t->workers);
+            bad = training_fail(d, r, DDP_ARG, why);
+        }
     }
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     if (!bad) bad = training_resume(d, t, &first);

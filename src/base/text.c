@@ -91,6 +91,8 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
+    if (S_ISCHR(st.st_mode)) /* might never end */
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is a device, a file is needed", path);
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);

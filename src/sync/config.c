@@ -114,7 +114,8 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     if (c->rank < 0 || (c->world > 0 && c->rank >= c->world))
         return ddp__fail(err, DDP_ARG, "rank %d is outside a world of %d: ranks are 0 to %d",
                          c->rank, c->world, c->world - 1);
-    if (c->period < 0) return ddp__fail(err, DDP_ARG, "period %d: H is at least 1 step", c->period);
+    if (c->period < 0 || c->period > 1000000)
+        return ddp__fail(err, DDP_ARG, "period %d: H is 1 to 1000000 steps", c->period);
     if (c->threads < 0 || c->threads > 1024)
         return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
     if (c->micro_batches < 0)
