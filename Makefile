@@ -113,9 +113,9 @@ tests-asan:  $(addprefix build/asan/,$(TESTS))
 tests-tsan:  $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 
 # A check or program that does not build is counted as failed by tests/run, which ends with the
-# totals: N passed, N failed, N skipped. Scripts run the programs of `all`.
+# totals: N passed, N failed, N skipped. Scripts run the examples.
 test: deps-test
-	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-plain all
+	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-plain $(EXAMPLES)
 	@tests/run check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
 	    --jobs $(JOBS) check-header='$(CHECK_HEADER)' $(addprefix build/plain/,$(PURE)) $(filter-out $(TIMED),$(SCRIPTS)) \
 	    --jobs 1 $(addprefix build/plain/,$(filter-out $(PURE),$(TESTS))) $(TIMED)
