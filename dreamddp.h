@@ -6227,6 +6227,16 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
 #ifndef DDP_OPS_KERNELS_H
 #define DDP_OPS_KERNELS_H
 
+/* GCC fuses multiply and add neither under -std=c11 nor below -O2; Clang does by default. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DDP__CONTRACT optimize("O2", "fp-contract=fast")
+#define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
+#define DDP__KERNEL_PLAIN    __attribute__((DDP__CONTRACT))
+#else
+#define DDP__KERNEL(target_) __attribute__((target_))
+#define DDP__KERNEL_PLAIN
+#endif
+
 #define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
@@ -6355,16 +6365,6 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
  * needed, and -O1 is enough. A vector type wider than the function's target would be lowered to
  * scalar code (30 times slower, measured), so every function that touches one carries its
  * set's attributes and passes vectors by pointer only. */
-
-/* GCC fuses multiply and add neither under -std=c11 nor below -O2; Clang does by default. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define DDP__CONTRACT optimize("O2", "fp-contract=fast")
-#define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
-#define DDP__KERNEL_PLAIN    __attribute__((DDP__CONTRACT))
-#else
-#define DDP__KERNEL(target_) __attribute__((target_))
-#define DDP__KERNEL_PLAIN
-#endif
 
 /* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
  * and accumulators that stay in an array are in memory. */
@@ -6888,7 +6888,11 @@ DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *
         ddp__swiglu_##S, ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, \
         ddp__gather_##S, ddp__panels_##S, ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
+#if defined(__aarch64__) /* 32 vector registers */
+DDP__KERNEL_SET(base, 16, 8, DDP__ROWS_8, DDP__KERNEL_PLAIN)
+#else
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
+#endif
 
 #if defined(__x86_64__)
 DDP__KERNEL_SET(avx2, 32, 6, DDP__ROWS_6, DDP__KERNEL(target("avx2,fma")))

@@ -123,6 +123,7 @@ static int measure(ddp_ctx *d, const bench *b, ddp_error *err)
 int main(int argc, char **argv)
 {
     bench b;
+    int quick = 0;
     const cli_option table[] = {
         {"--model", CLI_TEXT, &b.model, "NAME", "gpt2 or llama2 [gpt2]"},
         {"--layers", CLI_COUNT, &b.layers, "N", "blocks [6]"},
@@ -142,7 +143,7 @@ int main(int argc, char **argv)
     ddp_config cfg;
     ddp_error err;
     ddp_ctx *d;
-    int code, quick = 0;
+    int code;
 
     memset(&b, 0, sizeof b);
     memset(&err, 0, sizeof err);

@@ -118,7 +118,7 @@ def mistakes_are_refused_in_a_sentence():
             (GPT, 2, "1 to 1000000 steps", "--period 2000000000"),
             (GPT, 2, "at most 1000000 micro-batches", "--accumulate 2000000000"),
             (GPT, 1, "use a smaller batch", "--batch 2000000000"),
-            (GPT, 1, "out of memory: layer \"embed\"", "--dim 1000000 --vocab 1000000000"),
+            (GPT, 1, "out of memory: the graph needs", "--heads 2000 --dim 1000000 --vocab 1000000000"),
             (GPT, 1, "take fewer", "--steps 2000000000"),
             (GPT, 2, "add --held-out 0.1", "--eval-every 2 --held-out 0"),
             (GPT, 1, "the loss is", "--lr 1e30 --optimizer sgd"),

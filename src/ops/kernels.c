@@ -5,16 +5,6 @@
 #include "base/platform.h"
 #include "ops/kernels.h"
 
-/* GCC fuses multiply and add neither under -std=c11 nor below -O2; Clang does by default. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define DDP__CONTRACT optimize("O2", "fp-contract=fast")
-#define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
-#define DDP__KERNEL_PLAIN    __attribute__((DDP__CONTRACT))
-#else
-#define DDP__KERNEL(target_) __attribute__((target_))
-#define DDP__KERNEL_PLAIN
-#endif
-
 /* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
  * and accumulators that stay in an array are in memory. */
 #define DDP__ROWS_6(X, T)  X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
@@ -537,7 +527,11 @@
         ddp__swiglu_##S, ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, \
         ddp__gather_##S, ddp__panels_##S, ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
+#if defined(__aarch64__) /* 32 vector registers */
+DDP__KERNEL_SET(base, 16, 8, DDP__ROWS_8, DDP__KERNEL_PLAIN)
+#else
 DDP__KERNEL_SET(base, 16, 6, DDP__ROWS_6, DDP__KERNEL_PLAIN)
+#endif
 
 #if defined(__x86_64__)
 DDP__KERNEL_SET(avx2, 32, 6, DDP__ROWS_6, DDP__KERNEL(target("avx2,fma")))

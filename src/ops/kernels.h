@@ -4,6 +4,16 @@
 
 #include "base/config.h"
 
+/* GCC fuses multiply and add neither under -std=c11 nor below -O2; Clang does by default. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DDP__CONTRACT optimize("O2", "fp-contract=fast")
+#define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
+#define DDP__KERNEL_PLAIN    __attribute__((DDP__CONTRACT))
+#else
+#define DDP__KERNEL(target_) __attribute__((target_))
+#define DDP__KERNEL_PLAIN
+#endif
+
 #define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
