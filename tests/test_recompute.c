@@ -526,7 +526,7 @@ static int train(ddp_ctx *d, void *user)
     int step, l, bad = ddp_graph_build(g);
 
     if (!bad) bad = ddp_set_optimizer(d, &rule);
-    t->bytes = ddp_activation_bytes(g);
+    if (rank == 0) t->bytes = ddp_activation_bytes(g);
     for (step = 0; !bad && step < 2 * t->steps; step++) {
         model_batch(g, t->model, step, rank);
         bad = ddp_forward(g);
