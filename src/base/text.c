@@ -141,6 +141,29 @@ void ddp__file_put(ddp__file *o, const void *bytes, size_t n)
     if (n && !o->why && fwrite(bytes, 1, n, o->f) != n) o->why = errno ? errno : EIO;
 }
 
+ddp_status ddp__folder_flush(const char *path, ddp_error *err)
+{
+    size_t n = strlen(path);
+    char *folder;
+    int fd, why = 0;
+
+    while (n > 1 && path[n - 1] == '/') n--;
+    while (n && path[n - 1] != '/') n--;
+    while (n > 1 && path[n - 1] == '/') n--;
+    folder = ddp__strdup(n ? path : ".");
+    if (!folder) return ddp__fail(err, DDP_MEMORY, "out of memory for the folder of %s", path);
+    if (n) folder[n] = 0;
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DDP_FREE(folder);
+    if (fd < 0) return DDP_OK; /* one may write to folders that one may not read */
+    if (fsync(fd) && errno != EINVAL && errno != EROFS && errno != EBADF) why = errno;
+    close(fd);
+    if (!why) return DDP_OK;
+    return ddp__fail(err, DDP_IO,
+                     "%s is there, but its folder could not be flushed: %s; after a crash of the "
+                     "machine it may be gone", path, strerror(why));
+}
+
 /* Closes the file, and leaves it under its name if keep and all went well. */
 static void ddp__file_close(ddp__file *o, int keep)
 {
@@ -169,6 +192,8 @@ ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
     if (o->why)
         s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path,
                       strerror(o->why));
+    else if (strcmp(o->tmp, o->path))
+        s = ddp__folder_flush(o->path, err);
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
     return s;

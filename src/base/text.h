@@ -26,8 +26,9 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
 
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed,
- * renamed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure
- * puts do nothing, and the end reports it; every begin that succeeds needs an end or a drop. */
+ * renamed, and its folder flushed. What is no regular file (/dev/stdout, a pipe) is written
+ * straight to. After a failure puts do nothing, and the end reports it; every begin that succeeds
+ * needs an end or a drop. */
 typedef struct ddp__file {
     FILE *f;
     char *path, *tmp; /* equal where the file is written straight to */
@@ -40,6 +41,10 @@ DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
 DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
 /* The three in one. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
+
+/* Flushes the folder that holds path: what was made or renamed there outlives a crash of the
+ * machine. Errors: DDP_IO, DDP_MEMORY. */
+DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);

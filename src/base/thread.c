@@ -26,6 +26,19 @@ void ddp__thread_prompt(void)
 #endif
 }
 
+double ddp__thread_cpu_s(pthread_t thread)
+{
+#if defined(_POSIX_THREAD_CPUTIME) && !defined(__APPLE__)
+    struct timespec t;
+    clockid_t clock;
+
+    if (pthread_getcpuclockid(thread, &clock) == 0 && clock_gettime(clock, &t) == 0)
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+    (void)thread;
+    return 0;
+}
+
 int ddp__cond_init(pthread_cond_t *c)
 {
 #ifdef __APPLE__

@@ -22,6 +22,9 @@ DDP_LIB void ddp__sleep_until(double when);
  * (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
+/* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
+DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
+
 /* A condition variable on the monotonic clock. */
 DDP_LIB int ddp__cond_init(pthread_cond_t *c);
 /* Waits for c until ddp_now() reaches when; when < 0 waits without limit. 0, or ETIMEDOUT. */

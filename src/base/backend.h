@@ -1,0 +1,111 @@
+/* The backend table: where the memory of layers and activations lies, and who works on it. NULL in
+ * ddp_config.backend is the CPU; dreamddp_cuda.cuh fills one in for CUDA (ddp_cuda). The graph and
+ * the session reach parameters, gradients, optimizer state, buffers and activations through it
+ * alone, so that they never read an address of a device. */
+#ifndef DDP_BASE_BACKEND_H
+#define DDP_BASE_BACKEND_H
+
+#include "base/status.h"
+
+struct ddp_op;
+struct ddp_optimizer;
+struct ddp_update;
+typedef struct ddp_backend ddp_backend;
+
+/* What the ranks tell each other while they start: root 0's bytes reach everybody. */
+typedef ddp_status (*ddp_backend_share)(void *user, void *bytes, size_t count, ddp_error *err);
+
+/* self is what open gave: one per context. Work is queued in the order of the calls and done later
+ * ("in order"), unless a line says that it waits. Functions without a status note their first
+ * failure; check tells it. All calls come from the context's thread but those marked "stager",
+ * which come from one thread more. Sizes are bytes, counts are floats. */
+struct ddp_backend {
+    const char *name;   /* "cuda" */
+    int device, numbers; /* options that open reads; the backend's own meaning */
+
+    /* stream: ddp_config.cuda_stream, NULL = one of its own. One sentence where no device is. */
+    ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self,
+                       ddp_error *err);
+    void (*close)(void *self);
+    ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all that was queued */
+    ddp_status (*check)(void *self, ddp_error *err); /* first failure, without waiting */
+
+    /* Memory. alloc: zeroed, aligned to 256, NULL when short. pin: host memory, zeroed, that copies
+     * are fast from and to. element_bytes: of outputs and their gradients, 4 or 2; outputs of one
+     * element, integers and saved arrays take 4 in any case. mirror: what operators read in
+     * place of count parameters; those themselves where an element takes 4 bytes, otherwise a
+     * copy that update, upload, give and average keep current. forget: before
+     * release. */
+    void *(*alloc)(void *self, size_t bytes);
+    void (*release)(void *self, void *ptr, size_t bytes);
+    void *(*pin)(void *self, size_t bytes);
+    void (*unpin)(void *self, void *ptr, size_t bytes);
+    void (*memory)(void *self, double *total, double *unused);
+    int (*element_bytes)(void *self);
+    void *(*mirror)(void *self, float *params, size_t count);
+    void (*forget)(void *self, float *params);
+
+    /* Copies in order. upload: from may change when it returns. download waits. */
+    void (*upload)(void *self, void *to, const void *from, size_t bytes);
+    ddp_status (*download)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
+    void (*copy)(void *self, void *to, const void *from, size_t bytes);
+    void (*zero)(void *self, void *at, size_t bytes);
+    /* The same from and to an array of elements, whose floats lie on the host. */
+    void (*upload_elements)(void *self, void *to, const float *from, size_t count);
+    ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count,
+                                    ddp_error *err);
+
+    /* Arithmetic in order. x[i] *= s; x[i] = s. update applies a registered optimizer and zeroes
+     * u->grads; a user's rule is called with device arrays and u->stream. Clipping needs no host:
+     * clip_add adds the squares of x to one sum (first: begins it), clip_scale multiplies x with
+     * the factor that this sum asks for, if the norm is above limit. */
+    void (*scale)(void *self, float *x, size_t count, float s);
+    void (*fill)(void *self, float *x, size_t count, float s);
+    void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u);
+    void (*clip_add)(void *self, const float *x, size_t count, int first);
+    void (*clip_scale)(void *self, float *x, size_t count, float limit);
+
+    /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch:
+     * bytes that one execution of spec needs besides; reserve takes the most that any needs and
+     * may be called again with more, 0 = short of memory. */
+    const struct ddp_op *(*op)(void *self, const char *name);
+    size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);
+    int (*reserve)(void *self, size_t bytes);
+    void *(*compute)(void *self);
+
+    /* Messages over the host (src/sync/stage.h). A slot is one of 0..slots-1. record notes in order
+     * that the work so far is done; fetch (stager) waits for that and copies to the host; give
+     * (stager) copies to the device; raise (stager) lets pass what hold made wait: hold queues
+     * that all later work waits until raise was called with at least turn. Both wait for their
+     * copies only. raise_all (any thread): nothing waits any more. */
+    int (*slots)(void *self, int slots); /* once, before the others; 0 = short of memory */
+    void (*record)(void *self, int slot);
+    ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes,
+                        ddp_error *err);
+    ddp_status (*give)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
+    void (*raise)(void *self, int slot, unsigned turn);
+    void (*hold)(void *self, int slot, unsigned turn);
+    void (*raise_all)(void *self);
+
+    /* Messages from device to device (NCCL); join NULL = none. average: in order after the work
+     * so far, the arrays become their mean over the ranks, beside later work; finish: later work
+     * waits for it. poll: the first failure of a peer, without waiting. leave: on_error 1 = give
+     * up what is in flight. */
+    ddp_status (*join)(void *self, int rank, int world, double timeout_s, ddp_backend_share share,
+                       void *user, ddp_error *err);
+    ddp_status (*average)(void *self, int slot, float *const *arrays, const size_t *counts,
+                          int arrays_count, ddp_error *err);
+    void (*finish)(void *self, int slot);
+    ddp_status (*poll)(void *self, ddp_error *err);
+    void (*leave)(void *self, int on_error);
+
+    /* Times. marks: how many there are, once; mark notes in order when the work so far is done;
+     * marked: that moment in ddp_now() seconds, or -1 while it is to come. range: a name for
+     * what is queued from here on in a profiler's view, NULL ends it. */
+    int (*marks)(void *self, int marks);
+    void (*mark)(void *self, int mark);
+    double (*marked)(void *self, int mark);
+    void (*range)(void *self, const char *name);
+};
+
+#endif /* DDP_BASE_BACKEND_H */
