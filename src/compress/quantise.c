@@ -41,6 +41,12 @@ size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
     return levels > SIZE_MAX - scales ? 0 : scales + levels;
 }
 
+/* What the largest level means, as it is received. */
+static float ddp__quantise_top(uint32_t scale, float levels)
+{
+    return (float)((double)ddp__codec_float(scale) * (double)levels);
+}
+
 /* The scale of a block of finite elements. */
 static float ddp__quantise_scale(const float *x, float levels)
 {
@@ -63,10 +69,12 @@ static float ddp__quantise_scale(const float *x, float levels)
     most = (most & (most > other)) | (other & ~(most > other));
     for (i = 0; i < 4; i++)
         if (most[i] > largest) largest = most[i];
+    if (largest == 0) return 0;
     /* the float above or below the quotient, or the quotient */
     scale = (float)((double)ddp__codec_float((uint32_t)largest) * (1 / (double)levels));
     bits = ddp__codec_bits(scale);
-    bits += (double)scale * (double)levels < (double)ddp__codec_float((uint32_t)largest);
+    bits += ddp__quantise_top(bits, levels) < ddp__codec_float((uint32_t)largest);
+    bits -= ddp__quantise_top(bits - 1, levels) >= ddp__codec_float((uint32_t)largest);
     bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
     return ddp__codec_float(bits);
 }
@@ -126,32 +134,15 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
-ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
-                              size_t capacity, size_t *bytes, ddp_error *err)
+void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload)
 {
     const float levels = ddp__quantise_levels(packing);
     signed char level[DDP__QUANTISE_BLOCK];
-    unsigned char *scales, *p, *to, part[DDP__QUANTISE_BLOCK];
+    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to;
+    unsigned char part[DDP__QUANTISE_BLOCK];
     float last[DDP__QUANTISE_BLOCK];
-    size_t need, at, len;
+    size_t at, len;
 
-    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
-                         "int8 or int4", (int)packing, ddp_packing_name(packing));
-    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
-    need = ddp_pack_bound(packing, n, n);
-    if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
-                         "message", n, DDP__PACK_MOST);
-    DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    at = ddp__first_from(x, n, DDP__INFINITE);
-    if (at < n)
-        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
-                         "quantised", at, (double)x[at]);
-
-    ddp__pack_head((unsigned char *)out, packing, n, n);
-    scales = (unsigned char *)out + DDP_PACK_HEAD;
-    p = scales + 4 * ddp__quantise_blocks(n);
     for (at = 0; at < n; at += len, scales += 4) {
         const float *from = x + at;
         float scale;
@@ -170,6 +161,29 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
         if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
         p += ddp__quantise_size(packing, len);
     }
+}
+
+ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
+                              size_t capacity, size_t *bytes, ddp_error *err)
+{
+    size_t need, at;
+
+    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
+                         "int8 or int4", (int)packing, ddp_packing_name(packing));
+    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
+    need = ddp_pack_bound(packing, n, n);
+    if (!need)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
+                         "message", n, DDP__PACK_MOST);
+    DDP__TRY(ddp__pack_room(out, capacity, need, err));
+    at = ddp__first_from(x, n, DDP__INFINITE);
+    if (at < n)
+        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
+                         "quantised", at, (double)x[at]);
+
+    ddp__pack_head((unsigned char *)out, packing, n, n);
+    ddp__quantised_fill(packing, x, n, (unsigned char *)out + DDP_PACK_HEAD);
     *bytes = need;
     return DDP_OK;
 }
