@@ -1,11 +1,16 @@
 /* What happens to frames that have arrived: staging, the sum in rank order, storing. */
-#include "net/state.h"
+#include "net/elastic.h"
 
-static const char *ddp__verb_does(int verb, int ring)
+static const char *ddp__verb_does(int verb, int ring, int coding)
 {
-    static const char *const text[] = {"averages", "broadcasts", "gathers", "sends", "receives"};
+    static const char *const text[] = {"averages", "broadcasts", "gathers",
+                                       "sends",    "receives",   "scatters sums of"};
     if (verb == (int)DDP__ALL_REDUCE && ring) return "averages by ring";
-    return verb >= 0 && verb <= (int)DDP__RECV ? text[verb] : "does something unknown with";
+    if (verb == (int)DDP__ALL_REDUCE && coding)
+        return coding == (int)DDP__AS_INT8 ? "averages in int8 blocks of"
+                                           : "averages in bfloat16";
+    if (verb < 0 || verb > (int)DDP__REDUCE_SCATTER) return "does something unknown with";
+    return text[verb];
 }
 
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
@@ -17,22 +22,28 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
     ddp__fault(e, DDP_MISMATCH,
                "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
                "(%lu values): all ranks must submit in the same order",
-               (unsigned long)op->seq, e->rank, ddp__verb_does((int)op->m.verb, op->ring), own,
+               (unsigned long)op->seq, e->rank,
+               ddp__verb_does((int)op->m.verb, op->ring, (int)op->m.coding), own,
                (unsigned long)op->n, op->m.peer, peer,
-               ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM), other, (unsigned long)f->count);
+               ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM, f->coding), other,
+               (unsigned long)f->count);
 }
 
 /* The sender's operation is the same as ours; 0 after a failure. */
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int verb = op->m.verb == DDP__RECV ? (int)DDP__SEND : (int)op->m.verb;
-    int type = op->ring                        ? DDP__FRAME_SUM
-               : op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART
-                                               : DDP__FRAME_DATA;
+    int type = op->ring       ? DDP__FRAME_SUM
+             : op->shared     ? DDP__FRAME_OFFER
+             : ddp__sums(op)  ? DDP__FRAME_PART
+                              : DDP__FRAME_DATA;
+    int reply = op->shared ? DDP__FRAME_SUMMED : DDP__FRAME_RESULT;
 
-    if (f->verb == verb && f->count == (uint32_t)op->n && f->layer == op->m.layer &&
-        (f->type == type || (f->type == DDP__FRAME_RESULT && type != DDP__FRAME_DATA)) &&
-        (op->m.verb != DDP__BROADCAST || peer == op->m.peer))
+    if (op->donor >= 0 && f->type == DDP__FRAME_RESULT && peer == op->donor) type = f->type;
+    if (f->verb == verb && (f->coding == (int)op->m.coding || op->donor >= 0) &&
+        f->count == (uint32_t)op->n && f->layer == op->m.layer &&
+        (f->type == type || (f->type == reply && type != DDP__FRAME_DATA)) &&
+        (op->m.verb != DDP__BROADCAST || op->donor >= 0 || peer == ddp__root(e, op)))
         return 1;
     ddp__mismatch(e, peer, op, f);
     return 0;
@@ -41,7 +52,7 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
 ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f)
 {
     if (f->p2p) {
-        ddp__op *op = e->peers[peer].recv_op;
+        ddp__op *op = e->peers[peer].paired[2 * (f->seq >> 31) + 1];
         return op && op->seq == f->seq ? op : NULL;
     }
     for (int i = 0; i < DDP__WINDOW; i++)
@@ -52,6 +63,7 @@ ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f)
 static void ddp__seen(ddp__engine *e, ddp__op *op, int peer)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
+    x->seen = 1;
     if (x->expected) {
         x->expected = 0;
         if (!op->ring) op->missing--;
@@ -78,18 +90,23 @@ int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
 {
     int ok;
 
-    if (f->type >= DDP__FRAME_CREDIT) {
+    if (f->type >= DDP__FRAME_STATE && f->type < DDP__FRAME_OFFER) {
+        ok = e->elastic && (f->type <= DDP__FRAME_EPOCH ? f->length <= DDP__WORD_BYTES
+                                                       : f->length == 0);
+    } else if (f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_STATE) {
         ok = f->type == DDP__FRAME_ABORT ? f->length < DDP_ERROR_TEXT : f->length == 0;
     } else {
         ddp__op *op = ddp__find_op(e, peer, f);
-        uint32_t next = f->p2p ? e->peers[peer].recv_seq : e->next_seq;
-        ok = f->length > 0 && f->length % sizeof(float) == 0 &&
-             f->length <= e->chunk * sizeof(float) && f->offset <= f->count &&
-             f->length / sizeof(float) <= f->count - f->offset &&
+        const uint32_t *next = &e->peers[peer].paired_seq[2 * (f->seq >> 31) + 1];
+        int past = f->p2p ? (int32_t)((f->seq - *next) << 1) < 0 : ddp__seq_past(e, f->seq);
+        if (f->type >= DDP__FRAME_OFFER) ok = ddp__share_check(e, f);
+        else ok = f->length > 0 && (f->coding != (int)DDP__AS_INT8 || e->cfg.coder) &&
+             ddp__frame_values(f) <= e->chunk && f->offset <= f->count &&
+             ddp__frame_values(f) <= f->count - f->offset &&
              !(f->p2p && f->type != DDP__FRAME_DATA);
         if (ok && op) return ddp__agrees(e, peer, op, f);
         /* An operation that is complete here, or not begun, has no use for the frame. */
-        if (ok && (f->type == DDP__FRAME_RESULT || (int32_t)(f->seq - next) < 0)) {
+        if (ok && (f->type == DDP__FRAME_RESULT || f->type == DDP__FRAME_SUMMED || past)) {
             ddp__op old;
             if (ddp__past_op(e, peer, f, &old)) {
                 ddp__mismatch(e, peer, &old, f);
@@ -158,15 +175,16 @@ static void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 /* Counts a chunk as received; 0 if it is not the one that has to come next. */
 static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
 {
-    int of = op->ring ? ddp__segment_of(e, op, f->offset) : peer;
+    int whole = op->donor >= 0; /* not by segments */
+    int of = op->ring && !whole ? ddp__segment_of(e, op, f->offset) : peer;
     ddp__exchange *x = ddp__row(e, op, of);
     size_t from = 0, to = op->n, *at = &x->taken;
 
     if (f->type == DDP__FRAME_RESULT) at = &x->finished;
-    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER)
+    if (!whole && (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER))
         ddp__segment(e, op, of, &from, &to);
-    if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset ||
-        (op->ring && !ddp__ring_arrived(e, op, peer, f))) {
+    if (f->offset != from + *at || ddp__frame_values(f) > to - f->offset ||
+        (op->ring && !whole && !ddp__ring_arrived(e, op, peer, f))) {
         ddp__fault(e, DDP_NET,
                    "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
                    "all ranks must use the same chunk size",
@@ -174,13 +192,13 @@ static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame
                    (unsigned long)(from + *at));
         return 0;
     }
-    *at += f->length / sizeof(float);
+    *at += ddp__frame_values(f);
     return 1;
 }
 
 static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s, double now)
 {
-    size_t count = s->f.length / sizeof(float), done = 0;
+    size_t count = ddp__frame_values(&s->f), done = 0;
     double *divergence = op->m.divergence ? &ddp__row(e, op, peer)->divergence : NULL;
 
     if (!ddp__in_order(e, peer, op, &s->f)) return;
@@ -199,21 +217,25 @@ static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s
 /* Sums every chunk of the own segment of which all contributions are here. */
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
+    const ddp__members team = ddp__team_of(e, op);
     size_t from, to;
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
-    ddp__segment(e, op, e->rank, &from, &to);
+    ddp__own_part(e, op, &from, &to);
     while (from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk, done = 0;
-        for (int r = 0; r < e->world; r++) {
+        for (int i = 0; i < team.members; i++) {
+            int r = team.member[i];
             if (r != e->rank && ddp__pending(e, r, op) < 0) return;
         }
+        if (op->full && !ddp__full_sent(e, op, at, count)) return;
         if (!ddp__guard_check(e, op, at, count)) return;
-        for (int r = 0; r < e->world; r++) {
+        for (int i = 0; i < team.members; i++) {
             const ddp__frame *f;
+            int r = team.member[i];
             if (r == e->rank) continue;
             f = &e->slot[ddp__pending(e, r, op)].f;
-            if (f->offset != at || f->length != count * sizeof(float)) {
+            if (f->offset != at || ddp__frame_values(f) != count) {
                 ddp__fault(e, DDP_NET,
                            "rank %d sent floats from %lu of operation %lu, expected were those "
                            "from %lu: all ranks must use the same chunk size",
@@ -224,13 +246,20 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
         while (done < count) {
             size_t here;
             float *own = ddp__memory_at(op, at + done, count - done, &here);
-            for (int r = 0; r < e->world; r++)
-                e->terms[r] = r == e->rank ? own : e->slot[ddp__pending(e, r, op)].data + done;
-            e->memory.reduce(own, e->terms, e->rank, e->world, here, op->m.scale, divergence);
+            for (int i = 0; i < team.members; i++) {
+                int r = team.member[i];
+                e->terms[i] = r == e->rank ? own : e->slot[ddp__pending(e, r, op)].data + done;
+            }
+            if (op->m.coding) {
+                if (!ddp__reduce_coded(e, op, at, count, divergence)) return;
+                break;
+            }
+            e->memory.reduce(own, e->terms, team.place[e->rank], team.members, here, op->scale,
+                             divergence);
             done += here;
         }
-        for (int r = 0; r < e->world; r++) {
-            int s;
+        for (int i = 0; i < team.members; i++) {
+            int s, r = team.member[i];
             if (r == e->rank) continue;
             s = ddp__pending(e, r, op);
             ddp__row(e, op, r)->taken += count;
@@ -240,20 +269,29 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
         ddp__guard_update(e, op, at, count);
         op->reduced += count;
         ddp__op_moves(e, op, now);
+        if (op->m.verb == DDP__REDUCE_SCATTER || op->full)
+            ddp__op_advance(e, op, count * (size_t)(team.members - 1));
     }
 }
+
+void ddp__full_reduce(ddp__engine *e, ddp__op *op, double now) { ddp__reduce_ready(e, op, now); }
 
 static void ddp__collect(ddp__engine *e, ddp__op *op, int peer, double now)
 {
     int s;
 
-    if (op->m.verb == DDP__ALL_REDUCE && !op->ring) {
+    if (ddp__sums(op) && !op->ring && !op->shared) {
         ddp__reduce_ready(e, op, now);
         return;
     }
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE &&
            (s = ddp__pending(e, peer, op)) >= 0) {
         ddp__pending_remove(e, peer, s);
+        if (op->shared) {
+            ddp__share_offered(e, op, peer, &e->slot[s].f);
+            ddp__slot_free(e, s);
+            continue;
+        }
         if (op->ring) {
             if (ddp__in_order(e, peer, op, &e->slot[s].f)) ddp__ring_take(e, op, s, now);
             continue;
@@ -287,6 +325,10 @@ void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *
 {
     ddp__peer *p = &e->peers[peer];
 
+    if (f->type == DDP__FRAME_SUMMED) {
+        ddp__share_summed(e, op, peer, f, now);
+        return;
+    }
     ddp__seen(e, op, peer);
     if (!ddp__in_order(e, peer, op, f)) return;
     if (f->type != DDP__FRAME_RESULT) {
@@ -316,6 +358,7 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
         if (s < 0) continue;
         if (!ddp__agrees(e, peer, op, &e->slot[s].f)) return;
         ddp__seen(e, op, peer);
+        if (e->slot[s].arrived < op->clock) op->clock = e->slot[s].arrived;
     }
     for (int peer = 0; peer < e->world && op->state == DDP__OP_ACTIVE && e->fault.code == DDP_OK;
          peer++)
@@ -327,15 +370,23 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 {
     ddp__peer *p = &e->peers[peer];
 
-    (void)now;
     if (f->type == DDP__FRAME_CREDIT) {
         ddp__take_credit(e, peer, f->seq, f->p2p, (int)f->offset);
+    } else if (f->type == DDP__FRAME_HEARTBEAT) {
+        ddp__hear_progress(e, peer, f, now);
     } else if (f->type == DDP__FRAME_GOODBYE) {
         p->left = 1;
         p->want_farewell = 1;
         ddp__check_left(e, peer);
     } else if (f->type == DDP__FRAME_FAREWELL) {
         p->farewell = 1;
+    } else if (f->type == DDP__FRAME_WANT) {
+        ddp__shadow_asked(e, peer, f->seq);
+    } else if (f->type == DDP__FRAME_DONE) {
+        ddp__done_set *done = &e->elastic->peer[peer].done;
+        done->from = f->seq;
+        done->bits = f->count | (uint64_t)f->offset << 32;
+        ddp__shadow_release(e);
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
         int code =
             f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;

@@ -1,4 +1,4 @@
-#include "net/state.h"
+#include "net/elastic.h"
 
 /* ---- comm thread ---- */
 
@@ -11,6 +11,7 @@ static void ddp__look(ddp__engine *e)
         e->dirty = 1;
     }
     e->stopping = e->stop;
+    if (e->wanted) ddp__oplog_serve(e);
     if (e->error.code != DDP_OK && e->fault.code == DDP_OK) {
         e->fault = e->error;
         e->fault_origin = e->rank;
@@ -18,7 +19,7 @@ static void ddp__look(ddp__engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-static void ddp__sleep(ddp__engine *e, double until)
+void ddp__sleep(ddp__engine *e, double until)
 {
     int ready;
 
@@ -26,10 +27,10 @@ static void ddp__sleep(ddp__engine *e, double until)
         const ddp__peer *p = &e->peers[r];
         e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
         e->want_recv[r] = r != e->rank && !p->closed && p->in_state != DDP__IN_PAUSED &&
-                          !(e->shaped && e->control_count == e->control_room);
+                          !(e->shaped && e->control_count == e->control_room) && !e->stalled;
     }
     pthread_mutex_lock(&e->lock);
-    ready = e->submitted != e->taken || e->stop != e->stopping ||
+    ready = e->submitted != e->taken || e->stop != e->stopping || e->wanted ||
             (e->error.code != DDP_OK) != (e->fault.code != DDP_OK);
     e->sleeping = !ready;
     pthread_mutex_unlock(&e->lock);
@@ -50,13 +51,13 @@ static void ddp__give_up(ddp__engine *e)
     ddp__log(&e->cfg.log, DDP_LOG_ERROR, "rank %d: %s", e->rank, e->fault.msg);
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
-        p->want_abort = r != e->rank && !p->closed && !p->left;
+        p->want_abort = r != e->rank && !p->closed && !p->left && !e->stalled &&
+                        !(e->elastic && (e->elastic->silent || e->elastic->peer[r].gone));
         if (p->out_state == DDP__OUT_SERIALISING ||
             (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
             p->out_state = DDP__OUT_IDLE;
         e->want_recv[r] = 0;
     }
-    e->up_peer = -1;
     while (busy) {
         double now = ddp_now();
         busy = 0;
@@ -72,6 +73,7 @@ static void ddp__give_up(ddp__engine *e)
         if (now >= until) break;
         if (busy) e->wire->table->wait(e->wire, e->want_send, e->want_recv, until);
     }
+    ddp__share_close(e);
     pthread_mutex_lock(&e->lock);
     e->quiet = 1;
     pthread_cond_broadcast(&e->changed);
@@ -84,7 +86,12 @@ static void ddp__give_up(ddp__engine *e)
 static int ddp__may_stop(ddp__engine *e, double now, double *until)
 {
     int waiting = 0, moving = e->first < e->taken;
-    double patience = 0.5 + 2 * e->link.delay_s;
+    double patience = 0.5 + 2 * e->farthest;
+
+    if (e->elastic && !e->closing && ddp__shadow_busy(e)) { /* others may need a result of ours */
+        moving = 1;
+        patience += e->cfg.peer_timeout_s > 0 ? 2 * e->cfg.peer_timeout_s : 10;
+    }
 
     if (!e->closing) {
         if (moving && now < e->last_move + patience) {
@@ -103,6 +110,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         if (r == e->rank || p->closed || p->send_dead) continue;
+        if (e->elastic && e->elastic->peer[r].gone) continue;
         waiting |=
             !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
     }
@@ -111,44 +119,76 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     return 0;
 }
 
+/* What the wire wants done by this thread before its first and after its last byte. */
+static int ddp__wire_begin(ddp__engine *e)
+{
+    ddp_error err;
+    ddp_status status;
+
+    memset(&err, 0, sizeof err);
+    status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
+    pthread_mutex_lock(&e->lock);
+    if (status != DDP_OK) e->error = err;
+    e->begun_wire = 1;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    return status == DDP_OK;
+}
+
+int ddp__round(ddp__engine *e, double *until)
+{
+    double now, script;
+    int moved;
+
+    ddp__look(e);
+    script = ddp__emulate_script(e, ddp_now());
+    moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
+    now = ddp_now();
+    if (e->elastic && e->fault.code == DDP_OK) ddp__epoch_run(e, now);
+    if (e->shaped && ddp__run_due(e, now)) moved = 1;
+    ddp__activate(e, now);
+    if (e->fault.code == DDP_OK && ddp__share_run(e, now)) moved = 1;
+    if (e->fault.code == DDP_OK && ddp__send_all(e, now)) moved = 1;
+    ddp__activate(e, now);
+    if (e->finished) {
+        ddp__publish(e);
+        moved = 1;
+    }
+    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check))
+        e->next_check = ddp__check_liveness(e, now);
+    *until = e->next_check;
+    if (moved || e->fault.code != DDP_OK) return moved;
+    ddp__note_waiting(e, now);
+    if (e->shaped) {
+        double due = ddp__next_due(e);
+        if (due >= 0 && due < *until) *until = due;
+        *until = ddp__credit_by(e, now, *until);
+    }
+    if (script >= 0 && script < *until) *until = script;
+    return 0;
+}
+
 static void *ddp__engine_main(void *arg)
 {
     ddp__engine *e = (ddp__engine *)arg;
-    double now = ddp_now(), next_check = now;
+    double now, until;
 
-    if (e->link.rate > 0)
+    if (!ddp__wire_begin(e)) return NULL;
+    now = e->next_check = ddp_now();
+    if (e->paced)
         ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
-        int moved;
-        double until;
-        ddp__look(e);
-        moved = e->fault.code == DDP_OK && ddp__receive_all(e);
-        now = ddp_now();
-        if (e->shaped && ddp__run_due(e, now)) moved = 1;
-        ddp__activate(e, now);
-        if (e->fault.code == DDP_OK && ddp__send_all(e, now)) moved = 1;
-        ddp__activate(e, now);
-        if (e->finished) {
-            ddp__publish(e);
-            moved = 1;
-        }
-        if (e->fault.code == DDP_OK && (!moved || now >= next_check))
-            next_check = ddp__check_liveness(e, now);
-        until = next_check;
+        int moved = ddp__round(e, &until);
         if (e->fault.code != DDP_OK) {
             ddp__give_up(e);
             break;
         }
-        if (e->stopping && ddp__may_stop(e, now, &until)) break;
-        if (moved) continue;
-        ddp__note_waiting(e, now);
-        if (e->shaped || e->link.rate > 0) {
-            double due = ddp__next_due(e);
-            if (due >= 0 && due < until) until = due;
-        }
-        ddp__sleep(e, until);
+        if (e->stopping && ddp__may_stop(e, ddp_now(), &until)) break;
+        if (!moved && !ddp__park(e)) ddp__sleep(e, until);
     }
+    ddp__share_close(e);
+    if (e->wire->end) e->wire->end(e->wire, e->fault.code != DDP_OK ? &e->fault : NULL);
     return NULL;
 }
 
@@ -180,8 +220,24 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
+    e->path = (ddp__path *)ddp__carve(block, &used, world, sizeof *e->path);
+    if (e->cfg.coding) e->rounded = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
+    if (e->cfg.coding == DDP__AS_INT8) {
+        e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
+        e->exact = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
+    }
+    e->member = (int *)ddp__carve(block, &used, world, sizeof *e->member);
+    e->place = (int *)ddp__carve(block, &used, world, sizeof *e->place);
+    e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
+    e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
+    e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
+    e->group_member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof(int));
+    e->group_place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof(int));
     for (int r = 0; r < e->world; r++) {
+        void *coded = NULL;
         if (r == e->rank) continue;
+        if (e->cfg.coding) coded = ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
+        if (block) e->peers[r].coded = (uint16_t *)coded;
         for (int i = 0; i < e->slots; i++) {
             void *data = ddp__carve(block, &used, 1, stride);
             ddp__slot *s = block ? &e->slot[r * e->slots + i] : NULL;
@@ -198,33 +254,38 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 /* Chunk size and number of staging slots. */
 static void ddp__dimension(ddp__engine *e)
 {
-    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->cfg.rate);
+    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->slowest);
+    size_t unit = e->cfg.coding == DDP__AS_INT8 ? DDP__CODING_BLOCK * sizeof(float) : 64;
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
     if (most > 0 && bytes > most) bytes = most;
     if (bytes > DDP__CHUNK_MAX) bytes = DDP__CHUNK_MAX;
-    bytes = bytes < 64 ? 64 : bytes / 64 * 64;
+    bytes = bytes < unit ? unit : bytes / unit * unit;
     slots = (DDP__STAGING_BYTES - (e->wire ? e->wire->pair_bytes : 0)) / bytes;
     if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
     if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
     /* Where chunks are small an operation is short against its latency: more of them then. Decided
      * by the chunk alone, so that it is the same over threads and TCP. */
     e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
-    /* one per operation in flight, the ring's bubble, send/recv, results */
-    if (slots < (size_t)e->width + 3) slots = (size_t)e->width + 3;
+    /* one per operation in flight, the ring's bubble, the lanes of send/recv, results */
+    if (slots < (size_t)e->width + DDP__LANES + 2) slots = (size_t)e->width + DDP__LANES + 2;
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = 1;
     e->control_room = 1;
     if (e->shaped) {
         /* What is under way for one delay, at most 8 MiB per peer. */
-        double flight = e->cfg.rate * e->cfg.delay_s / (double)bytes + 5;
+        double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) /
+                            (double)bytes +
+                        5;
         double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
         e->extra += (int)(flight < cap ? flight : cap);
         e->control_room = 64 + 4 * e->world * (int)slots;
     }
     e->slots = e->credits + e->extra;
     e->ring_bytes = ddp__ring_bytes(e);
+    e->full_bytes = ddp__full_bytes(e);
+    e->share_bytes = ddp__share_bytes(e);
     e->delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
     e->strip_room = DDP__STRIPS_MIN;
 }
@@ -238,10 +299,54 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
         return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range",
                          cfg->rate, cfg->delay_s);
+    for (int i = 0; cfg->links && i < cfg->links->acts; i++)
+        if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "the script drops a connection at t=%g, which this transport cannot: "
+                             "use tcp or threads",
+                             cfg->links->act[i].at);
+    if (cfg->min_world < 0 || cfg->min_world > cfg->world)
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d",
+                         cfg->min_world, cfg->world, cfg->world);
+    if (cfg->min_world > 0 && cfg->world > DDP__ELASTIC_WORLD)
+        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
+                         (int)DDP__ELASTIC_WORLD, cfg->world);
+    for (int i = 0; cfg->links && cfg->wire && i < cfg->links->acts; i++)
+        if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "this transport cannot drop a connection, as the script wants at t=%g: "
+                             "choose tcp or threads",
+                             cfg->links->act[i].at);
+    if (cfg->coding == DDP__AS_INT8 && !cfg->coder)
+        return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
     if (cfg->check_writes && cfg->max_count == 0)
         return ddp__fail(err, DDP_ARG,
                          "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
+}
+
+/* Starts the comm thread and waits until the wire has begun. */
+static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
+{
+    if (e->world == 1) return DDP_OK;
+    if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
+        return ddp__fail(err, DDP_MEMORY,
+                         "cannot start the comm thread: the system has no threads left");
+    pthread_mutex_lock(&e->lock);
+    while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    if (!e->wire->begin || e->error.code == DDP_OK) return DDP_OK;
+    pthread_join(e->thread, NULL);
+    if (err) *err = e->error;
+    return e->error.code;
+}
+
+static int ddp__engine_conditions(ddp__engine *e)
+{
+    if (ddp__cond_init(&e->changed)) return 0;
+    if (ddp__cond_init(&e->park) == 0) return 1;
+    pthread_cond_destroy(&e->changed);
+    return 0;
 }
 
 ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err)
@@ -257,12 +362,11 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.wire = cfg->wire;
     plan.rank = cfg->rank;
     plan.world = cfg->world;
-    plan.link.rate = cfg->world > 1 ? cfg->rate : 0;
-    plan.link.delay_s = cfg->world > 1 ? cfg->delay_s : 0;
-    plan.shaped = plan.link.rate > 0 || plan.link.delay_s > 0;
+    ddp__emulate_plan(&plan);
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
+    if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.memory = ddp__host_memory();
-    plan.up_peer = plan.first_due = plan.last_due = -1;
+    plan.first_due = plan.last_due = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
     block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
@@ -272,38 +376,49 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     (void)ddp__engine_layout(&plan, block);
     e = (ddp__engine *)(void *)block;
     *e = plan;
+    ddp__emulate_start(e);
     e->stats.staging_bytes = e->block_bytes;
     e->stats.delay_bytes = e->delay_bytes;
     for (int r = 0; r < e->world; r++) {
         e->peers[r].in_slot = e->peers[r].first_pending = e->peers[r].last_pending = -1;
         if (r == e->rank) e->peers[r].free_slot = -1;
+        e->member[r] = e->place[r] = e->order[r] = r;
+    }
+    e->members = e->world;
+    e->groups = 1;
+    ddp__ring_arrange(e);
+    if (cfg->min_world > 0 && e->world > 1) status = ddp__elastic_open(e, err);
+    if (status != DDP_OK) {
+        ddp__release(&cfg->allocator, block, plan.block_bytes);
+        return status;
     }
     if (pthread_mutex_init(&e->lock, NULL) == 0) {
-        if (ddp__cond_init(&e->changed) == 0) {
+        if (ddp__engine_conditions(e)) {
             if (cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
-            if (status == DDP_OK &&
-                (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0)) {
+            if (status == DDP_OK) status = ddp__engine_thread(e, err);
+            if (status == DDP_OK) {
                 *out = e;
                 return DDP_OK;
             }
             ddp__guard_close(e);
+            pthread_cond_destroy(&e->park);
             pthread_cond_destroy(&e->changed);
         }
         pthread_mutex_destroy(&e->lock);
     }
+    ddp__elastic_close(e);
     ddp__release(&cfg->allocator, block, plan.block_bytes);
     if (status != DDP_OK) return status;
-    return ddp__fail(err, DDP_MEMORY,
-                     "cannot start the comm thread: the system has no threads left");
+    return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
 }
 
-/* Under the lock: the comm thread has to look. */
-static void ddp__notify(ddp__engine *e)
+void ddp__notify(ddp__engine *e)
 {
     int sleeping = e->sleeping;
 
     e->sleeping = 0;
     pthread_cond_broadcast(&e->changed);
+    if (e->parked && !e->driven) pthread_cond_signal(&e->park);
     if (sleeping) e->wire->table->wake(e->wire);
 }
 
@@ -322,6 +437,8 @@ void ddp__engine_close(ddp__engine *e)
     if (e->world > 1) pthread_join(e->thread, NULL);
     if (e->wire) e->wire->table->close(e->wire);
     ddp__guard_close(e);
+    ddp__elastic_close(e);
+    pthread_cond_destroy(&e->park);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     ddp__release(&allocator, e, e->block_bytes);
@@ -332,6 +449,7 @@ void ddp__engine_close(ddp__engine *e)
 static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m, ddp_error *err)
 {
     size_t n = 0;
+    int members;
 
     for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
     if (n > UINT32_MAX)
@@ -341,13 +459,28 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m
         return ddp__fail(err, DDP_ARG, "a message of %d pieces; at most %ld are possible",
                          m->piece_count, e->strip_room / 2);
     if (m->verb != DDP__ALL_REDUCE && m->verb != DDP__ALL_GATHER &&
+        m->verb != DDP__REDUCE_SCATTER &&
         (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP__BROADCAST)))
         return ddp__fail(err, DDP_ARG,
                          "rank %d cannot be the peer of a message of rank %d in a world of %d",
                          m->peer, e->rank, e->world);
-    if (m->verb == DDP__ALL_GATHER && n % (size_t)e->world)
-        return ddp__fail(err, DDP_ARG, "an all-gather of %lu values does not divide over %d ranks",
-                         (unsigned long)n, e->world);
+    DDP__TRY(ddp__group_check(e, m, err));
+    members = m->group ? e->group_members[m->group] : e->world;
+    if ((m->verb == DDP__ALL_GATHER || m->verb == DDP__REDUCE_SCATTER) && n % (size_t)members &&
+        !(m->ragged && m->group))
+        return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
+                         m->verb == DDP__ALL_GATHER ? "an all-gather" : "a reduce-scatter",
+                         (unsigned long)n, members);
+    if (e->elastic && m->after)
+        return ddp__fail(err, DDP_UNSUPPORTED, "messages after one another in an elastic world");
+    if (e->elastic && m->verb == DDP__REDUCE_SCATTER)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "a reduce-scatter in an elastic world (min_world): whoever is lost takes "
+                         "its block along; use an all-reduce");
+    if (m->coding && (m->verb != DDP__ALL_REDUCE || m->coding != e->cfg.coding))
+        return ddp__fail(err, DDP_ARG,
+                         "only an all-reduce can travel as %s, over an engine opened for it",
+                         m->coding == DDP__AS_INT8 ? "int8 blocks" : "bfloat16");
     return DDP_OK;
 }
 
@@ -386,14 +519,19 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, lon
     op->p2p = m->verb == DDP__SEND || m->verb == DDP__RECV;
     op->state = DDP__OP_QUEUED;
     op->waiting_since = -1;
-    op->span.begin = op->span.end = -1;
+    op->span.begin = op->span.end = op->span.due = -1;
     op->span.submitted = ddp_now();
     op->span.step = m->step;
     op->span.layer = m->layer;
     op->span.filler = m->filler;
     op->span.verb = m->verb;
-    op->ring = m->verb == DDP__ALL_REDUCE && op->n * sizeof(float) >= e->ring_bytes;
-    op->span.algorithm = m->verb != DDP__ALL_REDUCE ? 'p' : op->ring ? 'r' : 'd';
+    op->span.peer = m->peer;
+    op->span.size = (int64_t)(op->n * sizeof(float));
+    op->ring = ddp__by_ring(e, op);
+    op->full = m->verb == DDP__ALL_REDUCE && m->group == 0 && !m->coding && !op->ring &&
+               op->n > 0 && op->n * sizeof(float) <= e->full_bytes;
+    op->shared = ddp__by_share(e, op);
+    op->span.algorithm = m->verb != DDP__ALL_REDUCE ? 'p' : op->ring ? 'r' : op->full ? 'f' : 'd';
     ddp__guard_all(e, op);
 }
 
@@ -404,6 +542,10 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
 
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
+    if (e->elastic && (bad = ddp__shadow_fit(e, m, err)) != DDP_OK) {
+        pthread_mutex_unlock(&e->lock);
+        return bad;
+    }
     while (e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
                                        (start = ddp__strip_place(e, m->piece_count)) < 0))
         pthread_cond_wait(&e->changed, &e->lock);
@@ -417,6 +559,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
     e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
     if (ticket) *ticket = e->submitted;
     e->submitted++;
+    if (e->elastic && m->verb != DDP__SEND && m->verb != DDP__RECV) e->elastic->collectives++;
     if (e->world > 1) ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
     if (e->world == 1) {
@@ -429,7 +572,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
     return DDP_OK;
 }
 
-static int ddp__ticket_done(const ddp__engine *e, long ticket)
+int ddp__ticket_done(const ddp__engine *e, long ticket)
 {
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }

@@ -16,16 +16,30 @@ static const char *const ddp__env_known[] = {"RANK",
                                              "RUN_ID",
                                              "LOG",
                                              "NET",
+                                             "NET_SCRIPT",
+                                             "NET2",
+                                             "ADDR2",
+                                             "WIRE",
+                                             "SITE",
                                              "STRATEGY",
                                              "PERIOD",
                                              "TRANSPORT",
+                                             "MIN_WORLD",
+                                             "MAX_WORLD",
                                              "PEER_TIMEOUT",
                                              "OP_TIMEOUT",
                                              "CONNECT_TIMEOUT",
+                                             "JOIN_TIMEOUT",
+                                             "DUMP",
                                              "INSECURE",
                                              "THREADS",
                                              "TCP_CONGESTION",
                                              "DETERMINISTIC",
+                                             "TLS_PSK",
+                                             "TLS_CA",
+                                             "TLS_CERT",
+                                             "TLS_KEY",
+                                             "SOCKET_IFNAME",
                                              NULL};
 
 /* A launcher's variables; NULL where it has none. */
@@ -39,6 +53,7 @@ static const ddp__launcher ddp__launchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
 };
 enum {
@@ -46,6 +61,7 @@ enum {
     DDP__LAUNCHED_TORCH,
     DDP__LAUNCHED_OMPI,
     DDP__LAUNCHED_MPICH,
+    DDP__LAUNCHED_PMIX,
     DDP__LAUNCHED_SLURM,
     DDP__LAUNCHERS
 };
@@ -117,25 +133,35 @@ static ddp_status ddp__env_check_names(ddp_error *err)
     return DDP_OK;
 }
 
-/* The first host of "node[01-03,07],gpu5" is node01; 0 if the text is not of that form. */
+/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01; 0 if the text is not of that form. */
 static int ddp__first_host(const char *list, char *out, size_t room)
 {
-    size_t head = strcspn(list, "[,"), digits = 0;
-    const char *rest = list + head;
+    size_t n = 0, digits;
 
-    if (*rest == '[') digits = strcspn(rest + 1, "-,]");
-    if (head + digits == 0 || head + digits >= room) return 0;
-    memcpy(out, list, head);
-    if (digits) memcpy(out + head, rest + 1, digits);
-    out[head + digits] = 0;
-    return 1;
+    while (*list && *list != ',') {
+        if (n + 1 >= room) return 0;
+        if (*list != '[') {
+            out[n++] = *list++;
+            continue;
+        }
+        list++;
+        digits = strspn(list, "0123456789"); /* as they are: zeros in front belong to the name */
+        if (!digits || n + digits >= room) return 0;
+        memcpy(out + n, list, digits);
+        n += digits;
+        list = strchr(list, ']');
+        if (!list) return 0;
+        list++;
+    }
+    out[n] = 0;
+    return n > 0;
 }
 
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
     const char *host = ddp__env_get("MASTER_ADDR"),
                *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
-    int port = 0;
+    int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
         return ddp__fail(
@@ -147,63 +173,91 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
         port++; /* torchrun's agent itself listens on MASTER_PORT */
         env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
     }
+    /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
+     * the same place and open to nobody else */
+    DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
+    if (local == env->world) host = "127.0.0.1";
     snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
              port);
+    return DDP_OK;
+}
+
+/* Inside a job step: its first host, else the one that srun was called on. */
+static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
+{
+    char host[256];
+    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
+               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
+    int nodes = 0;
+
+    DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
+    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    else if (list && ddp__first_host(list, host, sizeof host))
+        snprintf(env->addr, sizeof env->addr, "%s:29500", host);
+    else if (ip)
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500",
+                 ip);
     return DDP_OK;
 }
 
 /* Where rank 0 is, as far as the launcher says. */
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 {
-    char host[256];
-    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
-               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
-    int local = 0, nodes = 0;
+    int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
-    if (which == DDP__LAUNCHED_SLURM) {
-        DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
-        if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
-        else if (list && ddp__first_host(list, host, sizeof host))
-            snprintf(env->addr, sizeof env->addr, "%s:29500", host);
-        else if (ip) snprintf(env->addr, sizeof env->addr, "%.280s:29500", ip);
-        return DDP_OK;
-    }
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX)
+        return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
     if (which == DDP__LAUNCHED_OWN || local == env->world)
         snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    else if (which == DDP__LAUNCHED_MPICH && step) /* srun --mpi=pmi2 */
+        return ddp__slurm_addr(env, err);
+    return DDP_OK;
+}
+
+/* Slurm's variables say who this process is only inside a job step: in a batch script, without
+ * srun, every process would be rank 0. */
+static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
+{
+    int tasks = 1;
+
+    *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
+    if (*applies) return DDP_OK;
+    DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
+    if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
+        env->note = "this Slurm job has several tasks, but this process was started by the batch "
+                    "script, not by srun: it trains alone; start it with srun";
     return DDP_OK;
 }
 
 /* Takes rank and world from the first launcher of which something is set. */
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
-    int i;
+    int i, applies;
 
     for (i = 0; i < DDP__LAUNCHERS; i++) {
         const ddp__launcher *l = &ddp__launchers[i];
         const char *world = l->world;
-        /* inside sbatch, without srun, every process would be rank 0 */
-        if (i == DDP__LAUNCHED_SLURM) {
-            if (!ddp__env_get("SLURM_STEP_ID") || !ddp__env_get(l->rank)) {
-                int tasks = 1;
-                DDP__TRY(ddp__env_int(world, 1, INT_MAX, &tasks, err));
-                if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
-                    env->note = "this Slurm job has several tasks, but this process was started by "
-                                "the batch script, "
-                                "not by srun: it trains alone; start it with srun";
-                continue;
-            }
+        if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {
+            if (i == DDP__LAUNCHED_PMIX) applies = ddp__env_get(l->rank) != NULL;
+            else DDP__TRY(ddp__slurm_applies(env, &applies, err));
+            if (!applies) continue; /* SLURM_NTASKS alone is half of nothing */
             if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
         }
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
         if (!ddp__env_get(l->rank) || !ddp__env_get(world))
-            return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither",
+            return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither%s",
                              ddp__env_get(l->rank) ? l->rank : world,
-                             ddp__env_get(l->rank) ? world : l->rank);
+                             ddp__env_get(l->rank) ? world : l->rank,
+                             i == DDP__LAUNCHED_PMIX
+                                 ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE"
+                                 : "");
         DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
         DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
         env->local_rank = env->rank;
+        if (i == DDP__LAUNCHED_MPICH && ddp__env_get("SLURM_STEP_ID"))
+            DDP__TRY(ddp__env_int("SLURM_LOCALID", 0, 4095, &env->local_rank, err));
         DDP__TRY(ddp__env_int(l->local_rank, 0, 4095, &env->local_rank, err));
         env->launcher = l->name;
         *which = i;
@@ -212,22 +266,32 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
     return DDP_OK;
 }
 
-/* A number stands for itself, any other text for its hash. */
-static void ddp__env_run_id(ddp__env *env, const char *text)
+uint64_t ddp__run_id(const char *text)
 {
-    size_t n;
+    size_t n = text ? strlen(text) : 0;
 
-    if (!text) return;
-    n = strlen(text);
-    env->has_run_id = 1;
-    if (n < 20 && strspn(text, "0123456789") == n) env->run_id = strtoull(text, NULL, 10);
-    else env->run_id = ddp__hash(DDP__HASH_START, text, n);
+    if (!n) return 0;
+    if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
+    return ddp__hash(DDP__HASH_START, text, n);
+}
+
+/* The own variable, or what the launcher calls its run. */
+static void ddp__env_run_id(ddp__env *env, int which)
+{
+    const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
+               *step = ddp__env_get("SLURM_STEP_ID");
+
+    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
+    if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
+        snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
+    else if (id)
+        snprintf(env->run_id, sizeof env->run_id, "%.127s", id);
 }
 
 ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 {
     ddp__env env;
-    const char *addr = ddp__env_get("DREAMDDP_ADDR"), *id = ddp__env_get("DREAMDDP_RUN_ID");
+    const char *addr = ddp__env_get("DREAMDDP_ADDR");
     int which = -1;
 
     memset(&env, 0, sizeof env);
@@ -242,21 +306,34 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     } else if (which >= 0) {
         DDP__TRY(ddp__launcher_addr(&env, which, err));
     }
-    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
-    if (!id && which == DDP__LAUNCHED_SLURM) id = ddp__env_get("SLURM_JOB_ID");
-    ddp__env_run_id(&env, id);
+    ddp__env_run_id(&env, which);
     env.log = ddp__env_get("DREAMDDP_LOG");
     env.net = ddp__env_get("DREAMDDP_NET");
+    env.net_script = ddp__env_get("DREAMDDP_NET_SCRIPT");
+    env.net2 = ddp__env_get("DREAMDDP_NET2");
+    env.addr2 = ddp__env_get("DREAMDDP_ADDR2");
+    env.wire = ddp__env_get("DREAMDDP_WIRE");
+    env.site = ddp__env_get("DREAMDDP_SITE");
     env.strategy = ddp__env_get("DREAMDDP_STRATEGY");
     env.period = ddp__env_get("DREAMDDP_PERIOD");
     env.transport = ddp__env_get("DREAMDDP_TRANSPORT");
+    env.min_world = ddp__env_get("DREAMDDP_MIN_WORLD");
+    env.max_world = ddp__env_get("DREAMDDP_MAX_WORLD");
+    env.join = ddp__env_get("DREAMDDP_JOIN");
     env.peer_timeout = ddp__env_get("DREAMDDP_PEER_TIMEOUT");
     env.op_timeout = ddp__env_get("DREAMDDP_OP_TIMEOUT");
     env.connect_timeout = ddp__env_get("DREAMDDP_CONNECT_TIMEOUT");
+    env.join_timeout = ddp__env_get("DREAMDDP_JOIN_TIMEOUT");
+    env.dump = ddp__env_get("DREAMDDP_DUMP");
     env.insecure = ddp__env_get("DREAMDDP_INSECURE");
     env.threads = ddp__env_get("DREAMDDP_THREADS");
     env.tcp_congestion = ddp__env_get("DREAMDDP_TCP_CONGESTION");
     env.deterministic = ddp__env_get("DREAMDDP_DETERMINISTIC");
+    env.tls_psk = ddp__env_get("DREAMDDP_TLS_PSK");
+    env.tls_ca = ddp__env_get("DREAMDDP_TLS_CA");
+    env.tls_cert = ddp__env_get("DREAMDDP_TLS_CERT");
+    env.tls_key = ddp__env_get("DREAMDDP_TLS_KEY");
+    env.socket_ifname = ddp__env_get("DREAMDDP_SOCKET_IFNAME");
     *out = env;
     return DDP_OK;
 }

@@ -34,9 +34,31 @@ static uint32_t ddp__get32(const unsigned char *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
+size_t ddp__frame_values(const ddp__frame *f)
+{
+    const size_t block = sizeof(float) + DDP__CODING_BLOCK;
+    size_t size = f->coding == (int)DDP__AS_BFLOAT ? sizeof(uint16_t) : sizeof(float), blocks;
+
+    if (f->coding != (int)DDP__AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
+    blocks = f->length / block + (f->length % block != 0);
+    if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
+    return f->length - blocks * sizeof(float);
+}
+
+uint32_t ddp__frame_payload(int coding, size_t count)
+{
+    const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
+
+    if (coding == (int)DDP__AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
+    return (uint32_t)(count *
+                      (coding == (int)DDP__AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
+}
+
 void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 {
     uint32_t first = DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 |
+                     (uint32_t)(f->coding == (int)DDP__AS_BFLOAT) << 23 |
+                     (uint32_t)(f->coding == (int)DDP__AS_INT8) << 22 |
                      ((uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5) << 24;
     ddp__put32(head, first);
     ddp__put32(head + 4, f->seq);
@@ -51,8 +73,11 @@ void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 {
     uint32_t first = ddp__get32(head), kind = first >> 24;
-    if ((first & 0xffffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
+    if ((first & 0x3fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
     if (ddp__get32(head + 28) != ddp__crc32c(head, 28)) return 0;
+    f->coding = first >> 23 & 1   ? (int)DDP__AS_BFLOAT
+                : first >> 22 & 1 ? (int)DDP__AS_INT8
+                                  : (int)DDP__AS_FLOAT;
     f->type = (int)(kind & 15);
     f->p2p = (int)(kind >> 4 & 1);
     f->verb = (int)(kind >> 5);
@@ -62,5 +87,5 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
     f->length = ddp__get32(head + 16);
     f->layer = (int32_t)ddp__get32(head + 20);
     f->sent = ddp__get32(head + 24);
-    return f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_FAREWELL;
+    return (first >> 22 & 3) != 3 && f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_SUMMED;
 }

@@ -44,7 +44,7 @@ void ddp__guard_close(ddp__engine *e)
 static int ddp__guards(const ddp__engine *e, const ddp__op *op)
 {
     if (!e->sums || op->n > e->sums_count) return 0;
-    if (op->m.verb == DDP__BROADCAST) return op->m.peer == e->rank;
+    if (op->m.verb == DDP__BROADCAST) return ddp__root(e, op) == e->rank;
     return op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__SEND;
 }
 
@@ -64,14 +64,15 @@ static uint64_t ddp__hash_range(ddp__engine *e, const ddp__op *op, size_t offset
 /* Chunks are numbered through the segments, each segment beginning a new one. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
+    const ddp__members team = ddp__team_of(e, op);
     size_t from, to, per;
     int of;
 
-    if (op->m.verb != DDP__ALL_REDUCE) return offset / e->chunk;
-    per = (op->n / (size_t)e->world + 1 + e->chunk - 1) / e->chunk;
+    if (op->m.verb != DDP__ALL_REDUCE || op->full) return offset / e->chunk;
+    per = (op->n / (size_t)team.members + 1 + e->chunk - 1) / e->chunk;
     of = ddp__segment_of(e, op, offset);
     ddp__segment(e, op, of, &from, &to);
-    return (size_t)of * per + (offset - from) / e->chunk;
+    return (size_t)team.place[of] * per + (offset - from) / e->chunk;
 }
 
 void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
@@ -81,28 +82,39 @@ void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 
 void ddp__guard_all(ddp__engine *e, ddp__op *op)
 {
-    int segments = op->m.verb == DDP__ALL_REDUCE ? e->world : 1;
+    const ddp__members team = ddp__team_of(e, op);
+    int segments = op->m.verb == DDP__ALL_REDUCE && !op->full ? team.members : 1;
 
-    if (!ddp__guards(e, op)) return;
+    if (op->m.after || !ddp__guards(e, op)) return; /* written by the one before until it begins */
     op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
         size_t from = 0, to = op->n;
-        if (segments > 1) ddp__segment(e, op, s, &from, &to);
+        if (segments > 1) ddp__segment(e, op, team.member[s], &from, &to);
         for (size_t at = from; at < to; at += e->chunk)
             ddp__guard_update(e, op, at, to - at < e->chunk ? to - at : e->chunk);
     }
 }
 
-int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
+int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count)
+{
+    return !op->sums ||
+           op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count);
+}
+
+void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
 {
     char layer[64];
 
-    if (!op->sums) return 1;
-    if (op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count)) return 1;
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     ddp__fault(e, DDP_USAGE,
                "%s was written while it was being %s (step %ld): do not touch parameters "
                "between ddp_backward_end and ddp_forward_begin / ddp_step_end",
                layer, op->m.verb == DDP__ALL_REDUCE ? "averaged" : "sent", op->m.step);
+}
+
+int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
+{
+    if (ddp__guard_intact(e, op, offset, count)) return 1;
+    ddp__guard_fault(e, op);
     return 0;
 }

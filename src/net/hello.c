@@ -17,6 +17,11 @@ uint64_t ddp__hello_get(const unsigned char *at, int bytes)
     return v;
 }
 
+uint32_t ddp__hello_world(int world, int ids)
+{
+    return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0);
+}
+
 void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
                      unsigned char *b)
 {
@@ -30,6 +35,8 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
     ddp__hello_put(b + 32, self->port, 4);
     ddp__hello_put(b + 36, (uint64_t)reason, 4);
     ddp__hello_put(b + 40, (uint64_t)detail, 4);
+    ddp__hello_put(b + 44, self->family, 4);
+    memcpy(b + 48, self->ip, sizeof self->ip);
 }
 
 int ddp__hello_begins(const unsigned char *b, size_t got)
@@ -49,6 +56,9 @@ int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
     h->port = (uint32_t)ddp__hello_get(b + 32, 4);
     h->reason = (uint32_t)ddp__hello_get(b + 36, 4);
     h->detail = (uint32_t)ddp__hello_get(b + 40, 4);
+    h->family = (uint32_t)ddp__hello_get(b + 44, 4);
+    memcpy(h->ip, b + 48, sizeof h->ip);
+    h->run_name = NULL;
     return 1;
 }
 
@@ -57,14 +67,23 @@ ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
     if (other->version != self->version) return DDP__REFUSE_VERSION;
     if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
     if (other->world != self->world) return DDP__REFUSE_WORLD;
-    if (other->rank >= self->world || other->rank == self->rank) return DDP__REFUSE_RANK;
+    if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;
     return DDP__WELCOME;
+}
+
+/* "4 ranks", "4 ranks of at most 8" */
+static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
+{
+    if (world >> 16) snprintf(buf, room, "%u ranks of at most %u", world & 65535, world >> 16);
+    else snprintf(buf, room, "%u ranks", world);
+    return buf;
 }
 
 void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
                         const char *name, char *out, size_t room)
 {
     unsigned mine = (unsigned)self->rank;
+    char count[2][40];
 
     switch (reason) {
     case DDP__REFUSE_VERSION:
@@ -75,13 +94,15 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
         break;
     case DDP__REFUSE_RUN:
         snprintf(out, room,
-                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 ": another run uses "
-                 "this port, or DREAMDDP_RUN_ID differs",
-                 name, other->run_id, mine, self->run_id);
+                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run "
+                 "uses this port, or DREAMDDP_RUN_ID differs",
+                 name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
+                 self->run_name ? self->run_name : "", self->run_name ? "')" : "");
         break;
     case DDP__REFUSE_WORLD:
-        snprintf(out, room, "%s counts %u ranks, rank %u counts %u: give all the same world size",
-                 name, (unsigned)other->world, mine, (unsigned)self->world);
+        snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
+                 ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
+                 ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
     case DDP__REFUSE_TWICE:
         snprintf(out, room,
@@ -91,6 +112,6 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
         break;
     default:
         snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
-                 (unsigned)other->rank, (unsigned)other->world, mine);
+                 (unsigned)other->rank, (unsigned)other->world & 65535, mine);
     }
 }

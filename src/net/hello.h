@@ -4,7 +4,7 @@
 
 #include "base/config.h"
 
-#define DDP__PROTOCOL    1
+#define DDP__PROTOCOL    2
 #define DDP__HELLO_BYTES 64
 
 typedef enum ddp__hello_kind {
@@ -12,7 +12,11 @@ typedef enum ddp__hello_kind {
     DDP__TABLE,     /* followed by the addresses of all ranks */
     DDP__READY,     /* all my connections stand */
     DDP__GO,        /* everybody's stand */
-    DDP__REFUSED
+    DDP__RELAY,     /* to rank 0: join this connection to rank `detail`'s; from rank 0: ask so */
+    DDP__REFUSED,
+    DDP__RESUME = 16, /* a broken link comes back; net/resume_link.c has its further fields */
+    DDP__JOIN_ASK,    /* from somebody who wants to join: where is your service? answer: port */
+    DDP__JOIN_MESH    /* from a newcomer to each member: our connection from its entry on */
 } ddp__hello_kind;
 
 typedef enum ddp__refusal {
@@ -23,16 +27,22 @@ typedef enum ddp__refusal {
     DDP__REFUSE_RANK,
     DDP__REFUSE_TWICE,
     DDP__REFUSE_LATE,
-    DDP__REFUSE_LOST
+    DDP__REFUSE_LOST,
+    DDP__REFUSE_NAME /* the certificate is another rank's */
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
- * A refusal carries the sender's own run, rank and world, so that both sides can name both. */
+ * A refusal carries the sender's own run, rank and world, so that both sides can name both.
+ * world: the ranks that meet in the lower 16 bits; above them the ids of an elastic world that has
+ * room for more, else 0. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     uint64_t run_id;
     uint32_t rank, world, port, reason;
-    uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away */
+    uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
+    uint32_t family;          /* 4 or 6: where the sender listens, with port; 0 = not said */
+    unsigned char ip[16];
+    const char *run_name;     /* own side only: the run as the user called it, or NULL */
 } ddp__hello;
 
 #ifdef __cplusplus
@@ -42,6 +52,9 @@ extern "C" {
 /* Little-endian integers of 1 to 8 bytes. */
 DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes);
 DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
+
+/* What a hello says of a world of so many ranks and ids, which are at least as many. */
+DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 
 /* self's version, run, rank, world and port with that kind, reason and detail. */
 DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,

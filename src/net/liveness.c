@@ -1,6 +1,6 @@
 /* Everything that ends an engine before its time: lost and silent peers, operations that do not
  * move, abort; and the sentences that say so. */
-#include "net/state.h"
+#include "net/elastic.h"
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
@@ -9,14 +9,16 @@ const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t r
 
     if (name) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, layer == DDP__ALL_LAYERS ? "all layers" : "a plain buffer");
+    else snprintf(buf, room, layer == DDP__ALL_LAYERS ? "all layers"
+                             : layer == DDP__BARRIER  ? "a barrier" : "a plain buffer");
     return buf;
 }
 
-static const char *ddp__verb_name(int verb)
+const char *ddp__verb_name(int verb)
 {
-    static const char *const text[] = {"all-reduce", "broadcast", "all-gather", "send", "receive"};
-    return text[verb];
+    static const char *const text[] = {"all-reduce", "broadcast", "all-gather",
+                                       "send",       "receive",   "reduce-scatter"};
+    return verb >= 0 && verb <= (int)DDP__REDUCE_SCATTER ? text[verb] : "unknown operation";
 }
 
 const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room)
@@ -54,9 +56,9 @@ static const ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     const ddp__op *oldest = NULL;
 
-    for (int i = 0; i < DDP__WINDOW + 2; i++) {
+    for (int i = 0; i < DDP__ROWS; i++) {
         const ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                          : i == DDP__WINDOW ? e->peers[peer].send_op : e->peers[peer].recv_op;
+                                            : e->peers[peer].paired[i - DDP__WINDOW];
         if (op && (!oldest || op->ticket < oldest->ticket)) oldest = op;
     }
     return oldest;
@@ -68,6 +70,10 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
     const char *when = op ? " during " : "";
     char text[128], layer[64];
 
+    if (e->elastic) {
+        ddp__epoch_lost(e, peer, why);
+        return;
+    }
     text[0] = '\0';
     if (op) {
         ddp__op_text(e, op, text, sizeof text);
@@ -82,27 +88,57 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
                e->wire->table->peer_name(e->wire, peer), when, text, why);
 }
 
+/* Values of an operation that came from a peer and wait for those of the others. */
+static size_t ddp__waiting_values(const ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t n = 0;
+
+    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
+        if (e->slot[s].f.seq == op->seq && !e->slot[s].f.p2p) n += ddp__frame_values(&e->slot[s].f);
+    return n;
+}
+
+/* What of an operation that peer has given to this rank. */
+static size_t ddp__got(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+
+    if (op->m.verb == DDP__ALL_REDUCE) return x->finished;
+    /* nothing comes back after it, so a peer may go before its values are added up */
+    return x->taken + (ddp__sums(op) ? ddp__waiting_values(e, op, peer) : 0);
+}
+
 void ddp__check_left(ddp__engine *e, int peer)
 {
-    for (int i = 0; i < DDP__WINDOW + 2; i++) {
+    for (int i = 0; i < DDP__ROWS; i++) {
         const ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                          : i == DDP__WINDOW ? e->peers[peer].send_op : e->peers[peer].recv_op;
+                                            : e->peers[peer].paired[i - DDP__WINDOW];
         size_t from, to, in_from = 0, in_to = 0, own_from = 0, own_to = 0;
         const ddp__exchange *x;
         char text[128];
         if (!op || op->state != DDP__OP_ACTIVE || (op->p2p && op->m.peer != peer)) continue;
-        if (op->ring && !ddp__ring_needs(e, op, peer)) continue;
+        if (!op->p2p && ddp__team_of(e, op).place[peer] < 0) continue;
+        if (op->donor >= 0 ? op->donor != peer : op->ring && !ddp__ring_needs(e, op, peer))
+            continue;
+        if (op->full && ddp__full_over(e, op, peer)) continue;
+        if (op->shared && ddp__row(e, op, peer)->finished) continue;
         x = ddp__row(e, op, peer);
         if (op->m.verb == DDP__ALL_REDUCE) ddp__segment(e, op, e->rank, &own_from, &own_to);
         ddp__outgoing(e, op, peer, &from, &to);
         if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER)
             ddp__segment(e, op, peer, &in_from, &in_to);
-        else if (op->m.verb == DDP__RECV || (op->m.verb == DDP__BROADCAST && op->m.peer == peer))
+        else if (op->m.verb == DDP__REDUCE_SCATTER)
+            ddp__segment(e, op, e->rank, &in_from, &in_to);
+        else if (op->m.verb == DDP__RECV ||
+                 (op->m.verb == DDP__BROADCAST && ddp__root(e, op) == peer))
             in_to = op->n;
-        if (!op->ring && x->sent >= to - from && x->results >= own_to - own_from &&
-            (op->m.verb == DDP__ALL_REDUCE ? x->finished : x->taken) >= in_to - in_from &&
-            !x->expected)
+        if (!op->ring && !op->shared && op->donor < 0 && x->sent >= to - from && x->results >= own_to - own_from &&
+            ddp__got(e, op, peer) >= in_to - in_from && !x->expected)
             continue;
+        if (e->elastic && !op->p2p) {
+            ddp__epoch_left(e, peer);
+            return;
+        }
         ddp__fault(e, DDP_PEER_LOST,
                    "rank %d has left (it closed its context) and %s still needs it: every "
                    "rank must run the same number of steps",
@@ -111,50 +147,32 @@ void ddp__check_left(ddp__engine *e, int peer)
     }
 }
 
-/* "ranks 1, 3" of those that have sent nothing for an operation. */
-static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *buf, size_t room)
-{
-    size_t used = 0;
-    int listed = 0;
-
-    buf[0] = '\0';
-    for (int r = 0; r < e->world && used + 16 < room; r++) {
-        if (r == e->rank || (op->p2p && r != op->m.peer) || !ddp__row(e, op, r)->expected) continue;
-        used += (size_t)snprintf(buf + used, room - used, listed++ ? ", %d" : "%d", r);
-    }
-    return buf;
-}
-
+/* The clock runs from the first rank's beginning, whether or not something moves since. */
 static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again)
 {
-    double since, limit = e->cfg.op_timeout_s;
+    double limit = e->cfg.op_timeout_s, passed;
     char text[128], who[96];
 
-    if (!op || op->state != DDP__OP_ACTIVE) return;
-    since = op->last_move > op->active_at ? op->last_move : op->active_at;
-    if (limit > 0 && since + limit < *again) *again = since + limit;
-    if (!op->warned && since + 5 < *again) *again = since + 5;
-    if (!(limit > 0 && now - since >= limit) && !(!op->warned && now - since >= 5)) return;
-    ddp__missing_text(e, op, who, sizeof who);
-    if (limit > 0 && now - since >= limit) {
-        if (who[0])
-            ddp__fault(e, DDP_TIMEOUT,
-                       "%s did not move for %.1f s: rank %s did not submit it in time; look "
-                       "there first, or raise the time limit",
-                       ddp__op_text(e, op, text, sizeof text), now - since, who);
-        else
-            ddp__fault(e, DDP_TIMEOUT,
-                       "%s did not move for %.1f s, with %lu floats still to send or receive: "
-                       "a rank %sis stopped or the network stalls; raise the time limit if it is "
-                       "merely slow",
-                       ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left,
-                       op->ring && op->missing ? "did not submit it, " : "");
+    if (!op || op->state != DDP__OP_ACTIVE || limit <= 0) return;
+    passed = now - op->clock;
+    if (passed < limit) {
+        if (op->clock + limit < *again) *again = op->clock + limit;
         return;
     }
-    op->warned = 1;
-    ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s has not moved for %.1f s%s%s", e->rank,
-             ddp__op_text(e, op, text, sizeof text), now - since,
-             who[0] ? ", not submitted by rank " : "", who);
+    ddp__missing_text(e, op, who, sizeof who);
+    if (who[0])
+        ddp__fault(e, DDP_TIMEOUT,
+                   "%s timed out: %s did not submit it within %.1f s of the first rank; look "
+                   "there first, or raise DREAMDDP_OP_TIMEOUT (now %g s)",
+                   ddp__op_text(e, op, text, sizeof text), who, passed, limit);
+    else
+        ddp__fault(e, DDP_TIMEOUT,
+                   "%s timed out after %.1f s with %lu floats still to send or receive, the last "
+                   "of them moved %.1f s ago%s: a rank is stopped or the network stalls; raise "
+                   "DREAMDDP_OP_TIMEOUT (now %g s) if it is merely slow",
+                   ddp__op_text(e, op, text, sizeof text), passed, (unsigned long)op->left,
+                   now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who),
+                   limit);
 }
 
 /* Others wait in an operation that this rank has not submitted. */
@@ -169,30 +187,48 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (now - e->slot[s].arrived >= limit)
         ddp__fault(e, DDP_TIMEOUT,
                    "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
-                   "submitted: all ranks must submit the same operations",
+                   "submitted: all ranks must submit the same operations; raise "
+                   "DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely slow",
                    peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
-                   ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank);
+                   ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
     else if (e->slot[s].arrived + limit < *again)
         *again = e->slot[s].arrived + limit;
 }
 
+/* Seconds between heartbeats: often enough to tell before a limit passes who is where. */
+double ddp__beat(const ddp__engine *e)
+{
+    double beat = 5;
+
+    if (e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < beat) beat = e->cfg.peer_timeout_s;
+    if (e->cfg.op_timeout_s > 0 && e->cfg.op_timeout_s < beat) beat = e->cfg.op_timeout_s;
+    return beat / 5;
+}
+
 double ddp__check_liveness(ddp__engine *e, double now)
 {
-    double beat =
-        e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < 5 ? e->cfg.peer_timeout_s / 5 : 1;
-    double again = now + beat;
+    double beat = ddp__beat(e), again = now + beat, late = now - e->look_by;
+    int frozen = e->elastic && e->elastic->frozen, waits = e->elastic && e->elastic->newcomer;
+
+    if (e->look_by > 0 && late > beat + 1) {
+        /* This process itself was stopped or starved: what its peers have sent meanwhile is to be
+         * read before anybody is judged. */
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process stood still for %.1f s", e->rank,
+                 late);
+        return e->look_by = now + beat / 5;
+    }
 
     for (int peer = 0; peer < e->world && e->fault.code == DDP_OK; peer++) {
         ddp__peer *p = &e->peers[peer];
-        if (peer == e->rank) continue;
+        if (peer == e->rank || (e->elastic && e->elastic->peer[peer].gone)) continue;
         if (!p->goodbye_read && !p->closed) {
-            if (now - p->last_sent >= beat && p->out_state == DDP__OUT_IDLE && !e->closing) {
+            if (now - p->last_beat >= beat && !e->closing) {
                 p->want_heartbeat = 1;
-                p->last_sent = now;
+                p->last_beat = now;
             }
-            if (p->out_state == DDP__OUT_IDLE && p->last_sent + beat < again)
-                again = p->last_sent + beat;
-            if (e->cfg.peer_timeout_s > 0 && p->in_state != DDP__IN_PAUSED) {
+            if (p->last_beat + beat < again) again = p->last_beat + beat;
+            if (e->cfg.peer_timeout_s > 0 && !waits &&
+                (p->in_state != DDP__IN_PAUSED || e->stalled)) {
                 double limit = e->cfg.peer_timeout_s;
                 if (now - p->last_got >= limit) {
                     char why[64];
@@ -201,11 +237,13 @@ double ddp__check_liveness(ddp__engine *e, double now)
                 } else if (p->last_got + limit < again) again = p->last_got + limit;
             }
         }
-        ddp__check_op(e, p->send_op, now, &again);
-        ddp__check_op(e, p->recv_op, now, &again);
+        if (frozen) continue;
+        for (int i = 0; i < DDP__PAIRED; i++) ddp__check_op(e, p->paired[i], now, &again);
         ddp__check_early(e, peer, now, &again);
     }
-    for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
+    for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK && !frozen; i++)
         ddp__check_op(e, e->window[i], now, &again);
-    return again;
+    if (e->fault.code == DDP_OK && !frozen) ddp__note_wait(e, now, &again);
+    if (e->elastic && e->fault.code == DDP_OK) ddp__epoch_check(e, now, &again);
+    return e->look_by = again;
 }

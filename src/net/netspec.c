@@ -1,5 +1,6 @@
 #include "base/platform.h"
 #include "base/text.h"
+#include "net/links.h"
 #include "net/netspec.h"
 
 typedef struct ddp__rate_unit {
@@ -32,37 +33,65 @@ static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units
     return 0;
 }
 
-ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err)
+int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
 {
-    const char *comma, *late;
-    double rate = 0, delay = 0;
-    size_t n;
+    if ((n == 1 && *text == '0') || (n == 4 && !strncmp(text, "none", 4))) {
+        *bytes_per_s = 0;
+        return 1;
+    }
+    return ddp__quantity(text, n, ddp__rate_units, bytes_per_s) && *bytes_per_s >= 1;
+}
 
-    if (!spec || !bytes_per_s || !delay_s)
-        return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
-    comma = strchr(spec, ',');
-    n = comma ? (size_t)(comma - spec) : strlen(spec);
-    if (!(n == 1 && *spec == '0') && !(n == 4 && !strncmp(spec, "none", 4)) &&
-        (!ddp__quantity(spec, n, ddp__rate_units, &rate) || rate < 1)) {
-        if (strchr(spec, '/') || (n > 5 && !strncmp(spec + n - 5, ".json", 5)))
-            return ddp__fail(err, DDP_ARG,
-                             "network '%.100s' looks like a file: one worker's link is given as "
-                             "RATE,DELAY, for example 100mbit,20ms",
-                             spec);
+static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n,
+                                    double *out, ddp_error *err)
+{
+    if (ddp__quantity(text, n, ddp__delay_units, out) && *out <= 3600) return DDP_OK;
+    return ddp__fail(err, DDP_ARG,
+                     "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms "
+                     "or s; for example 100mbit,20ms",
+                     spec, what, n > 60 ? 60 : (int)n, text);
+}
+
+ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err)
+{
+    ddp__netspec s;
+    size_t n = strcspn(spec, ",");
+    const char *rest = spec + n;
+
+    memset(&s, 0, sizeof s);
+    if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
                          "network '%.100s': the rate '%.*s' is not a number of at least 8 bit/s "
                          "with bit, kbit, mbit or gbit; for example 100mbit,20ms, or none",
                          spec, n > 60 ? 60 : (int)n, spec);
+    if (*rest) {
+        n = strcspn(++rest, ",");
+        DDP__TRY(ddp__netspec_time(spec, "delay", rest, n, &s.delay_s, err));
+        rest += n;
     }
-    if (comma) {
-        late = comma + 1;
-        if (!ddp__quantity(late, strlen(late), ddp__delay_units, &delay) || delay > 3600)
-            return ddp__fail(err, DDP_ARG,
-                             "network '%.100s': the delay '%.60s' is not a number up to an hour "
-                             "with us, ms or s; for example 100mbit,20ms",
-                             spec, late);
+    if (*rest) {
+        rest++;
+        DDP__TRY(ddp__netspec_time(spec, "jitter", rest, strlen(rest), &s.jitter_s, err));
     }
-    *bytes_per_s = rate;
-    *delay_s = delay;
+    *out = s;
+    return DDP_OK;
+}
+
+ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err)
+{
+    ddp__netspec s;
+    size_t n;
+
+    if (!spec || !bytes_per_s || !delay_s)
+        return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
+    n = strlen(spec);
+    if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.100s' looks like a file: one worker's link is given as "
+                         "RATE,DELAY, for example 100mbit,20ms",
+                         spec);
+    DDP__TRY(ddp__netspec_parse(spec, &s, err));
+    *bytes_per_s = s.rate;
+    *delay_s = s.delay_s + s.jitter_s / 2;
     return DDP_OK;
 }

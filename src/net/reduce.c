@@ -70,6 +70,42 @@ static void ddp__host_add(float *sum, const float *own, size_t count)
     for (; at < count; at++) sum[at] += own[at];
 }
 
+static uint32_t ddp__bfloat_bits(float x)
+{
+    uint32_t bits, nan;
+
+    memcpy(&bits, &x, sizeof bits);
+    nan = (bits & 0x7fffffffu) > 0x7f800000u; /* rounding up could carry a NaN into infinity */
+    return nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+
+static void ddp__host_halve(uint16_t *out, const float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++) out[i] = (uint16_t)ddp__bfloat_bits(x[i]);
+}
+
+static void ddp__host_widen(float *out, const uint16_t *x, size_t count)
+{
+    /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
+    const unsigned char *from = (const unsigned char *)x;
+
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half;
+        uint32_t bits;
+        memcpy(&half, from + 2 * i, sizeof half);
+        bits = (uint32_t)half << 16;
+        memcpy((unsigned char *)out + 4 * i, &bits, sizeof bits);
+    }
+}
+
+static void ddp__host_round(float *out, const float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = ddp__bfloat_bits(x[i]) << 16;
+        memcpy(&out[i], &bits, sizeof bits);
+    }
+}
+
 static uint64_t ddp__host_checksum(uint64_t h, const float *data, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -87,6 +123,9 @@ ddp__memory_ops ddp__host_memory(void)
     ops.reduce = ddp__host_reduce;
     ops.store = ddp__host_store;
     ops.add = ddp__host_add;
+    ops.halve = ddp__host_halve;
+    ops.widen = ddp__host_widen;
+    ops.round = ddp__host_round;
     ops.checksum = ddp__host_checksum;
     return ops;
 }

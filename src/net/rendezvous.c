@@ -1,350 +1,211 @@
-/* The meeting, in the order of the wire:
- *   worker -> rank 0   hello (who I am, where I listen)   rank 0 answers with its own, or refuses
- *   rank 0 -> workers  table of addresses, once all are there
- *   worker -> lower    hello for each pair without rank 0; the lower rank answers
- *   worker -> rank 0   ready;  rank 0 -> workers  go
- * Every frame is 64 bytes, little endian; only the table is followed by 24 bytes per rank. */
+/* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
 #include "base/platform.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/thread.h"
-#include "net/hello.h"
-#include "net/rendezvous.h"
-#include "net/socket.h"
+#include "net/iface.h"
+#include "net/meeting.h"
+#include "net/meetfile.h"
+#include "net/wire_resume.h"
 #include "net/wire_tcp.h"
 
 #include <netinet/in.h>
-#include <poll.h>
 
-#define DDP__ENTRY_BYTES  24
-#define DDP__HELLO_LIMIT  5.0 /* seconds that a stranger may stay silent */
-#define DDP__MESH_LIMIT  10.0 /* seconds for the rest once all have met rank 0 */
-#define DDP__ADDRESSES    8
-
-/* One connection that has not said who it is. */
-typedef struct ddp__guest {
-    int fd;                   /* -1: free */
-    double until;
-    size_t got;
-    unsigned char bytes[DDP__HELLO_BYTES];
-    ddp__addr from;
-} ddp__guest;
-
-typedef struct ddp__meeting {
-    const ddp__rendezvous *r;
-    double begin, until, next_note;
-    char addr[DDP__ADDR_TEXT]; /* of rank 0 */
-    char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
-    int listen_fd;             /* own */
-    ddp__hello self;           /* what this rank says of itself, its port included */
-    int guests;                /* 2 x world */
-    ddp__guest *guest;         /* [guests] */
-    struct pollfd *polls;      /* [guests + 2]: guests, own listener, rank 0 */
-    int *fd;                   /* [world] */
-    size_t *sent;              /* [world] */
-    ddp__addr *where;          /* [world] where a rank listens */
-    unsigned char *table;      /* frame and entries */
-    char refused[200];         /* the last refusal, for the final sentence */
-} ddp__meeting;
-
-/* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
-static int ddp__missing(const ddp__meeting *m, char *out, size_t room)
+/* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
+static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
 {
-    char list[96];
-    size_t n = 0;
-    int p, missing = 0, shown = 0;
+    char text[DDP__ADDR_TEXT];
 
-    list[0] = 0;
-    for (p = m->r->rank + 1; p < m->r->world; p++) {
-        if (m->fd[p] >= 0) continue;
-        missing++;
-        if (n + 24 > sizeof list) continue;
-        n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", shown ? ", " : "", p);
-        shown++;
-    }
-    if (missing > shown) snprintf(list + n, sizeof list - n, " and %d more", missing - shown);
-    snprintf(out, room, "rank%s %s of %d", missing == 1 ? "" : "s", list, m->r->world);
-    return missing;
-}
-
-static int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
-{
-    double grace =
-        ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
-    m->sent[peer] += n;
-    return ddp__tcp_send_all(m->fd[peer], b, n, m->until > grace ? m->until : grace);
-}
-
-/* The next frame of a peer, which must be of that kind. `name` says who it is. */
-static ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, const char *name,
-                                  ddp_error *err)
-{
-    const ddp__rendezvous *r = m->r;
-    unsigned char b[DDP__HELLO_BYTES];
-    char text[256];
-    ddp__hello h;
-    ddp__refusal why;
-
-    while (m->next_note < m->until && !ddp__fd_wait(m->fd[peer], POLLIN, m->next_note)) {
-        ddp__log(&r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", r->rank,
-                 ddp_now() - m->begin, name,
-                 kind == DDP__TABLE ? ", which waits for other ranks" : "");
-        m->next_note += 5;
-    }
-    if (ddp__tcp_recv_all(m->fd[peer], b, sizeof b, m->until) < 0) {
-        int broken = errno;
-        if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
-                             strerror(broken));
-        return ddp__fail(
-            err, DDP_TIMEOUT,
-            kind == DDP__TABLE
-                ? "after %.3g s %s still waits for other ranks"
-                : "after %.3g s %s is connected but has not answered: another program may own that "
-                  "address",
-            m->until - m->begin, name);
-    }
-    if (!ddp__hello_parse(b, &h))
-        return ddp__fail(err, DDP_NET,
-                         "%s does not answer as a rank of dreamddp: another program owns that "
-                         "address, choose another with --addr or DREAMDDP_ADDR",
-                         name);
-    why = ddp__hello_check(&m->self, &h);
-    if (!why && h.kind != DDP__REFUSED && (h.rank != (uint32_t)peer || h.kind != kind))
-        why = DDP__REFUSE_RANK;
-    if (h.kind == DDP__REFUSED && !why) {
-        if (h.reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "%s gave up: only %u of %d ranks had connected in its time", name,
-                             (unsigned)h.detail, r->world);
-        if (h.reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
-                             (unsigned)h.detail);
-        if (h.reason == DDP__REFUSE_TWICE)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s already has a rank %d: give each process a rank of its own", name,
-                             r->rank);
-        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank,
-                         r->world);
-    }
-    if (why) {
-        ddp__hello_dispute(&m->self, why, &h, name, text, sizeof text);
-        return ddp__fail(err, DDP_MISMATCH, "%s", text);
-    }
+    if (m->r->tls || ddp__addr_is_loopback(a)) return DDP_OK;
+    ddp__addr_text(a, text);
+    if (!m->r->insecure)
+        return ddp__fail(err, DDP_ARG,
+                         "%s lies beyond this machine, and the connections are neither encrypted "
+                         "nor authenticated: give every rank the same key with --tls-psk FILE or "
+                         "DREAMDDP_TLS_PSK, or --insecure (DREAMDDP_INSECURE=1) if the network can "
+                         "be trusted",
+                         text);
+    ddp__log(&m->r->log, DDP_LOG_WARN,
+             "insecure: connections to %s are neither encrypted nor authenticated", text);
     return DDP_OK;
 }
 
-/* 1 if the connection has ended under us. */
-static int ddp__fd_gone(int fd)
+static void ddp__say_where(const ddp__meeting *m, const ddp__addr *a, const char *why)
 {
-    char c;
-    ssize_t n = recv(fd, &c, 1, MSG_PEEK);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
+
+    ddp__iface_name(a, name);
+    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank,
+             ddp__addr_text(a, text), name[0] ? " (" : "", name, name[0] ? ")" : "", why);
 }
 
-/* A guest has said its 64 bytes: it becomes a peer, or is refused. */
-static void ddp__guest_decide(ddp__meeting *m, ddp__guest *g)
+static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
 {
-    unsigned char b[DDP__HELLO_BYTES];
-    char name[DDP__ADDR_TEXT];
-    ddp__hello h;
-    ddp__refusal why;
-
-    ddp__addr_text(&g->from, name);
-    if (!ddp__hello_parse(g->bytes, &h)) return;
-    why = ddp__hello_check(&m->self, &h);
-    if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)m->r->rank)) why = DDP__REFUSE_RANK;
-    if (!why && m->fd[h.rank] >= 0) {
-        if (ddp__fd_gone(m->fd[h.rank])) { /* a rank that was started anew */
-            close(m->fd[h.rank]);
-            m->fd[h.rank] = -1;
-            m->sent[h.rank] = 0;
-        } else {
-            why = DDP__REFUSE_TWICE;
-        }
-    }
-    ddp__hello_pack(&m->self, why ? DDP__REFUSED : DDP__HELLO, why, 0, b);
-    if (why) {
-        ddp__hello_dispute(&m->self, why, &h, name, m->refused, sizeof m->refused);
-        ddp__log(&m->r->log, DDP_LOG_WARN, "refused: %s", m->refused);
-        ddp__tcp_send_all(g->fd, b, sizeof b, ddp_now()); /* its buffer is empty */
-        shutdown(g->fd, SHUT_WR);
-        return;
-    }
-    m->fd[h.rank] = g->fd;
-    m->sent[h.rank] = 0;
-    m->where[h.rank] = g->from;
-    ddp__addr_set_port(&m->where[h.rank], (int)(h.port & 65535));
-    g->fd = -1; /* handed over */
-    if (ddp__frame_send(m, (int)h.rank, b, sizeof b) < 0) {
-        close(m->fd[h.rank]);
-        m->fd[h.rank] = -1;
-    } else {
-        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h.rank, name);
-    }
+    ddp__addr_text(a, m->addr);
+    snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Reads what a guest says; drops it at the first byte that is not ours. */
-static void ddp__guest_listen(ddp__meeting *m, ddp__guest *g)
-{
-    ssize_t n = recv(g->fd, g->bytes + g->got, sizeof g->bytes - g->got, 0);
-
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (n > 0) {
-        g->got += (size_t)n;
-        if (ddp__hello_begins(g->bytes, g->got)) {
-            if (g->got < sizeof g->bytes) return;
-            ddp__guest_decide(m, g);
-        }
-    }
-    if (g->fd >= 0) close(g->fd);
-    g->fd = -1;
-}
-
-/* Polls once: takes in new guests while there is room for them, listens to the others. */
-static ddp_status ddp__gather_once(ddp__meeting *m, ddp_error *err)
-{
-    double now = ddp_now(), next = m->until < m->next_note ? m->until : m->next_note;
-    int i, room = 0, got;
-
-    for (i = 0; i < m->guests; i++) {
-        ddp__guest *g = &m->guest[i];
-        if (g->fd >= 0 && now >= g->until) {
-            char name[DDP__ADDR_TEXT];
-            ddp__log(&m->r->log, DDP_LOG_INFO, "dropped %s: it said nothing that we know",
-                     ddp__addr_text(&g->from, name));
-            close(g->fd);
-            g->fd = -1;
-        }
-        m->polls[i].fd = g->fd;
-        m->polls[i].events = POLLIN;
-        m->polls[i].revents = 0;
-        if (g->fd < 0) room++;
-        else if (g->until < next) next = g->until;
-    }
-    m->polls[m->guests].fd = room ? m->listen_fd : -1;
-    m->polls[m->guests].events = POLLIN;
-    m->polls[m->guests].revents = 0;
-    m->polls[m->guests + 1].fd = m->r->rank ? m->fd[0] : -1; /* has it called the meeting off? */
-    m->polls[m->guests + 1].events = POLLIN;
-    m->polls[m->guests + 1].revents = 0;
-    got = poll(m->polls, (nfds_t)m->guests + 2, next > now ? (int)((next - now) * 1000) + 1 : 0);
-    if (got <= 0) return DDP_OK;
-    for (i = 0; i < m->guests; i++)
-        if (m->polls[i].fd >= 0 && m->polls[i].revents) ddp__guest_listen(m, &m->guest[i]);
-    if (m->polls[m->guests + 1].revents) DDP__TRY(ddp__frame_recv(m, 0, DDP__GO, m->root, err));
-    if (!m->polls[m->guests].revents) return DDP_OK;
-    for (i = 0; i < m->guests; i++) {
-        ddp__guest *g = &m->guest[i];
-        if (g->fd >= 0) continue;
-        g->fd = ddp__tcp_accept(m->listen_fd, &g->from);
-        if (g->fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ||
-                errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
-                return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(errno));
-            break;
-        }
-        g->got = 0;
-        g->until = now + DDP__HELLO_LIMIT;
-    }
-    return DDP_OK;
-}
-
-/* Accepts all ranks above this one. */
-static ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
-{
-    char text[128];
-    int i, missing;
-
-    while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
-        double now = ddp_now();
-        if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s%s%s",
-                             m->until - m->begin, text, missing == 1 ? "has" : "have",
-                             m->r->rank ? "this rank" : m->addr,
-                             m->refused[0] ? "; last refused: " : "", m->refused);
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
-                     now - m->begin, text);
-            m->next_note += 5;
-        }
-        DDP__TRY(ddp__gather_once(m, err));
-    }
-    for (i = 0; i < m->guests; i++) {
-        if (m->guest[i].fd >= 0) close(m->guest[i].fd);
-        m->guest[i].fd = -1;
-    }
-    return DDP_OK;
-}
-
-/* Opens the door for higher ranks on the address from which rank 0 is reached. */
+/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface
+ * that was asked for. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 {
+    const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
     memset(&own, 0, sizeof own);
     own.size = sizeof own.sa;
     if (getsockname(fd, (struct sockaddr *)&own.sa, &own.size) < 0)
         return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
+    /* a run on one machine needs no interface, whatever is set for others */
+    if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
+        DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, NULL, err));
+        DDP__TRY(ddp__check_reach(m, &own, err));
+        why = ", as DREAMDDP_SOCKET_IFNAME says";
+    }
     ddp__addr_set_port(&own, 0);
     DDP__TRY(ddp__tcp_listen(&own, &m->listen_fd, &own, err));
+    ddp__say_where(m, &own, why);
     m->self.port = (uint32_t)ddp__addr_port(&own);
+    m->self.family = ddp__ip_pack(&own, m->self.ip);
     return DDP_OK;
 }
 
-/* Dials one of the addresses of a peer until it answers our hello or time is over. */
-static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, int count,
-                            ddp_error *err)
+/* What the file says now: 1 and the addresses, or 0 and why not. */
+static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why, size_t room)
+{
+    char addr[DDP__MEETFILE_TEXT];
+    uint64_t run = 0;
+    ddp_error e;
+
+    *count = 0;
+    if (!ddp__meetfile_read(m->path, addr, &run)) {
+        snprintf(why, room, "rank 0 has not yet written %.200s", m->path);
+        return 0;
+    }
+    if (m->r->run_id && m->r->run_id != run) {
+        snprintf(why, room,
+                 "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
+                 m->path, run, m->r->rank, m->r->run_id);
+        return 0;
+    }
+    if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
+        snprintf(why, room, "%.200s: %.200s", m->path, e.msg);
+        return 0;
+    }
+    m->self.run_id = run;
+    ddp__set_root(m, &list[0]);
+    return 1;
+}
+
+/* The TLS handshake with rank 0. DDP_PEER_LOST without a sentence: it hung up. */
+static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
+{
+    ddp__tls *tls = m->r->tls;
+    char text[DDP__STREAM_TEXT];
+    const char *why;
+
+    if (ddp__stream_begin(tls, m->fd[0], 0) < 0)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
+    if (ddp__stream_greet(tls, m->fd[0], m->until) < 0) {
+        int broken = errno;
+        why = ddp__stream_why(tls, m->fd[0]);
+        if (why) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why);
+        if (broken != ETIMEDOUT) return DDP_PEER_LOST;
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "after %.3g s %s is connected but has not finished its TLS handshake",
+                         m->until - m->begin, m->root);
+    }
+    if (!ddp__stream_may_be(tls, m->fd[0], 0, text))
+        return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
+    return DDP_OK;
+}
+
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is
+ * worth another one; else what cannot be helped. */
+static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room,
+                                 ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
-    char name[DDP__ADDR_TEXT + 24], text[DDP__ADDR_TEXT];
-    double pause = 0.02;
-    int i = 0, why = 0;
+    char text[DDP__ADDR_TEXT];
+    double now = ddp_now();
+    ddp_status bad;
+    ddp_error local;
+    ddp__hello h;
+    int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
-    snprintf(name, sizeof name, "rank %d at %s", peer, ddp__addr_text(&list[0], text));
+    if (fd < 0) {
+        snprintf(why, room, "%s", strerror(errno));
+        if (m->path) /* which may be left over */
+            snprintf(why, room, "%.200s names %s: %s", m->path, m->addr, strerror(errno));
+        return DDP_PEER_LOST;
+    }
+    m->fd[0] = fd;
+    m->sent[0] = 0;
+    snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
+    if (m->listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
+    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
+    memset(&local, 0, sizeof local);
+    memset(&h, 0, sizeof h);
+    bad = ddp__greet_root(m, &local);
+    if (!bad) {
+        bad = DDP_PEER_LOST;
+        if (ddp__frame_send(m, 0, b, sizeof b) == 0)
+            bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
+    }
+    if (!bad) return DDP_OK;
+    /* an earlier run that is just ending, or a full house: try again */
+    if (bad == DDP_PEER_LOST) snprintf(why, room, "%s", strerror(ECONNRESET));
+    else snprintf(why, room, "%.200s", local.msg);
+    if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->self.run_id)))
+        bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
+    if (bad == DDP_PEER_LOST) {
+        ddp__stream_close(m->r->tls, fd);
+        m->fd[0] = -1;
+    } else if (err) {
+        *err = local;
+    }
+    return bad;
+}
+
+/* Dials the addresses of rank 0 in turn until it answers our hello or time is over. */
+static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
+{
+    double pause = 0.02;
+    char why[420] = "";
+    int i = 0;
+
     for (;;) {
         double now = ddp_now();
-        int fd;
         if (now >= m->until)
             return ddp__fail(err, DDP_TIMEOUT,
-                             "%s did not answer within %.3g s: %s; is it running, and is the "
-                             "address right?",
-                             name, m->until - m->begin, strerror(why));
+                             m->path ? "%s did not answer within %.3g s: %s; is it running, and "
+                                       "does it write the same file? "
+                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)"
+                                     : "%s did not answer within %.3g s: %s; is it running, and is "
+                                       "the address right? "
+                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
+                             m->root, m->until - m->begin, why);
         if (now >= m->next_note) {
             ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank,
-                     now - m->begin, name, strerror(why));
-            m->next_note += 5;
+                     now - m->begin, m->root, why);
+            ddp__noted(m);
         }
-        fd = ddp__tcp_dial(&list[i], m->until < now + 3 ? m->until : now + 3);
-        if (fd >= 0) {
+        DDP__TRY(ddp__cancelled(m, err));
+        if (!m->path || i || ddp__look_up(m, list, &count, why, sizeof why)) {
             ddp_status bad;
-            m->fd[peer] = fd;
-            m->sent[peer] = 0;
-            snprintf(name, sizeof name, "rank %d at %s", peer, ddp__addr_text(&list[i], text));
-            if (m->listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
-            ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
-            bad = DDP_PEER_LOST;
-            if (ddp__frame_send(m, peer, b, sizeof b) == 0)
-                bad = ddp__frame_recv(m, peer, DDP__HELLO, name, err);
+            if (m->path) DDP__TRY(ddp__check_reach(m, &list[i], err));
+            bad = ddp__dial_once(m, &list[i], why, sizeof why, err);
             if (bad != DDP_PEER_LOST) return bad;
-            why = ECONNRESET; /* an earlier run that is just ending, or a full house: try again */
-            close(fd);
-            m->fd[peer] = -1;
-        } else {
-            why = errno;
         }
-        i = (i + 1) % count;
+        i = count ? (i + 1) % count : 0;
         if (i) continue;
         now = ddp_now() + pause;
-        if (now > m->until) now = m->until;
-        if (peer == 0) ddp__sleep_until(now);
-        else if (ddp__fd_wait(m->fd[0], POLLIN, now))
-            DDP__TRY(ddp__frame_recv(m, 0, DDP__GO, m->root, err));
+        ddp__sleep_until(now < m->until ? now : m->until);
         if (pause < 0.3) pause *= 1.5;
     }
 }
 
-/* Rank 0 writes where everybody listens; the others read it and dial those below them. */
+/* Rank 0 writes where everybody listens. */
 static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 {
     int p;
@@ -354,63 +215,22 @@ static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
         unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         const ddp__addr *a = &m->where[p];
         ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
-        if (a->sa.ss_family == AF_INET6) {
-            ddp__hello_put(e, 6, 2);
-            memcpy(e + 8, &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr, 16);
-        } else {
-            ddp__hello_put(e, 4, 2);
-            memcpy(e + 8, &((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr, 4);
-        }
+        ddp__hello_put(e, ddp__ip_pack(a, e + 8), 2);
     }
 }
 
-static int ddp__entry_parse(const unsigned char *e, ddp__addr *a)
+static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
-    uint64_t family = ddp__hello_get(e, 2);
+    ddp__hello h;
 
-    memset(a, 0, sizeof *a);
-    if (family == 6) {
-        struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
-        six->sin6_family = AF_INET6;
-        memcpy(&six->sin6_addr, e + 8, 16);
-        a->size = sizeof *six;
-    } else if (family == 4) {
-        struct sockaddr_in *in = (struct sockaddr_in *)(void *)&a->sa;
-        in->sin_family = AF_INET;
-        memcpy(&in->sin_addr, e + 8, 4);
-        a->size = sizeof *in;
-    } else {
-        return 0;
-    }
-    ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
-    return 1;
-}
-
-static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, int count,
-                                      ddp_error *err)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-    const char *name = m->root;
-    ddp__addr a;
-    int p;
-
-    DDP__TRY(ddp__dial(m, 0, list, count, err));
-    DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, name, err));
-    if (ddp__tcp_recv_all(m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+    DDP__TRY(ddp__dial(m, list, count, err));
+    m->until = m->begin + m->join_s;
+    DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, 0, m->root, &h, err));
+    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table,
+                             (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
                          strerror(errno));
-    m->until = ddp_now() + DDP__MESH_LIMIT;
-    for (p = 1; p < m->r->rank; p++) {
-        if (!ddp__entry_parse(m->table + (size_t)p * DDP__ENTRY_BYTES, &a))
-            return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", name, p);
-        DDP__TRY(ddp__dial(m, p, &a, 1, err));
-    }
-    DDP__TRY(ddp__gather(m, err));
-    ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
-    if (ddp__frame_send(m, 0, b, sizeof b) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
-                         strerror(errno));
-    return ddp__frame_recv(m, 0, DDP__GO, name, err);
+    return ddp__mesh_worker(m, err);
 }
 
 /* Tells those who came why there will be no run. */
@@ -421,13 +241,14 @@ static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 
     ddp__hello_pack(&m->self, DDP__REFUSED, reason, detail, b);
     for (p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0) ddp__tcp_send_all(m->fd[p], b, sizeof b, ddp_now());
+        if (m->fd[p] >= 0)
+            ddp__stream_send_all(m->r->tls, m->fd[p], b, sizeof b, ddp_now());
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
-    char text[128], name[32];
+    char text[128];
     ddp_status bad = ddp__gather(m, err);
     int p, world = m->r->world;
 
@@ -435,17 +256,13 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__call_off(m, DDP__REFUSE_LATE, world - ddp__missing(m, text, sizeof text));
         return bad;
     }
-    m->until = ddp_now() + DDP__MESH_LIMIT;
     ddp__table_pack(m, m->table);
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
         ddp__frame_send(m, p, m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES);
-    for (p = 1; p < world; p++) {
-        snprintf(name, sizeof name, "rank %d", p);
-        bad = ddp__frame_recv(m, p, DDP__READY, name, err);
-        if (bad) {
-            ddp__call_off(m, DDP__REFUSE_LOST, p);
-            return bad;
-        }
+    bad = ddp__mesh_root(m, err);
+    if (bad) {
+        ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
+        return bad;
     }
     ddp__hello_pack(&m->self, DDP__GO, DDP__WELCOME, 0, b);
     for (p = 1; p < world; p++)
@@ -455,12 +272,42 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Checks the address, listens (rank 0), and goes through the meeting. */
-static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
+/* Rank 0 without an address of its own: a free port of the interface that others reach, or of
+ * loopback where nobody else may come. */
+static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
+{
+    int count;
+
+    if (m->r->ifname) {
+        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+        return ddp__check_reach(m, a, err);
+    }
+    if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
+    ddp__iface_default(a);
+    return DDP_OK;
+}
+
+/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address:
+ * that of its network. */
+static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
+{
+    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sa;
+    int port = ddp__addr_port(a);
+
+    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET ||
+        ntohl(in->sin_addr.s_addr) != 0x7f000101 || strstr(m->r->addr, "127.0.1.1"))
+        return DDP_OK;
+    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+    else ddp__iface_default(a);
+    ddp__addr_set_port(a, port);
+    return DDP_OK;
+}
+
+/* The addresses of rank 0, none where a file will tell. */
+static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    ddp__addr list[DDP__ADDRESSES];
-    int count = 0, i;
+    int i;
 
     if (m->listen_fd >= 0) {
         memset(&list[0], 0, sizeof list[0]);
@@ -469,84 +316,190 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
             getsockname(m->listen_fd, (struct sockaddr *)&list[0].sa, &list[0].size) < 0)
             return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->listen_fd,
                              strerror(errno));
-        count = 1;
+        *count = 1;
+    } else if (m->path) {
+        if (!*m->path)
+            return ddp__fail(err, DDP_ARG,
+                             "address '%.100s' names no file: write file:///PATH, for example "
+                             "file:///tmp/run1",
+                             r->addr);
+        snprintf(m->root, sizeof m->root, "rank 0");
+        if (r->rank) return DDP_OK;
+        DDP__TRY(ddp__choose_address(m, &list[0], err));
+        *count = 1;
     } else {
         DDP__TRY(
-            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, &count, err));
+            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
         if (ddp__addr_port(&list[0]) == 0)
             return ddp__fail(err, DDP_ARG,
                              "address '%.100s': port 0 leaves the other ranks without an address: "
-                             "name a port, for example %d",
+                             "name a port, for example %d, or file:///PATH, where rank 0 writes it",
                              r->addr, DDP__DEFAULT_PORT);
+        if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
-    ddp__addr_text(&list[0], m->addr);
-    snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
-    for (i = 0; i < count && !r->insecure; i++) {
-        char text[DDP__ADDR_TEXT];
-        if (!ddp__addr_is_loopback(&list[i]))
-            return ddp__fail(
-                err, DDP_ARG,
-                "%s lies beyond this machine, and the connections are neither encrypted "
-                "nor authenticated: use --insecure or DREAMDDP_INSECURE=1 if the network can be "
-                "trusted, else a tunnel to 127.0.0.1",
-                ddp__addr_text(&list[i], text));
-    }
-    if (r->rank) return ddp__meet_as_worker(m, list, count, err);
-    if (m->listen_fd < 0) DDP__TRY(ddp__tcp_listen(&list[0], &m->listen_fd, NULL, err));
+    ddp__set_root(m, &list[0]);
+    for (i = 0; i < *count; i++) DDP__TRY(ddp__check_reach(m, &list[i], err));
+    return DDP_OK;
+}
+
+/* Checks the address, listens (rank 0), and goes through the meeting. */
+static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
+{
+    ddp__addr list[DDP__ADDRESSES];
+    ddp_status bad;
+    int count = 0;
+
+    memset(list, 0, sizeof list);
+    DDP__TRY(ddp__find_root(m, list, &count, err));
+    if (m->r->rank) return ddp__meet_as_worker(m, list, count, err);
+    if (m->listen_fd < 0) DDP__TRY(ddp__tcp_listen(&list[0], &m->listen_fd, &list[0], err));
+    ddp__set_root(m, &list[0]);
     m->self.port = (uint32_t)ddp__addr_port(&list[0]);
-    return ddp__meet_as_root(m, err);
+    m->self.family = ddp__ip_pack(&list[0], m->self.ip);
+    if (!m->path) {
+        ddp__say_where(m, &list[0], "");
+        return ddp__meet_as_root(m, err);
+    }
+    if (!m->self.run_id) m->self.run_id = ddp__meetfile_run();
+    DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->self.run_id, err));
+    ddp__say_where(m, &list[0], ", as the file of the run tells the others");
+    bad = ddp__meet_as_root(m, err);
+    ddp__meetfile_remove(m->path, m->addr, m->self.run_id);
+    return bad;
+}
+
+/* The memory of a meeting; 0 when it is short. */
+static int ddp__meeting_alloc(ddp__meeting *m)
+{
+    size_t world = (size_t)m->ids;
+    int i;
+
+    m->guests = 2 * m->r->world;
+    m->guest = (ddp__guest *)ddp__calloc((size_t)m->guests, sizeof *m->guest);
+    m->polls = (struct pollfd *)ddp__calloc((size_t)m->guests + 1 + 2 * world, sizeof *m->polls);
+    m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
+    m->sent = (size_t *)ddp__calloc(world, sizeof *m->sent);
+    m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
+    m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
+    m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
+    m->relayed = (unsigned char *)ddp__calloc(world, 1);
+    m->ready = (unsigned char *)ddp__calloc(world, 1);
+    for (i = 0; m->guest && i < m->guests; i++) m->guest[i].fd = -1;
+    for (i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
+    for (i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
+    return m->guest && m->polls && m->fd && m->sent && m->where && m->table && m->leg &&
+           m->relayed && m->ready;
+}
+
+/* All that does not belong to the wire. */
+static void ddp__meeting_free(ddp__meeting *m, int failed)
+{
+    int i;
+
+    for (i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
+    for (i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
+    for (i = 0; i < m->wishes; i++) {
+        ddp__stream_close(m->r->tls, m->wish[i].fd[0]);
+        ddp__stream_close(m->r->tls, m->wish[i].fd[1]);
+    }
+    if (m->guest) ddp__guests_leave(m);
+    if (failed) ddp__relay_close(m->relay);
+    if (m->r->listener) *m->r->listener = failed ? -1 : m->listen_fd;
+    if (m->listen_fd >= 0 && (failed || !m->r->listener)) close(m->listen_fd);
+    DDP_FREE(m->guest);
+    DDP_FREE(m->polls);
+    DDP_FREE(m->fd);
+    DDP_FREE(m->sent);
+    DDP_FREE(m->where);
+    DDP_FREE(m->table);
+    DDP_FREE(m->leg);
+    DDP_FREE(m->relayed);
+    DDP_FREE(m->ready);
+    if (m->wish) DDP_FREE(m->wish);
+}
+
+/* The wire whose links come back: it goes on listening, and knows where the others do. */
+static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_error *err)
+{
+    const ddp__rendezvous *r = m->r;
+    ddp__resume_config c;
+    ddp_status bad;
+
+    for (int p = 0; p < r->world; p++) {
+        ddp__addr *a = &m->where[p];
+        if (m->relayed[p] || p == r->rank) {
+            a->size = 0;
+            continue;
+        }
+        if (p > r->rank) continue; /* it has told where it listens */
+        a->size = sizeof a->sa; /* it was dialled */
+        if (getpeername(m->fd[p], (struct sockaddr *)&a->sa, &a->size) < 0) a->size = 0;
+    }
+    memset(&c, 0, sizeof c);
+    c.rank = r->rank;
+    c.world = m->ids;
+    c.fds = m->fd;
+    c.sent_before = m->sent;
+    c.listen_fd = m->listen_fd;
+    c.where = m->where;
+    c.relayed = m->relayed;
+    c.relay = m->relay;
+    c.tls = r->tls;
+    c.self = m->self;
+    c.self.world = (uint32_t)m->ids;
+    c.peer_timeout_s = r->peer_timeout_s;
+    c.replay_bytes = r->replay_bytes;
+    c.congestion = r->congestion;
+    c.log = r->log;
+    bad = ddp__wire_resume(&c, out, err);
+    if (!bad) m->listen_fd = -1; /* it is the wire's */
+    return bad;
 }
 
 ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err)
 {
     ddp__meeting m;
     ddp_status bad;
-    size_t world;
     int i;
 
     memset(&m, 0, sizeof m);
     m.r = r;
     m.listen_fd = r->rank == 0 ? r->listen_fd : -1;
+    if (r->listener) *r->listener = -1;
     if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
         if (m.listen_fd >= 0) close(m.listen_fd);
         return ddp__fail(err, DDP_ARG,
                          "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
                          r->rank, r->world);
     }
-    world = (size_t)r->world;
+    m.path = m.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
     m.self.version = DDP__PROTOCOL;
     m.self.run_id = r->run_id;
+    m.self.run_name = r->run_name;
     m.self.rank = (uint32_t)r->rank;
-    m.self.world = (uint32_t)r->world;
+    m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
+    m.self.world = ddp__hello_world(r->world, m.ids);
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
+    m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
+    if (r->rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
-    m.guests = 2 * r->world;
-    m.guest = (ddp__guest *)ddp__calloc((size_t)m.guests, sizeof *m.guest);
-    m.polls = (struct pollfd *)ddp__calloc((size_t)m.guests + 2, sizeof *m.polls);
-    m.fd = (int *)ddp__calloc(world, sizeof *m.fd);
-    m.sent = (size_t *)ddp__calloc(world, sizeof *m.sent);
-    m.where = (ddp__addr *)ddp__calloc(world, sizeof *m.where);
-    m.table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
-    for (i = 0; m.guest && i < m.guests; i++) m.guest[i].fd = -1;
-    for (i = 0; m.fd && i < r->world; i++) m.fd[i] = -1;
-    if (!m.guest || !m.polls || !m.fd || !m.sent || !m.where || !m.table)
+    if (!ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     else
-        bad = r->world == 1 ? DDP_OK : ddp__meet(&m, err);
-    if (!bad)
+        bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
+    if (!bad && m.next_note > m.begin + 5)
+        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank,
+                 ddp_now() - m.begin);
+    if (!bad && r->resume)
+        bad = ddp__meeting_resume(&m, out, err);
+    else if (!bad)
         bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out,
                             err);
-    for (i = 0; bad && m.fd && i < r->world; i++)
-        if (m.fd[i] >= 0) close(m.fd[i]);
-    for (i = 0; m.guest && i < m.guests; i++)
-        if (m.guest[i].fd >= 0) close(m.guest[i].fd);
-    if (m.listen_fd >= 0) close(m.listen_fd);
-    DDP_FREE(m.guest);
-    DDP_FREE(m.polls);
-    DDP_FREE(m.fd);
-    DDP_FREE(m.sent);
-    DDP_FREE(m.where);
-    DDP_FREE(m.table);
+    for (i = 0; !bad && !r->resume && i < r->world; i++)
+        if (m.relayed[i]) ddp__wire_tcp_via(*out, i);
+    if (!bad && !r->resume) ddp__wire_tcp_keep(*out, m.relay);
+    if (!bad && !r->resume) ddp__wire_tcp_tls(*out, r->tls);
+    ddp__meeting_free(&m, bad != DDP_OK);
     return bad;
 }

@@ -25,20 +25,34 @@
  * So O finishes, and by induction everything. */
 #include "net/state.h"
 
-static int ddp__ring_next(const ddp__engine *e) { return (e->rank + 1) % e->world; }
-static int ddp__ring_prev(const ddp__engine *e) { return (e->rank + e->world - 1) % e->world; }
+/* The live id that is k places after another in the ring, k from 0 to their number. */
+static int ddp__ring_after(const ddp__engine *e, int id, int k)
+{
+    return e->ring[(e->turn[id] + k) % e->members];
+}
+static int ddp__ring_next(const ddp__engine *e) { return ddp__ring_after(e, e->rank, 1); }
+static int ddp__ring_prev(const ddp__engine *e)
+{
+    return ddp__ring_after(e, e->rank, e->members - 1);
+}
 
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float)), bytes;
-    double window = (double)(e->credits - e->width - 1) * chunk;
+    double window = (double)(e->credits - e->width - (int)DDP__LANES) * chunk;
 
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
-    if (!(e->link.rate > 0)) return SIZE_MAX;
-    if (2 * e->link.delay_s * e->link.rate > window) return SIZE_MAX;
-    bytes = 50 * world * (world - 2) / (world - 1) * (e->link.delay_s * e->link.rate + chunk);
+    if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
+    if (2 * e->farthest * e->slowest > window) return SIZE_MAX;
+    bytes = 50 * world * (world - 2) / (world - 1) * (e->farthest * e->slowest + chunk);
     return (size_t)bytes;
+}
+
+int ddp__by_ring(const ddp__engine *e, const ddp__op *op)
+{
+    return op->m.verb == DDP__ALL_REDUCE && op->m.group == 0 && !op->m.coding && e->members > 2 &&
+           op->n * sizeof(float) >= e->ring_bytes;
 }
 
 static size_t ddp__ring_length(const ddp__engine *e, const ddp__op *op, int of)
@@ -61,7 +75,8 @@ void ddp__ring_begin(ddp__engine *e, ddp__op *op)
     op->first_sum = op->last_sum = -1;
     op->missing = op->n > 0;
     /* the first sum of the rank before depends on nobody else */
-    ddp__row(e, op, prev)->expected = ddp__ring_length(e, op, (prev + e->world - 1) % e->world) > 0;
+    ddp__row(e, op, prev)->expected =
+        ddp__ring_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0;
 }
 
 int ddp__ring_needs(const ddp__engine *e, const ddp__op *op, int peer)
@@ -91,8 +106,8 @@ int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     int start = ddp__ring_prev(e);
 
     if (peer != ddp__ring_next(e)) return 0;
-    for (int k = 2; k <= e->world && op->results_left > 0; k++) {
-        int of = (e->rank + k) % e->world;
+    for (int k = 2; k <= e->members && op->results_left > 0; k++) {
+        int of = ddp__ring_after(e, e->rank, k);
         const ddp__exchange *x = ddp__row(e, op, of);
         size_t count = x->finished - x->results;
         if (count == 0) continue;
@@ -159,7 +174,7 @@ static void ddp__ring_reduce(ddp__engine *e, ddp__op *op, const ddp__slot *s, si
         float *own = ddp__memory_at(op, s->f.offset + done, count - done, &here);
         e->terms[0] = s->data + done;
         e->terms[1] = own;
-        e->memory.reduce(own, e->terms, 1, 2, here, op->m.scale, divergence);
+        e->memory.reduce(own, e->terms, 1, 2, here, op->scale, divergence);
     }
     ddp__guard_update(e, op, s->f.offset, count);
     x->finished += count;

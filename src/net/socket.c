@@ -8,22 +8,12 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
-#ifdef MSG_NOSIGNAL
-#define DDP__NOSIGNAL MSG_NOSIGNAL
-#else
-#define DDP__NOSIGNAL 0 /* SO_NOSIGPIPE is set instead */
-#endif
-
-ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err)
+ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
-    char host[256], port[16];
     const char *s = spec, *end, *colon;
-    struct addrinfo hints, *found = NULL, *a;
     size_t n;
     long number = DDP__DEFAULT_PORT;
-    int why, four;
 
-    *count = 0;
     if (!strncmp(s, "tcp://", 6)) s += 6;
     if (*s == '[' && (end = strchr(s, ']')) != NULL) {
         s++;
@@ -34,10 +24,15 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
         end = colon ? colon : s + strlen(s);
     }
     n = (size_t)(end - s);
-    if (n == 0 || n >= sizeof host || strchr(s, '/'))
+    if (n == 0 || n >= DDP__HOST_TEXT || strchr(s, '/'))
         return ddp__fail(err, DDP_ARG,
                          "address '%.200s' names no host: write HOST:PORT, for example "
                          "127.0.0.1:29500",
+                         spec);
+    if (*(s - (s > spec)) != '[' && memchr(s, ':', n))
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s' has several colons: write an IPv6 address in brackets, "
+                         "for example [::1]:29500",
                          spec);
     if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) ||
                   number < 0 || number > 65535))
@@ -46,7 +41,19 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
                          colon + 1);
     memcpy(host, s, n);
     host[n] = 0;
-    snprintf(port, sizeof port, "%ld", number);
+    *port = (int)number;
+    return DDP_OK;
+}
+
+ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err)
+{
+    char host[DDP__HOST_TEXT], port[16];
+    struct addrinfo hints, *found = NULL, *a;
+    int why, four, number = 0;
+
+    *count = 0;
+    DDP__TRY(ddp__addr_split(spec, host, &number, err));
+    snprintf(port, sizeof port, "%d", number);
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICSERV;
@@ -70,7 +77,7 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
 
 const char *ddp__addr_text(const ddp__addr *a, char *out)
 {
-    char host[48], port[8];
+    char host[64], port[8]; /* IPv6 and %interface */
 
     if (getnameinfo((const struct sockaddr *)&a->sa, a->size, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV))
@@ -147,8 +154,9 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (why == EADDRINUSE)
         return ddp__fail(
             err, DDP_NET,
-            "cannot listen on %s: %s; another run may hold it: choose another "
-            "port with --addr or DREAMDDP_ADDR, or port 0 where one program starts all ranks",
+            "cannot listen on %s: %s; another run may hold it: choose another port with --addr or "
+            "DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with "
+            "--addr file://PATH",
             text, strerror(why));
     if (why == EADDRNOTAVAIL)
         return ddp__fail(err, DDP_NET,
@@ -176,21 +184,28 @@ int ddp__fd_wait(int fd, int events, double until)
     }
 }
 
-int ddp__tcp_dial(const ddp__addr *to, double until)
+int ddp__tcp_dial_begin(const ddp__addr *to)
+{
+    int s = socket(to->sa.ss_family, SOCK_STREAM, 0), why;
+
+    if (s < 0) return -1;
+    /* EINTR: the attempt goes on, as with EINPROGRESS */
+    if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
+                                    errno == EINPROGRESS || errno == EINTR))
+        return s;
+    why = errno;
+    close(s);
+    errno = why;
+    return -1;
+}
+
+int ddp__tcp_dial_end(int s)
 {
     ddp__addr own, peer;
     socklen_t size = sizeof(int);
-    int s = socket(to->sa.ss_family, SOCK_STREAM, 0), on = 1, why = 0;
+    int on = 1, why = 0;
 
-    if (s < 0) return -1;
-    if (ddp__fd_prepare(s) < 0) {
-        why = errno;
-    } else if (connect(s, (const struct sockaddr *)&to->sa, to->size) < 0) {
-        /* EINTR: the attempt goes on, as with EINPROGRESS */
-        if (errno != EINPROGRESS && errno != EINTR) why = errno;
-        else if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
-        else if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
-    }
+    if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
                  */
         memset(&own, 0, sizeof own);
@@ -202,10 +217,20 @@ int ddp__tcp_dial(const ddp__addr *to, double until)
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
             why = ECONNREFUSED;
     }
-    if (!why) {
-        setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        return s;
-    }
+    errno = why;
+    if (why) return -1;
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return 0;
+}
+
+int ddp__tcp_dial(const ddp__addr *to, double until)
+{
+    int s = ddp__tcp_dial_begin(to), why = 0;
+
+    if (s < 0) return -1;
+    if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
+    else if (ddp__tcp_dial_end(s) < 0) why = errno;
+    if (!why) return s;
     close(s);
     errno = why;
     return -1;

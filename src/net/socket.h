@@ -7,7 +7,14 @@
 
 #include <sys/socket.h>
 
+#ifdef MSG_NOSIGNAL
+#define DDP__NOSIGNAL MSG_NOSIGNAL
+#else
+#define DDP__NOSIGNAL 0 /* SO_NOSIGPIPE is set instead */
+#endif
+
 #define DDP__ADDR_TEXT 72
+#define DDP__HOST_TEXT 256
 #define DDP__DEFAULT_PORT 29500
 
 typedef struct ddp__addr {
@@ -19,8 +26,10 @@ typedef struct ddp__addr {
 extern "C" {
 #endif
 
-/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. Resolves the name (may
- * block in the resolver) into up to room addresses, IPv4 first.
+/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT].
+ * Errors: DDP_ARG. */
+DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
+/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first.
  * Errors: DDP_ARG if the text is malformed, DDP_NET if the name cannot be resolved. */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count,
                                    ddp_error *err);
@@ -36,6 +45,10 @@ DDP_LIB int ddp__fd_prepare(int fd);
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
+/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1
+ * and errno; once POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
+DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
+DDP_LIB int ddp__tcp_dial_end(int fd);
 /* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1
  * and errno, EAGAIN when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);

@@ -34,11 +34,13 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->bytes_sent = ddp__atomic_load(&e->stats.bytes_sent);
     out->bytes_received = ddp__atomic_load(&e->stats.bytes_received);
     out->payload_sent = ddp__atomic_load(&e->stats.payload_sent);
+    out->cpu_s = e->world > 1 ? ddp__thread_cpu_s(e->thread) : 0;
     pthread_mutex_lock(&e->lock);
     out->operations = e->stats.operations;
     out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
     out->staging_bytes = e->stats.staging_bytes;
     out->delay_bytes = e->stats.delay_bytes;
+    out->elastic_bytes = e->stats.elastic_bytes;
     out->algorithm = e->stats.algorithm;
     pthread_mutex_unlock(&e->lock);
 }

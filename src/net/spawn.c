@@ -26,6 +26,8 @@ typedef struct ddp__verdict {
 
 typedef struct ddp__family {
     int world, alive;
+    int min_world, lost;       /* elastic: ranks whose end is none of the others' */
+    int good;                  /* ended with DDP_OK */
     int    *failures;          /* shared: how many have failed */
     ddp__verdict *verdict;     /* shared: [world] */
     size_t  shared_bytes;
@@ -82,11 +84,22 @@ static void ddp__family_signal(ddp__family *f, int signal_number)
         if (f->pid[r] > 0) kill(f->pid[r], signal_number);
 }
 
+/* The others may go on without a rank that ended like that. */
+static int ddp__is_lost(const ddp__family *f, int rank, int code)
+{
+    const ddp__verdict *v = &f->verdict[rank];
+
+    if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
+    return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && v->err.code == DDP_PEER_LOST);
+}
+
 /* Notes how a rank ended. */
 static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 {
     int bad = 0;
-    if (WIFSIGNALED(code)) {
+    if (ddp__is_lost(f, rank, code)) {
+        f->lost++;
+    } else if (WIFSIGNALED(code)) {
         bad = 1;
         if (f->killed < 0 && !f->sent) {
             f->killed = rank;
@@ -101,6 +114,7 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
             f->odd_pid = (long)f->pid[rank];
         }
     }
+    if (!bad && WIFEXITED(code) && !WEXITSTATUS(code)) f->good++;
     f->pid[rank] = 0;
     f->alive--;
     if (bad && f->rung < 0) {
@@ -148,9 +162,14 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
     for (r = 0; r < f->world; r++) {
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
+        if (f->min_world && f->good >= f->min_world && f->verdict[r].err.code == DDP_PEER_LOST)
+            continue; /* one of those that the others did without */
         least = order;
         first = r;
     }
+    if (first < 0 && f->killed < 0 && f->odd < 0 && !cancelled && f->good < f->min_world)
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
+                         f->world, f->min_world);
     if (f->killed >= 0)
         return ddp__fail(err, DDP_PEER_LOST,
                          "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
@@ -194,6 +213,12 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
 ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
                       void *user, ddp_error *err)
 {
+    return ddp__spawn_elastic(world, 0, cancel, grace_s, fn, user, err);
+}
+
+ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err)
+{
     ddp__family f;
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
@@ -205,6 +230,7 @@ ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp
                          DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
     f.world = world;
+    f.min_world = min_world;
     f.killed = f.odd = f.rung = -1;
     DDP__TRY(ddp__addr_parse("127.0.0.1:0", &at, 1, &count, err));
     DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));

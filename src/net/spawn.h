@@ -29,6 +29,11 @@ extern "C" {
 DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
                               ddp__rank_fn fn, void *user, ddp_error *err);
 
+/* ddp__spawn_elastic - the same, but ranks that are killed by a signal or fail with DDP_PEER_LOST are
+ * no failure while min_world are left: DDP_OK if at least so many return it. 0 = as above. */
+DDP_LIB ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel,
+                                      double grace_s, ddp__rank_fn fn, void *user, ddp_error *err);
+
 /* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when
  * all have. */
 DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);

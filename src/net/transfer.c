@@ -1,12 +1,13 @@
 /* Frames to and from the wire, straight from and into the memory of messages where possible. */
-#include "net/state.h"
+#include "net/elastic.h"
 
 enum { DDP__IOV = 17 };
 
 /* ---- sending ---- */
 
-/* leaves: when the frame's last byte has left the emulated uplink. */
-static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op,
+/* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to
+ * be sent. */
+static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op,
                              double leaves)
 {
     ddp__peer *p = &e->peers[peer];
@@ -18,20 +19,24 @@ static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp_
     p->out_sent = 0;
     p->out_total = DDP__FRAME_BYTES + f->length;
     ddp__frame_encode(&p->out, p->out_head);
-    if (op) {
+    if (op && op->shared) {
+        ddp__share_started(e, op, peer, f);
+    } else if (op) {
         ddp__exchange *x = ddp__row(e, op, op->ring ? ddp__segment_of(e, op, f->offset) : peer);
-        size_t count = f->length / sizeof(float);
+        size_t count = ddp__frame_values(f);
         if (f->type == DDP__FRAME_RESULT) {
             x->results += count;
         } else {
             x->sent += count;
             ddp__row(e, op, peer)->held++;
-            if (op->p2p) p->held_p2p++;
+            if (op->p2p) p->held_p2p[ddp__paired_lane(op)]++;
             else p->held_collective++;
         }
         if (op->ring) p->out_slot = ddp__ring_started(e, op, f);
         if (p->out_slot < 0) (void)ddp__guard_check(e, op, f->offset, count);
+        if (f->coding && !ddp__code_frame(e, peer, op, f)) return 0;
     }
+    return 1;
 }
 
 int ddp__start_control(ddp__engine *e, int peer)
@@ -40,7 +45,7 @@ int ddp__start_control(ddp__engine *e, int peer)
     ddp__op *op;
 
     if (!ddp__next_frame(e, peer, &f, &op)) return 0;
-    ddp__start_frame(e, peer, &f, op, ddp_now());
+    if (!ddp__start_frame(e, peer, &f, op, ddp_now())) return 0;
     e->peers[peer].out_state = DDP__OUT_WRITING;
     return 1;
 }
@@ -57,7 +62,9 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
         op->bytes += p->out.length;
         ddp__atomic_add(&e->stats.payload_sent, (int64_t)p->out.length);
         ddp__op_moves(e, op, now);
-        ddp__op_advance(e, op, p->out.length / sizeof(float));
+        ddp__op_advance(e, op, op->shared ? ddp__share_sent(op, &p->out)
+                                          : ddp__frame_values(&p->out));
+        if (op->full && op->state == DDP__OP_ACTIVE) ddp__full_reduce(e, op, now);
     }
 }
 
@@ -74,7 +81,10 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, struct iovec *iov)
         at -= DDP__FRAME_BYTES;
     }
     while (at < p->out.length && n < DDP__IOV) {
-        if (p->out_slot >= 0) {
+        if (p->out.coding) {
+            iov[n].iov_base = (char *)p->coded + at;
+            iov[n].iov_len = p->out.length - at;
+        } else if (p->out_slot >= 0) {
             iov[n].iov_base = (char *)e->slot[p->out_slot].data + at;
             iov[n].iov_len = p->out.length - at;
         } else if (p->out_op) {
@@ -84,7 +94,7 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, struct iovec *iov)
             iov[n].iov_base = (char *)data + part;
             iov[n].iov_len = here * sizeof(float) - part;
         } else {
-            iov[n].iov_base = e->fault.msg + at;
+            iov[n].iov_base = (char *)(uintptr_t)p->out_text + at;
             iov[n].iov_len = p->out.length - at;
         }
         at += iov[n++].iov_len;
@@ -137,13 +147,15 @@ static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__f
     return ddp__given(e, op, peer, f) < ddp__given(e, op, best_peer, best);
 }
 
-/* The uplink takes one frame at a time, the most urgent over all peers. */
+/* The uplink takes one frame at a time, the most urgent over all peers whose way is free. */
 static int ddp__load_uplink(ddp__engine *e, double now)
 {
     int chosen = -1;
     ddp__frame f, best;
     ddp__op *op, *best_op = NULL;
 
+    e->up_waiting = e->link.up_free > now;
+    if (e->up_waiting) return 0;
     memset(&best, 0, sizeof best);
     for (int k = 1; k < e->world; k++) {
         int peer = (e->rank + k) % e->world;
@@ -156,9 +168,9 @@ static int ddp__load_uplink(ddp__engine *e, double now)
         if (!op) break; /* ddp__next_frame took the control frame off its list */
     }
     if (chosen < 0) return 0;
-    e->up_peer = chosen;
-    e->up_release = ddp__link_send(&e->link, now, DDP__FRAME_BYTES + best.length);
-    ddp__start_frame(e, chosen, &best, best_op, e->up_release);
+    e->peers[chosen].release =
+        ddp__link_send(&e->link, &e->path[chosen], now, DDP__FRAME_BYTES + best.length);
+    if (!ddp__start_frame(e, chosen, &best, best_op, e->peers[chosen].release)) return 0;
     if (best_op) ddp__op_moves(e, best_op, now);
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
     return 1;
@@ -174,15 +186,15 @@ int ddp__send_all(ddp__engine *e, double now)
         ddp__frame f;
         ddp__op *op;
         moved |= ddp__continue_frame(e, peer, now);
-        if (e->link.rate > 0 || p->out_state != DDP__OUT_IDLE) continue;
+        if (e->paced || p->out_state != DDP__OUT_IDLE) continue;
         if (!ddp__next_frame(e, peer, &f, &op)) continue;
-        ddp__start_frame(e, peer, &f, op, now);
+        if (!ddp__start_frame(e, peer, &f, op, now)) return 1;
         if (op) ddp__op_moves(e, op, now);
         p->out_state = DDP__OUT_WRITING;
         moved |= ddp__continue_frame(e, peer, now);
     }
-    if (e->link.rate > 0)
-        while (e->up_peer < 0 && ddp__load_uplink(e, now)) moved = 1;
+    if (e->paced)
+        while (ddp__load_uplink(e, now)) moved = 1;
     return moved;
 }
 
@@ -190,7 +202,7 @@ int ddp__send_all(ddp__engine *e, double now)
 
 static int ddp__is_control(const ddp__frame *f)
 {
-    return f->type >= DDP__FRAME_CREDIT;
+    return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER;
 }
 
 /* Chooses where the payload goes; 0 if it has to wait for a slot. */
@@ -203,7 +215,12 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
-    if (!e->shaped && op && !op->m.divergence && (solicited || p->in.type == DDP__FRAME_DATA)) {
+    if (p->in.type == DDP__FRAME_SUMMED) {
+        p->in_op = op;
+        return 1;
+    }
+    if (!e->shaped && op && !p->in.coding && !op->m.divergence &&
+        (solicited || p->in.type == DDP__FRAME_DATA)) {
         /* Frames of one peer and operation come in order, so nothing of it is pending. */
         if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float)))
             return 0;
@@ -232,11 +249,26 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
 
     p->in_state = DDP__IN_HEAD;
     p->in_got = 0;
+    if (e->elastic && e->elastic->peer[peer].discard) {
+        e->elastic->peer[peer].discard = 0;
+        return;
+    }
+    if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH) {
+        if (!ddp__epoch_read(e, peer, &p->in, now))
+            ddp__fault(e, DDP_NET,
+                       "rank %d sent a word about the next epoch that is none: it runs another "
+                       "version of this library",
+                       peer);
+        return;
+    }
     if (ddp__is_control(&p->in)) {
         if (p->in.type == DDP__FRAME_GOODBYE) p->goodbye_read = 1;
         if (p->in.type == DDP__FRAME_ABORT) {
             p->abort_read = 1;
             p->text[p->in.length] = '\0';
+            for (char *c = p->text; *c; c++) /* it is somebody else's, and may go to a terminal */
+                if (iscntrl((unsigned char)*c)) *c = '?';
+            if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank gave up without a word");
         }
         if (e->shaped) ddp__delay_control(e, peer, now);
         else ddp__control_ready(e, peer, &p->in, now);
@@ -246,6 +278,7 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
         ddp__slot *s = &e->slot[p->in_slot];
         s->arrived = now;
         s->next = -1;
+        if (p->in.coding && !ddp__decode_slot(e, peer, s)) return;
         if (!e->shaped) {
             ddp__slot_ready(e, p->in_slot, now);
         } else {
@@ -260,6 +293,12 @@ static long ddp__read_payload(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
     size_t left = p->in.length - p->in_got;
 
+    if (e->elastic && e->elastic->peer[peer].discard) {
+        size_t room = e->elastic->sink_bytes;
+        return e->wire->table->recv(e->wire, peer, e->elastic->sink, left < room ? left : room);
+    }
+    if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH)
+        return e->wire->table->recv(e->wire, peer, e->elastic->peer[peer].in + p->in_got, left);
     if (ddp__is_control(&p->in))
         return e->wire->table->recv(e->wire, peer, p->text + p->in_got, left);
     if (p->in_op) {
@@ -269,7 +308,10 @@ static long ddp__read_payload(ddp__engine *e, int peer)
         return e->wire->table->recv(e->wire, peer, (char *)data + part,
                                     here * sizeof(float) - part);
     }
-    return e->wire->table->recv(e->wire, peer, (char *)e->slot[p->in_slot].data + p->in_got, left);
+    return e->wire->table->recv(e->wire, peer,
+                                (char *)e->slot[p->in_slot].data +
+                                    ddp__coded_at(&p->in) + p->in_got,
+                                left);
 }
 
 static void ddp__stream_end(ddp__engine *e, int peer)
@@ -278,6 +320,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
     int why = errno;
 
     p->closed = 1;
+    if (e->elastic && e->elastic->peer[peer].gone) return;
     if (p->goodbye_read || p->abort_read || e->closing) return;
     ddp__peer_lost(e, peer,
                    why && why != ECONNRESET && why != EPIPE ? strerror(why)
@@ -320,12 +363,22 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
         if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES) {
             p->in_got = 0;
-            if (!ddp__frame_decode(p->in_head, &p->in)) {
+            int whole = ddp__frame_decode(p->in_head, &p->in);
+            if (e->elastic && !whole && e->elastic->peer[peer].gone) {
+                p->closed = 1;
+                return 1;
+            }
+            if (!whole) {
                 ddp__fault(e, DDP_NET,
                            "rank %d (%s) sent bytes that are no frame: its stream is damaged "
                            "or it runs another version of this library",
                            peer, e->wire->table->peer_name(e->wire, peer));
                 return 1;
+            }
+            if (e->elastic && ddp__epoch_drops(e, peer, &p->in)) {
+                e->elastic->peer[peer].discard = 1;
+                p->in_state = DDP__IN_PAYLOAD;
+                continue;
             }
             if (!ddp__frame_check(e, peer, &p->in)) return 1;
             p->in_state = DDP__IN_PAUSED;

@@ -1,5 +1,5 @@
-/* A wire: non-blocking byte streams from this rank to every peer. Threads and TCP are wires;
- * the engine above speaks frames over either and cannot tell them apart. */
+/* A wire: non-blocking byte streams from this rank to every peer. Threads, TCP and MPI are wires;
+ * the engine above speaks frames over any and cannot tell them apart. */
 #ifndef DDP_NET_WIRE_H
 #define DDP_NET_WIRE_H
 
@@ -20,12 +20,19 @@ typedef struct ddp__wire_table {
     void (*wake)(ddp__wire *w); /* any thread */
     const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
     void (*close)(ddp__wire *w);
+    /* Breaks the connection to a peer, for both sides, as a network would; NULL: cannot. */
+    void (*cut)(ddp__wire *w, int peer);
 } ddp__wire_table;
 
 struct ddp__wire {
     const ddp__wire_table *table;
     int    rank, world;
     size_t pair_bytes; /* memory of its own that it takes per peer */
+    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
+    /* May be NULL: the first and the last thing that the comm thread does. begin may block, and
+     * fail; why is NULL after an orderly goodbye to all peers. */
+    ddp_status (*begin)(ddp__wire *w, ddp_error *err);
+    void (*end)(ddp__wire *w, const ddp_error *why);
 };
 
 #endif /* DDP_NET_WIRE_H */

@@ -3,81 +3,119 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "net/socket.h"
+#include "net/stream.h"
 #include "net/wire_tcp.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
+
+/* What follows the bytes asked for is read with them, at most so much: the next frame's header
+ * comes with the payload before it, by one call instead of two. */
+#define DDP__AHEAD_BYTES 256
+/* So often recv() believes that a socket it has emptied is still empty; wait() knows it earlier. */
+#define DDP__DRY 8
 
 typedef struct ddp__tcp_peer {
     int    fd;               /* -1: own rank */
     int    told;             /* bit 0: recv has reported the end, bit 1: send has */
+    int    relayed;
     size_t sent_before;
-    char   name[DDP__ADDR_TEXT];
+    int    dry;
+    int    ahead_from, ahead_to; /* of ahead, not yet asked for */
+    unsigned char ahead[DDP__AHEAD_BYTES];
+    char   name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
 typedef struct ddp__tcp_wire {
     ddp__wire base;
     ddp__tcp_peer *peers;    /* [world] */
+    ddp__tls *tls;           /* NULL = plain */
     struct pollfd *polls;    /* [world + 1], the last for the bell */
     int bell[2];             /* a pipe: wake() writes, wait() drains */
     int called;              /* a byte is in the pipe or about to be */
+    ddp__relay *relay;       /* of other ranks' connections, or NULL */
 } ddp__tcp_wire;
 
 static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
 {
-    ddp__tcp_peer *p = &((ddp__tcp_wire *)(void *)w)->peers[peer];
+    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
+    ddp__tcp_peer *p = &t->peers[peer];
+    long n = ddp__stream_send(t->tls, p->fd, iov, count);
+
+    if (n < 0) p->told |= 2;
+    return n;
+}
+
+static long ddp__tcp_read(ddp__tcp_peer *p, void *buf, size_t bytes)
+{
+    struct iovec iov[2];
     struct msghdr m;
     ssize_t n;
 
+    if (!bytes) return 0;
+    iov[0].iov_base = buf;
+    iov[0].iov_len = bytes;
+    iov[1].iov_base = p->ahead;
+    iov[1].iov_len = sizeof p->ahead;
     memset(&m, 0, sizeof m);
-    memcpy(&m.msg_iov, &iov, sizeof iov); /* sendmsg does not write to it */
-    m.msg_iovlen = count > 1024 ? 1024 : (unsigned)count; /* IOV_MAX of Linux and macOS */
-    do {
-#ifdef MSG_NOSIGNAL
-        n = sendmsg(p->fd, &m, MSG_NOSIGNAL);
-#else
-        n = sendmsg(p->fd, &m, 0);
-#endif
-    } while (n < 0 && errno == EINTR);
-    if (n >= 0) return (long)n;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-    p->told |= 2;
-    return -1;
+    m.msg_iov = iov;
+    m.msg_iovlen = 2;
+    do n = recvmsg(p->fd, &m, 0);
+    while (n < 0 && errno == EINTR);
+    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return -1;
+    if (n < (ssize_t)(bytes + sizeof p->ahead)) p->dry = DDP__DRY;
+    if (n < 0) return 0;
+    if ((size_t)n <= bytes) return (long)n;
+    p->ahead_from = 0;
+    p->ahead_to = (int)((size_t)n - bytes);
+    return (long)bytes;
 }
 
 static long ddp__tcp_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 {
-    ddp__tcp_peer *p = &((ddp__tcp_wire *)(void *)w)->peers[peer];
-    ssize_t n;
+    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
+    ddp__tcp_peer *p = &t->peers[peer];
+    long n;
 
-    if (!bytes) return 0;
-    do n = recv(p->fd, buf, bytes, 0);
-    while (n < 0 && errno == EINTR);
-    if (n > 0) return (long)n;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
-    p->told |= 1;
-    return -1;
+    if (p->ahead_from < p->ahead_to) {
+        size_t have = (size_t)(p->ahead_to - p->ahead_from);
+        if (bytes > have) bytes = have;
+        memcpy(buf, p->ahead + p->ahead_from, bytes);
+        p->ahead_from += (int)bytes;
+        return (long)bytes;
+    }
+    if (p->dry > 0 && p->dry--) return 0;
+    n = t->tls ? ddp__stream_recv(t->tls, p->fd, buf, bytes) : ddp__tcp_read(p, buf, bytes);
+    if (n < 0) p->told |= 1;
+    return n;
 }
 
 static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
                           const unsigned char *want_recv, double until)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    int i, got;
+    int i, got, ready = 0;
 
     for (i = 0; i < w->world; i++) {
         int events = 0, told = t->peers[i].told;
         if ((!want_recv || want_recv[i]) && !(told & 1)) events |= POLLIN;
         if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
+        if (events & POLLIN) {
+            ready |= t->peers[i].ahead_from < t->peers[i].ahead_to;
+            ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
+        }
+        if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
         t->polls[i].fd = events ? t->peers[i].fd : -1; /* else a hang-up would keep us awake */
         t->polls[i].events = (short)events;
         t->polls[i].revents = 0;
     }
     t->polls[w->world].revents = 0;
+    if (ready) until = 0;
     for (;;) {
         double left = until < 0 ? -1 : until - ddp_now();
         if (until >= 0 && left < 0) left = 0;
@@ -94,6 +132,8 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
 #endif
         if (got > 0 || (got < 0 && errno != EINTR) || (until >= 0 && ddp_now() >= until)) break;
     }
+    for (i = 0; i < w->world; i++)
+        if (t->polls[i].revents) t->peers[i].dry = 0;
     if (t->polls[w->world].revents) {
         char sink[16];
         while (read(t->bell[0], sink, sizeof sink) > 0) {}
@@ -129,26 +169,25 @@ static void ddp__tcp_free(ddp__tcp_wire *t)
 static void ddp__tcp_close(ddp__wire *w)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    char sink[4096];
-    int i, k;
+    int i;
 
-    for (i = 0; i < w->world; i++) {
-        if (t->peers[i].fd < 0) continue;
-        /* closing over unread bytes would send a reset, which may overtake our last words */
-        shutdown(t->peers[i].fd, SHUT_WR);
-        for (k = 0; k < 256 && recv(t->peers[i].fd, sink, sizeof sink, 0) > 0; k++) {}
-        close(t->peers[i].fd);
-    }
+    for (i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
+    ddp__relay_close(t->relay);
     ddp__tcp_free(t);
 }
 
+static void ddp__tcp_cut(ddp__wire *w, int peer)
+{
+    shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR);
+}
+
 static const ddp__wire_table ddp__tcp_table = {
-    ddp__tcp_send, ddp__tcp_recv, ddp__tcp_wait, ddp__tcp_wake, ddp__tcp_peer_name, ddp__tcp_close
+    ddp__tcp_send, ddp__tcp_recv, ddp__tcp_wait, ddp__tcp_wake, ddp__tcp_peer_name, ddp__tcp_close,
+    ddp__tcp_cut
 };
 
 /* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
-static ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion,
-                                ddp_error *err)
+ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
     int on = 1;
 
@@ -235,6 +274,8 @@ ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent
     return DDP_OK;
 }
 
+void ddp__wire_tcp_tls(ddp__wire *w, ddp__tls *tls) { ((ddp__tcp_wire *)(void *)w)->tls = tls; }
+
 int ddp__wire_tcp_fd(ddp__wire *w, int peer)
 {
     return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd;
@@ -243,4 +284,24 @@ int ddp__wire_tcp_fd(ddp__wire *w, int peer)
 size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer)
 {
     return ((ddp__tcp_wire *)(void *)w)->peers[peer].sent_before;
+}
+
+void ddp__wire_tcp_via(ddp__wire *w, int peer)
+{
+    ddp__tcp_peer *p = &((ddp__tcp_wire *)(void *)w)->peers[peer];
+    char at[DDP__ADDR_TEXT];
+
+    snprintf(at, sizeof at, "%.71s", p->name);
+    snprintf(p->name, sizeof p->name, "via rank 0 at %s", at);
+    p->relayed = 1;
+}
+
+int ddp__wire_tcp_relayed(ddp__wire *w, int peer)
+{
+    return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed;
+}
+
+void ddp__wire_tcp_keep(ddp__wire *w, ddp__relay *relay)
+{
+    ((ddp__tcp_wire *)(void *)w)->relay = relay;
 }

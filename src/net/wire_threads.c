@@ -8,9 +8,10 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "net/share.h"
 #include "net/wire_threads.h"
 
-#define DDP__RING_BYTES ((size_t)128 << 10) /* a power of two */
+#define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
 #define DDP__LINE 64                        /* bytes of a cache line */
 
 typedef struct ddp__ring {
@@ -38,6 +39,8 @@ struct ddp__hub {
     ddp__bell *bells;    /* [world] */
     ddp__ring *rings;    /* [world][world - 1], sender major; nobody sends to himself */
     unsigned char *data; /* all rings */
+    ddp__offer *offers;  /* [world][DDP__OFFERS] */
+    struct ddp__hub *second; /* or NULL */
 };
 
 typedef struct ddp__thread_wire {
@@ -56,12 +59,14 @@ void ddp__hub_free(ddp__hub *hub)
 {
     int r;
     if (!hub || ddp__atomic_add(&hub->refs, -1) > 1) return;
+    ddp__hub_free(hub->second);
     for (r = 0; r < hub->bells_ready; r++) {
         pthread_mutex_destroy(&hub->bells[r].lock);
         pthread_cond_destroy(&hub->bells[r].cond);
     }
     DDP_FREE(hub->bells);
     DDP_FREE(hub->rings);
+    DDP_FREE(hub->offers);
     DDP_FREE(hub->data);
     DDP_FREE(hub);
 }
@@ -79,9 +84,11 @@ ddp__hub *ddp__hub_new(int world)
     hub->world = world;
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
+    hub->offers =
+        (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
     hub->data =
         (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
-    if (!hub->bells || !hub->rings || !hub->data) {
+    if (!hub->bells || !hub->rings || !hub->offers || !hub->data) {
         ddp__hub_free(hub);
         return NULL;
     }
@@ -99,6 +106,12 @@ ddp__hub *ddp__hub_new(int world)
         return NULL;
     }
     return hub;
+}
+
+ddp__hub *ddp__hub_second(ddp__hub *hub, int make)
+{
+    if (!hub->second && make) hub->second = ddp__hub_new(hub->world);
+    return hub->second;
 }
 
 static void ddp__bell_ring(ddp__bell *b)
@@ -220,16 +233,30 @@ static const char *ddp__threads_peer_name(ddp__wire *w, int peer)
     return ((ddp__thread_wire *)(void *)w)->names[peer];
 }
 
+/* One direction: from will send no more, to will read no more. */
+static void ddp__hub_end(ddp__hub *hub, int from, int to)
+{
+    ddp__atomic_store(&ddp__hub_ring(hub, from, to)->ended, 1);
+    ddp__atomic_store(&ddp__hub_ring(hub, to, from)->deaf, 1);
+    ddp__bell_ring(&hub->bells[to]);
+}
+
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
     int p;
 
-    for (p = 0; p < hub->world; p++) {
-        if (p == rank) continue;
-        ddp__atomic_store(&ddp__hub_ring(hub, rank, p)->ended, 1);
-        ddp__atomic_store(&ddp__hub_ring(hub, p, rank)->deaf, 1);
-        ddp__bell_ring(&hub->bells[p]);
-    }
+    for (p = 0; p < hub->world; p++)
+        if (p != rank) ddp__hub_end(hub, rank, p);
+    if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
+        ddp__hub_leave(hub->second, rank); /* it will not come there either */
+}
+
+static void ddp__threads_cut(ddp__wire *w, int peer)
+{
+    ddp__hub *hub = ((ddp__thread_wire *)(void *)w)->hub;
+
+    ddp__hub_end(hub, w->rank, peer);
+    ddp__hub_end(hub, peer, w->rank);
 }
 
 static void ddp__threads_close(ddp__wire *w)
@@ -245,7 +272,7 @@ static void ddp__threads_close(ddp__wire *w)
 
 static const ddp__wire_table ddp__threads_table = {
     ddp__threads_send, ddp__threads_recv, ddp__threads_wait,
-    ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close
+    ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close, ddp__threads_cut
 };
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)
@@ -278,6 +305,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
     t->base.rank = rank;
     t->base.world = hub->world;
     t->base.pair_bytes = DDP__RING_BYTES;
+    t->base.offers = hub->offers;
     t->hub = hub;
     ddp__atomic_add(&hub->refs, 1);
     *out = &t->base;

@@ -1,0 +1,151 @@
+/* What the files of the meeting share, in the order of the wire:
+ *   worker -> rank 0   hello (who I am, where I listen)   rank 0 answers with its own, or refuses
+ *   rank 0 -> workers  table of addresses, once all are there
+ *   worker -> lower    hello for each pair without rank 0; the lower rank answers
+ *   worker -> rank 0   on a connection of its own, where that failed: relay me to rank `detail`
+ *   rank 0 -> lower    relay `detail`: do the same, the higher rank could not reach you
+ *   rank 0 -> both     relay: from here on each hears the other
+ *   worker -> rank 0   ready;  rank 0 -> workers  go
+ * Every frame is 64 bytes, little endian; only the table is followed by 24 bytes per rank. */
+#ifndef DDP_NET_MEETING_H
+#define DDP_NET_MEETING_H
+
+#include "net/hello.h"
+#include "net/relay.h"
+#include "net/rendezvous.h"
+#include "net/socket.h"
+#include "net/stream.h"
+
+#include <poll.h>
+
+#define DDP__ENTRY_BYTES  24
+#define DDP__HELLO_LIMIT  5.0 /* seconds that a stranger may stay silent, its handshake included */
+#define DDP__HELLO_GRACE  1.0 /* seconds after which it makes room where others wait */
+#define DDP__STRANGERS     64 /* per second; the door shuts when there were more ... */
+#define DDP__DOOR_PAUSE   0.1 /* ... for this long, then twice as long, up to eight times */
+#define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
+#define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0 */
+#define DDP__ADDRESSES    8
+
+/* One connection that has not said who it is. */
+typedef struct ddp__guest {
+    int fd;                   /* -1: free */
+    double since;
+    size_t got;
+    unsigned char bytes[DDP__HELLO_BYTES];
+    ddp__addr from;
+} ddp__guest;
+
+typedef enum ddp__leg_state {
+    DDP__LEG_NONE,
+    DDP__LEG_PAUSE,           /* a direct attempt broke off; the next is due */
+    DDP__LEG_CONNECT,
+    DDP__LEG_GREET,           /* TLS handshake with whom we dialled */
+    DDP__LEG_ANSWER,          /* our frame is out */
+    DDP__LEG_PAIR             /* TLS handshake with the other rank, rank 0 passes it on */
+} ddp__leg_state;
+
+/* A worker's connection to another while it is made. */
+typedef struct ddp__leg {
+    ddp__leg_state state;
+    int relay;                /* by way of rank 0 */
+    int fd;
+    double begin, until;
+    size_t got;
+    unsigned char bytes[DDP__HELLO_BYTES];
+    ddp__addr to;
+    char why[64];             /* why the direct attempt failed */
+} ddp__leg;
+
+/* Rank 0: two ranks that want to be joined. */
+typedef struct ddp__wish {
+    int low, high;
+    int fd[2];                /* of low, of high; -1: not here yet */
+} ddp__wish;
+
+typedef struct ddp__meeting {
+    const ddp__rendezvous *r;
+    int ids;                   /* of the wire: as many as meet, or more */
+    double begin, until, next_note;
+    double join_s;             /* until all have to be there, from begin */
+    char addr[DDP__ADDR_TEXT]; /* of rank 0 */
+    char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
+    const char *path;          /* file that says where rank 0 is, or NULL */
+    int listen_fd;             /* own */
+    ddp__hello self;           /* what this rank says of itself, its address included */
+    int guests;                /* 2 x world */
+    int strangers;             /* dropped or refused from `counted` on */
+    double door, counted;      /* the door stays shut until then */
+    double pause;              /* for which it was shut last */
+    ddp__guest *guest;         /* [guests] */
+    struct pollfd *polls;      /* [guests + 1 + 2 x world]: guests, listener, peers, legs */
+    int *fd;                   /* [world] */
+    size_t *sent;              /* [world] */
+    ddp__addr *where;          /* [world] where a rank listens */
+    unsigned char *table;      /* frame and entries */
+    char refused[200];         /* the last refusal, for the final sentence */
+    /* once all have met rank 0 */
+    int meshing;
+    ddp__leg *leg;             /* [world] */
+    unsigned char *relayed;    /* [world] */
+    unsigned char *ready;      /* rank 0: [world] */
+    int lost;                  /* rank 0: the worker that the error is about, or 0 */
+    int go;                    /* others: rank 0 has said so */
+    ddp__wish *wish;           /* rank 0: [wishes], relays not yet joined */
+    int wishes, wish_room;
+    ddp__relay *relay;         /* rank 0: NULL until one is needed */
+} ddp__meeting;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* meeting.c */
+/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
+DDP_LIB double ddp__slice(const ddp__meeting *m, double until);
+DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
+/* Lines about waiting come after 5, 10, 20, ... seconds. */
+DDP_LIB void ddp__noted(ddp__meeting *m);
+/* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
+DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
+DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
+/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none)
+ * is an error. `name` says who it is. */
+DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
+                                   const char *name, ddp__hello *h, ddp_error *err);
+/* Polls once, until something happens, `until` or the next note: takes in guests while there is
+ * room for them, and while the mesh is made serves the legs and what rank 0 and workers say. */
+DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
+/* Accepts all ranks above this one. */
+DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
+
+/* guests.c: connections that have not said who they are */
+/* Drops those whose time is over, and fills the list with the others and the listener; when to look
+ * again at the latest. */
+DDP_LIB double ddp__guests_poll(ddp__meeting *m, double now, double next);
+/* After poll. */
+DDP_LIB ddp_status ddp__guests_serve(ddp__meeting *m, double now, ddp_error *err);
+DDP_LIB void ddp__guests_leave(ddp__meeting *m);
+
+/* mesh.c: pairs without rank 0 */
+/* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
+DDP_LIB ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err);
+/* Something happened on a leg. */
+DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
+/* The leg to a peer goes by way of rank 0 from now on. */
+DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
+/* An address as family 4 or 6 and 16 bytes, without its port, and back; 0 = no such family. */
+DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
+DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
+
+/* wishes.c: rank 0 joins those who cannot reach each other */
+/* Waits until all are ready and all wishes are fulfilled. */
+DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
+/* A worker asks on this connection, which is ours from now on, for a relay to another. */
+DDP_LIB ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_MEETING_H */

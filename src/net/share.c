@@ -1,0 +1,304 @@
+/* All-reduce between ranks that are threads of one process: no byte of an array passes a wire.
+ *
+ * A rank that begins such an operation tells the others in a frame (OFFER) where its values are.
+ * When all have, each takes chunk after chunk that nobody has taken, adds up all ranks' values in
+ * rank order and writes the sum into all their arrays: values are read once and overwritten while
+ * they are in the cache, and a rank that gets no processor holds up nobody. A rank that finds no
+ * chunk left tells so (SUMMED), after which it touches the operation's memory no more; with that of
+ * all others an operation is complete. As everywhere, frames also carry what finds mismatches, late
+ * ranks and those that left.
+ *
+ * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum
+ * of doubles is rounded must not depend on who was quicker.
+ *
+ * A rank that fails must not free memory on which others are at work: it shuts its offers, after
+ * which nobody begins, and waits for those who are at it. They work on a few chunks at a time
+ * (DDP__SHARE_BATCH) and wait for nothing meanwhile. */
+#include "net/state.h"
+
+#define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
+#define DDP__SHARE_BLOCK 2048 /* floats: those of all ranks stay in the second-level cache */
+#define DDP__SHARE_BATCH 8    /* chunks, after which the thread looks at its frames again */
+
+enum { DDP__SHARE_OFFERED, DDP__SHARE_OVER, DDP__SHARE_STUCK }; /* ddp__op.share_state */
+
+static ddp__offer *ddp__offer_of(const ddp__engine *e, int rank, int row)
+{
+    return &e->wire->offers[rank * DDP__OFFERS + row];
+}
+
+/* The offer of a rank that has offered. */
+static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
+{
+    return ddp__offer_of(e, rank, rank == e->rank ? op->row : (int)ddp__row(e, op, rank)->taken);
+}
+
+size_t ddp__share_bytes(const ddp__engine *e)
+{
+    const ddp__links *links = e->cfg.links;
+
+    if (e->world < 2 || !e->wire->offers || e->shaped || e->cfg.min_world > 0) return SIZE_MAX;
+    if (links && links->acts > 0) return SIZE_MAX;
+    return e->cfg.share_bytes > 0 ? e->cfg.share_bytes : DDP__SHARE_BYTES;
+}
+
+int ddp__by_share(const ddp__engine *e, const ddp__op *op)
+{
+    if (e->elastic || op->ring || op->full || op->m.coding != DDP__AS_FLOAT) return 0;
+    if (op->m.overlap) return 0;
+    return op->m.verb == DDP__ALL_REDUCE && op->n > 0 &&
+           op->n * sizeof(float) >= e->share_bytes && ddp__team_of(e, op).members > 1;
+}
+
+void ddp__share_begin(ddp__engine *e, ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
+    op->share_state = DDP__SHARE_OFFERED;
+    op->share_next = 0;
+    op->left = 2 * op->n * (size_t)(team.members - 1); /* one n per SUMMED sent and received */
+    for (int i = 0; i < team.members; i++)
+        if (team.member[i] != e->rank) ddp__row(e, op, team.member[i])->expected = 1;
+    op->missing = team.members - 1;
+    own->op = op;
+    own->row = ddp__row(e, op, 0);
+    ddp__atomic_store(&own->next, (size_t)0);
+    ddp__atomic_add(&own->users, (long)DDP__OFFER_OPEN);
+}
+
+void ddp__share_end(ddp__engine *e, const ddp__op *op)
+{
+    ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
+    if (ddp__atomic_load(&own->users) < (long)DDP__OFFER_OPEN) return;
+    ddp__atomic_add(&own->users, -(long)DDP__OFFER_OPEN);
+    while (ddp__atomic_load(&own->users) > 0) ddp__sleep_until(ddp_now() + 50e-6);
+}
+
+void ddp__share_close(ddp__engine *e)
+{
+    for (int i = 0; i < DDP__WINDOW; i++)
+        if (e->window[i] && e->window[i]->shared) ddp__share_end(e, e->window[i]);
+}
+
+/* ---- frames ---- */
+
+int ddp__share_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+
+    if (x->sent == 0 && ddp__may_stage(e, op, peer, 0)) {
+        ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
+        return 1;
+    }
+    if (x->sent != 1 || (op->share_state != DDP__SHARE_OVER && x->results == 0)) return 0;
+    ddp__describe(f, op, DDP__FRAME_SUMMED, x->results, 0);
+    return 1;
+}
+
+void ddp__share_started(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    ddp__exchange *x = ddp__row(e, op, peer);
+
+    x->sent++;
+    if (f->type != DDP__FRAME_OFFER) return;
+    x->held++;
+    e->peers[peer].held_collective++;
+}
+
+size_t ddp__share_sent(const ddp__op *op, const ddp__frame *f)
+{
+    /* one that complains is not the end of anything */
+    return f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0;
+}
+
+int ddp__share_check(const ddp__engine *e, const ddp__frame *f)
+{
+    if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
+    return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
+}
+
+void ddp__share_offered(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    ddp__row(e, op, peer)->taken = f->offset;
+}
+
+/* The end of the chunk at an offset. */
+static size_t ddp__share_chunk_end(ddp__engine *e, const ddp__op *op, size_t at)
+{
+    size_t from, to;
+
+    ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
+    return at + e->chunk < to ? at + e->chunk : to;
+}
+
+void ddp__share_summed(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
+{
+    if (f->offset > 0) { /* it found values that are not those that were submitted */
+        size_t at = f->offset - 1;
+        if (ddp__guard_check(e, op, at, ddp__share_chunk_end(e, op, at) - at))
+            ddp__guard_fault(e, op);
+        return;
+    }
+    ddp__row(e, op, peer)->finished = 1;
+    ddp__op_moves(e, op, now);
+    ddp__op_advance(e, op, op->n);
+}
+
+/* ---- sums ---- */
+
+/* 0 if the values of some rank are not those that it submitted; it will say so. */
+static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++) {
+        int r = team.member[i];
+        if (ddp__guard_intact(e, ddp__offered(e, op, r)->op, at, count)) continue;
+        op->share_state = DDP__SHARE_STUCK;
+        if (r == e->rank) ddp__guard_fault(e, op);
+        else ddp__row(e, op, r)->results = at + 1;
+        return 0;
+    }
+    return 1;
+}
+
+/* Someone wants to know how far its values were from the average. */
+static int ddp__share_measures(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++)
+        if (ddp__offered(e, op, team.member[i])->op->m.divergence) return 1;
+    return 0;
+}
+
+/* Where a rank notes what this rank adds to its divergence, or NULL. */
+static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
+{
+    return offer->op->m.divergence ? &offer->row[e->rank].divergence : NULL;
+}
+
+static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int measures)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    const ddp__offer *own = ddp__offered(e, op, e->rank);
+    size_t here, skip;
+    float *sum;
+
+    for (; count > 0; at += here, count -= here) {
+        here = !measures && count > DDP__SHARE_BLOCK ? (size_t)DDP__SHARE_BLOCK : count;
+        for (int i = 0; i < team.members; i++)
+            e->terms[i] =
+                ddp__memory_at(ddp__offered(e, op, team.member[i])->op, at, here, &here);
+        sum = ddp__memory_at(op, at, here, &skip);
+        e->memory.reduce(sum, e->terms, team.place[e->rank], team.members, here, op->scale,
+                         ddp__share_divergence(e, own));
+        for (int i = 0; i < team.members; i++) {
+            const ddp__offer *offer = ddp__offered(e, op, team.member[i]);
+            if (offer == own) continue;
+            e->memory.store(ddp__memory_at(offer->op, at, here, &skip), sum, here,
+                            ddp__share_divergence(e, offer));
+        }
+    }
+}
+
+/* The next chunk for this rank; 0 if there is none. */
+static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at, size_t *count)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* of a segment */
+    size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
+
+    do {
+        if (measures) unit = op->share_next++;
+        else unit = ddp__atomic_add(next, (size_t)1);
+        if (unit >= (measures ? per : per * (size_t)team.members)) return 0;
+        ddp__segment(e, op, measures ? e->rank : team.member[unit / per], &from, &to);
+        *at = from + unit % per * e->chunk;
+    } while (*at >= to);
+    *count = to - *at < e->chunk ? to - *at : e->chunk;
+    return 1;
+}
+
+/* Nobody frees what is held; 0 if somebody has shut his offer: then nothing is held. */
+static int ddp__share_hold(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    int held = 0, all = 1;
+
+    while (all && held < team.members)
+        all = ddp__atomic_add(&ddp__offered(e, op, team.member[held++])->users, 1L) >=
+              (long)DDP__OFFER_OPEN;
+    while (!all && held > 0)
+        ddp__atomic_add(&ddp__offered(e, op, team.member[--held])->users, -1L);
+    return all;
+}
+
+static void ddp__share_release(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++)
+        ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, -1L);
+}
+
+/* Statistics count values given and got as if they had travelled: an owner of each segment gets
+ * those of the others, and gives them its sum. */
+static void ddp__share_account(ddp__engine *e, ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    size_t from, to, own, floats = 0;
+    int64_t bytes;
+
+    ddp__segment(e, op, e->rank, &from, &to);
+    own = to - from;
+    for (int i = 0; i < team.members; i++) {
+        if (team.member[i] == e->rank) continue;
+        ddp__segment(e, op, team.member[i], &from, &to);
+        floats += own + (to - from);
+    }
+    bytes = (int64_t)(floats * sizeof(float));
+    op->bytes += bytes;
+    ddp__atomic_add(&e->stats.payload_sent, bytes);
+    ddp__atomic_add(&e->stats.bytes_sent, bytes);
+    ddp__atomic_add(&e->stats.bytes_received, bytes);
+}
+
+/* The most urgent operation with something to add up. */
+static ddp__op *ddp__share_best(const ddp__engine *e)
+{
+    ddp__op *best = NULL;
+
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        ddp__op *op = e->window[i];
+        if (!op || !op->shared || op->missing || op->share_state != DDP__SHARE_OFFERED) continue;
+        if (!best || op->m.priority < best->m.priority ||
+            (op->m.priority == best->m.priority && op->ticket < best->ticket))
+            best = op;
+    }
+    return best;
+}
+
+int ddp__share_run(ddp__engine *e, double now)
+{
+    ddp__op *op = ddp__share_best(e);
+    size_t at, count;
+    int measures;
+
+    if (!op) return 0;
+    if (!ddp__share_hold(e, op)) {
+        op->share_state = DDP__SHARE_STUCK; /* until the news of the failure is here */
+        return 0;
+    }
+    measures = ddp__share_measures(e, op);
+    for (int k = 0; k < DDP__SHARE_BATCH && op->share_state == DDP__SHARE_OFFERED; k++) {
+        if (!ddp__share_take(e, op, measures, &at, &count)) op->share_state = DDP__SHARE_OVER;
+        else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
+    }
+    ddp__share_release(e, op);
+    if (op->share_state == DDP__SHARE_OVER) ddp__share_account(e, op);
+    ddp__op_moves(e, op, now);
+    return 1;
+}
