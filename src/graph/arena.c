@@ -33,6 +33,13 @@ typedef struct ddp__lives {
     size_t     top, live, live_most;
 } ddp__lives;
 
+size_t ddp__output_bytes(const ddp_node *n)
+{
+    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+
+    return count * (n->spec.out.dims == 0 || n->type == DDP_I32 ? sizeof(float) : n->graph->element);
+}
+
 static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
@@ -220,8 +227,7 @@ static void ddp__born_output(ddp__lives *v, int i, int root, int again, int unti
     const int saved = (again ? DDP__SAVED_AGAIN : DDP__SAVED) * v->n + i;
 
     l->out[out + i] = root != i ? l->out[out + root]
-                                : ddp__array_born(v, out + i,
-                                                  4 * (size_t)ddp_shape_count(&d->spec.out), until);
+                                : ddp__array_born(v, out + i, ddp__output_bytes(d), until);
     if (d->spec.saved)
         l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
 }
@@ -253,8 +259,7 @@ static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
 static size_t ddp__born_gradient(ddp__lives *v, int i, const ddp__layout *l)
 {
     if (v->over[i]) return v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
-    return ddp__array_born(v, DDP__GRADIENT * v->n + i,
-                           4 * (size_t)ddp_shape_count(&v->g->node[i]->spec.out),
+    return ddp__array_born(v, DDP__GRADIENT * v->n + i, ddp__output_bytes(v->g->node[i]),
                            ddp__when(v, DDP__BACKWARD, i));
 }
 
@@ -305,7 +310,7 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
-        size_t bytes = ddp__round64(4 * (size_t)ddp_shape_count(&d->spec.out));
+        size_t bytes = ddp__round64(ddp__output_bytes(d));
 
         l->out[i] = top;
         top += bytes;

@@ -32,20 +32,27 @@ static ddp_status ddp__build_check(ddp_graph *g)
 
 static double ddp__build_parameters(const ddp_graph *g)
 {
-    double floats = 0;
+    double bytes = 0;
     int i;
 
-    for (i = 0; i < g->layers; i++)
-        floats += 2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count;
-    return floats * sizeof(float);
+    for (i = 0; i < g->layers; i++) {
+        bytes += 4 * (2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count);
+        if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
+    }
+    return bytes;
 }
 
 /* Of the machine this graph would live in; 0: unknown, or up to a user's allocator. */
 static double ddp__build_memory(const ddp_graph *g)
 {
     const ddp_allocator *a = ddp__graph_allocator(g);
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    double total, unused;
 
-    return a && a->alloc ? 0 : ddp__memory_total();
+    if (!b) return a && a->alloc ? 0 : ddp__memory_total();
+    b->memory(device, &total, &unused);
+    return unused;
 }
 
 static ddp_status ddp__build_too_large(ddp_graph *g)
@@ -54,11 +61,14 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
     const double total = ddp__build_memory(g);
     const char *remedy = "use a smaller batch, or recompute the blocks (recompute of the model, "
                          "--recompute of a trainer, ddp_recompute_begin)";
-    char has[48] = "";
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    char has[80] = "";
 
     if (g->segments) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
-    if (total > 0) snprintf(has, sizeof has, "; this machine has %.0f", total);
+    if (b) snprintf(has, sizeof has, "; the device has %.0f free", total);
+    else if (total > 0) snprintf(has, sizeof has, "; this machine has %.0f", total);
     return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
                      "parameters and gradients and %.0f for activations%s: %s",
                      parameters + activations, parameters, activations, has, remedy);
@@ -79,20 +89,24 @@ static ddp_status ddp__build_plan(ddp_graph *g)
 
 static ddp_status ddp__build_layers(ddp_graph *g)
 {
-    const ddp_allocator *a = ddp__graph_allocator(g);
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
     int i;
 
     for (i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
 
         if (l->count) {
-            l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
-            l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
+            l->params = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
+            l->grads = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
+            if (!l->params || !l->grads) return ddp__build_too_large(g);
+            l->use = (const char *)(b ? b->mirror(device, l->params, l->count) : l->params);
+            if (!l->use) return ddp__build_too_large(g);
         }
-        if (l->buffer_count)
-            l->buffers = (float *)ddp__alloc(a, l->buffer_count * sizeof(float));
-        if ((l->count && (!l->params || !l->grads)) || (l->buffer_count && !l->buffers))
-            return ddp__build_too_large(g);
+        if (l->buffer_count) {
+            l->buffers = (float *)ddp__host_alloc(g->host, l->buffer_count * sizeof(float));
+            if (!l->buffers) return ddp__build_too_large(g);
+        }
     }
     return DDP_OK;
 }
@@ -110,10 +124,12 @@ static void ddp__build_pointers(ddp_graph *g)
         layer = n->layer;
         if (n->tied >= 0) {
             n->param[0] = g->node[n->tied]->param[0];
+            n->use[0] = g->node[n->tied]->use[0];
             n->grad[0] = g->node[n->tied]->grad[0];
         }
         for (k = n->tied >= 0; k < n->spec.params; k++) {
             n->param[k] = g->layer[layer].params + used;
+            n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
@@ -151,6 +167,14 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
     }
 }
 
+/* Where the host writes the first values of an array at offset in the layer's parameters, then
+ * buffers. */
+static float *ddp__build_first(const ddp__graph_layer *l, size_t offset)
+{
+    if (l->image) return l->image + offset;
+    return offset < l->count ? l->params + offset : l->buffers + (offset - l->count);
+}
+
 /* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may
  * be filled by several threads. */
 static void ddp__build_fill(void *user, long first, long last)
@@ -167,20 +191,86 @@ static void ddp__build_fill(void *user, long first, long last)
         for (k = n->tied >= 0; k < n->spec.params; k++) {
             const size_t position = (size_t)(n->param[k] - l->params);
             ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
-                            n->param[k]);
+                            ddp__build_first(l, position));
         }
         for (k = 0; k < n->spec.buffers; k++) {
             const size_t position = l->count + (size_t)(n->buffer[k] - l->buffers);
             ddp__param_fill(&n->spec.buffer[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
-                            n->buffer[k]);
+                            ddp__build_first(l, position));
         }
     }
 }
 
+/* On a device the first values are made here and then taken there. */
+static ddp_status ddp__build_values(ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    ddp_status s = DDP_OK;
+    int i;
+
+    for (i = 0; b && i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+
+        l->image = (float *)ddp__calloc(l->count + l->buffer_count, sizeof *l->image);
+        if (!l->image) s = ddp__build_too_large(g);
+    }
+    if (s == DDP_OK)
+        ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
+    for (i = 0; b && i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+
+        if (s == DDP_OK) {
+            ddp__host_upload(g->host, l->params, l->image, l->count * sizeof *l->image);
+            ddp__host_upload(g->host, l->buffers, l->image + l->count,
+                             l->buffer_count * sizeof *l->image);
+        }
+        DDP_FREE(l->image);
+        l->image = NULL;
+    }
+    return s;
+}
+
+/* Who computes each node, and what that needs besides the arrays of the plan. */
+static ddp_status ddp__build_operators(ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    size_t most = 0, bytes;
+    int i;
+
+    for (i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+
+        n->run = n->op && b ? b->op(device, n->op->name) : n->op;
+        if (!n->op) continue;
+        if (!n->run)
+            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel "
+                             "for the %s backend: build the model without it, or on the CPU",
+                             n->op->name, i, b->name);
+        bytes = b ? b->scratch(device, n->run, &n->spec) : 0;
+        if (bytes > most) most = bytes;
+    }
+    return !b || b->reserve(device, most) ? DDP_OK : ddp__build_too_large(g);
+}
+
 static ddp_status ddp__build_state(ddp_graph *g)
 {
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    int i;
+
     g->state = ddp__state_open(g, &g->reuse);
     if (!g->state) return ddp__build_too_large(g);
+    for (i = 0; b && i < g->nodes; i++) {
+        const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
+
+        if (g->node[i]->op) continue;
+        g->node[i]->feed = b->pin(device, bytes);
+        if (!g->node[i]->feed)
+            return ddp__fail(&g->error, DDP_MEMORY, "out of memory: input \"%.80s\" needs %zu "
+                             "bytes that the device can read", g->node[i]->name, bytes);
+    }
     g->owned.passes = &g->state->pass;
     return DDP_OK;
 }
@@ -223,7 +313,8 @@ static ddp_status ddp__graph_build(ddp_graph *g)
     DDP__TRY(ddp__build_plan(g));
     DDP__TRY(ddp__build_layers(g));
     ddp__build_pointers(g);
-    ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
+    DDP__TRY(ddp__build_operators(g));
+    DDP__TRY(ddp__build_values(g));
     DDP__TRY(ddp__build_state(g));
     DDP__TRY(ddp__build_register(g));
     g->built = 1;

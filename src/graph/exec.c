@@ -23,12 +23,13 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->spec = &n->spec;
     for (i = 0; i < n->spec.inputs; i++)
         c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
-    for (i = 0; i < n->spec.params; i++) c->param[i] = n->param[i];
+    for (i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
     for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
     again = again && l->fate[n->index] == DDP__AGAIN;
     c->saved = ddp__state_at(s, again ? l->saved_again[n->index] : l->saved[n->index]);
     c->pool = g->host ? g->host->pool : NULL;
+    if (g->host && g->host->backend) c->pool = g->host->backend->compute(g->host->device);
     c->training = training;
     r = ddp_rng_seed(ddp_rng_u64(&r), (uint64_t)(unsigned)n->index);
     c->random = ddp_rng_u64(&r);
@@ -44,7 +45,7 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
     for (k = 0; shadow && k < n->spec.buffers; k++) {
         const size_t count = (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
 
-        if (fill) memcpy(shadow, n->buffer[k], count * sizeof *shadow);
+        if (fill) ddp__host_copy(s->graph->host, shadow, n->buffer[k], count * sizeof *shadow);
         else at[k] = shadow;
         shadow += count;
     }
@@ -56,7 +57,7 @@ static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training
 
     if (training) ddp__shadow(s, n, 1, NULL);
     ddp__call_fill(s, n, training, 0, &c);
-    n->op->forward(&c);
+    n->run->forward(&c);
 }
 
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
@@ -72,7 +73,7 @@ static void ddp__run_again(const ddp_state *s, int segment)
         if (s->layout->fate[i] != DDP__AGAIN) continue;
         ddp__call_fill(s, g->node[i], 1, 1, &c);
         ddp__shadow(s, g->node[i], 0, c.buffer);
-        g->node[i]->op->forward(&c);
+        g->node[i]->run->forward(&c);
     }
 }
 
@@ -95,7 +96,7 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
         s->written[p] = 1;
     }
     for (i = 0; i < n->spec.params; i++) c.grad_param[i] = n->grad[i];
-    n->op->backward(&c);
+    n->run->backward(&c);
 }
 
 /* ---- whole passes on the built-in state ---- */
@@ -122,6 +123,7 @@ int ddp_forward(ddp_graph *g)
     hooks = g->host ? g->host->hooks : NULL;
     g->state->ready = 0;
     g->state->pass++;
+    ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
 
@@ -142,6 +144,7 @@ int ddp_evaluate(ddp_graph *g)
 
     if (code) return code;
     g->state->ready = 0;
+    ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
         if (g->node[i]->op) ddp__run_forward(g->state, g->node[i], 0);
     return 0;
@@ -184,7 +187,8 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
         if (g->state->written[i] && n->has_gradient) {
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
-            if (n == loss) *(float *)ddp__state_at(g->state, g->state->layout->gradient[i]) = 1;
+            if (n == loss)
+                ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
             ddp__run_backward(g->state, n, 0);
         }
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
@@ -200,7 +204,8 @@ void ddp_zero_gradients(ddp_graph *g)
     int i;
 
     for (i = 0; g && i < g->layers; i++)
-        if (g->layer[i].grads) memset(g->layer[i].grads, 0, g->layer[i].count * sizeof(float));
+        if (g->layer[i].grads)
+            ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
 }
 
 /* ---- ranges on a state of its own ---- */

@@ -9,10 +9,18 @@ const ddp_allocator *ddp__graph_allocator(const ddp_graph *g)
     return g->host ? &g->host->allocator : NULL;
 }
 
+const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device)
+{
+    *device = g->host ? g->host->device : NULL;
+    return g->host ? g->host->backend : NULL;
+}
+
 static void ddp__graph_destroy(ddp__owned *self)
 {
     ddp_graph *g = (ddp_graph *)self;
-    const ddp_allocator *a = ddp__graph_allocator(g);
+    const ddp__host *h = g->host;
+    void *device;
+    const ddp_backend *backend = ddp__graph_backend(g, &device);
     int i;
 
     ddp_state_free(g->state);
@@ -21,14 +29,19 @@ static void ddp__graph_destroy(ddp__owned *self)
     for (i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
 
-        ddp__release(a, l->params, l->count * sizeof(float));
-        ddp__release(a, l->grads, l->count * sizeof(float));
-        ddp__release(a, l->buffers, l->buffer_count * sizeof(float));
+        if (backend && l->use) backend->forget(device, l->params);
+        ddp__host_release(h, l->params, l->count * sizeof(float));
+        ddp__host_release(h, l->grads, l->count * sizeof(float));
+        ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
     for (i = 0; i < g->nodes; i++) {
-        DDP_FREE(g->node[i]->name);
-        DDP_FREE(g->node[i]);
+        ddp_node *n = g->node[i];
+
+        if (n->feed) backend->unpin(device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
+        DDP_FREE(n->shown);
+        DDP_FREE(n->name);
+        DDP_FREE(n);
     }
     DDP_FREE(g->layer);
     DDP_FREE(g->segment);
@@ -45,9 +58,11 @@ ddp_graph *ddp_graph_new(ddp_ctx *d)
     g->open_layer = g->open_segment = -1;
     g->owned.destroy = ddp__graph_destroy;
     g->host = (ddp__host *)(void *)d; /* a context begins with its host */
+    g->element = sizeof(float);
     if (g->host) {
         g->owned.next = g->host->owned;
         g->host->owned = &g->owned;
+        if (g->host->backend) g->element = (size_t)g->host->backend->element_bytes(g->host->device);
     }
     return g;
 }

@@ -142,7 +142,9 @@ DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ---- running, after ddp_graph_build ---- */
 
-/* ddp_data - the array of a named input of the built-in state (float or int32_t).
+/* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it
+ * lies on the host all the same: each pass takes it to the device; ddp_value and ddp_output copy
+ * from there and wait for it.
  * ddp_value - the scalar of a node after forward, NAN where it is none.
  * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
  * only user works in place (dropout, add) shows that user's output. NULL (ddp_value: NAN) for what
@@ -200,6 +202,11 @@ DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape
 /* Memory of the built-in state: activations, their gradients and what is computed again, planned so
  * that the dead make room for the living. Works before ddp_graph_build. */
 DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
+/* On a device (ddp_config.backend) the arrays above, and those of ddp_state_data and
+ * ddp_state_gradient, lie there: these copy count floats of parameters, gradients or buffers from
+ * and to the host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
+DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
+DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
 
 #ifdef __cplusplus
 }

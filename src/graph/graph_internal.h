@@ -24,8 +24,12 @@ struct ddp_node {
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
     float        *param[DDP_OP_PARAMS];
+    const void   *use[DDP_OP_PARAMS]; /* what operators read in place of param */
     float        *grad[DDP_OP_PARAMS];
     float        *buffer[DDP_OP_BUFFERS];
+    const ddp_op *run;   /* op, or the backend's of its name */
+    void         *feed;  /* on a device: the input array of the built-in state, as the user fills it */
+    float        *shown; /* on a device: what ddp_output showed last */
 };
 
 /* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
@@ -41,6 +45,8 @@ typedef struct ddp__graph_layer {
     size_t   buffer_count;
     double   flops;
     float   *params, *grads, *buffers;
+    const char *use; /* the block that operators read in place of params */
+    float      *image; /* while a device's layer is built: parameters, then buffers, on the host */
 } ddp__graph_layer;
 
 /* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
@@ -102,6 +108,7 @@ struct ddp_graph {
     int                segments, segment_room;
     int                open_segment; /* -1: none */
     int                built;
+    size_t             element; /* bytes of an element of outputs and gradients, 4 or 2 */
     int                registered; /* layers the context borrows memory of */
     ddp__layout        reuse;      /* of the built-in state */
     ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own */
@@ -115,6 +122,18 @@ extern "C" {
 #endif
 
 DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
+
+/* The backend of the graph's memory, NULL = the CPU; device becomes its self. */
+DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device);
+
+/* Bytes of node n's output, and of its gradient. */
+DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
+
+/* Element 0 of node n's output or gradient, at, becomes 1. */
+DDP_LIB void ddp__node_one(const ddp_node *n, void *at);
+
+/* The inputs that the user filled go to the device. */
+DDP_LIB void ddp__feed_inputs(const ddp_graph *g);
 
 /* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
 DDP_LIB int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size);

@@ -4,6 +4,7 @@
 #define DDP_GRAPH_HOST_H
 
 #include "base/alloc.h"
+#include "base/backend.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -32,6 +33,27 @@ typedef struct ddp__host {
     ddp__owned       *owned;  /* destroyed in ddp_close, newest first */
     uint64_t          seed;   /* for initialisation and dropout */
     ddp_error         error;  /* the first error of the context; sticky */
+    const ddp_backend *backend; /* where layers and activations live; NULL = here */
+    void             *device;   /* its self */
 } ddp__host;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Memory of layers and activations: the device's where the host has a backend, else this
+ * process's own; h may be NULL. alloc: zeroed, NULL when short or for 0 bytes. Copies are in the
+ * order of all work there; download waits. */
+DDP_LIB void *ddp__host_alloc(const ddp__host *h, size_t bytes);
+DDP_LIB void  ddp__host_release(const ddp__host *h, void *at, size_t bytes);
+DDP_LIB void  ddp__host_upload(const ddp__host *h, void *to, const void *from, size_t bytes);
+DDP_LIB ddp_status ddp__host_download(const ddp__host *h, void *to, const void *from, size_t bytes,
+                                      ddp_error *err);
+DDP_LIB void  ddp__host_copy(const ddp__host *h, void *to, const void *from, size_t bytes);
+DDP_LIB void  ddp__host_zero(const ddp__host *h, void *at, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* DDP_GRAPH_HOST_H */

@@ -30,6 +30,7 @@ typedef struct ddp_layer {
     int              block_count;
     double           flops;       /* of one forward pass of one micro-batch; 0 = 2 x count.
                                      Only deterministic plans read it. */
+    int              group;       /* of ddp_group: the ranks that average this layer; 0 = all */
 } ddp_layer;
 
 typedef struct ddp_ctx ddp_ctx;

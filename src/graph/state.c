@@ -17,16 +17,29 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     s->layout = layout;
     s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
     s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
-    s->arena = (char *)ddp__alloc(ddp__graph_allocator(g), layout->bytes);
+    s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
     if (s->written && s->arena) return s;
     ddp_state_free(s);
     return NULL;
 }
 
+void ddp__node_one(const ddp_node *n, void *at)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(n->graph, &device);
+    const float one = 1;
+
+    if (!b) *(float *)at = one;
+    else if (n->spec.out.dims == 0 || n->graph->element == sizeof one)
+        b->fill(device, (float *)at, 1, one);
+    else b->upload_elements(device, at, &one, 1);
+}
+
 ddp_state *ddp_state_new(ddp_graph *g)
 {
     const ddp_allocator *a = g ? ddp__graph_allocator(g) : NULL;
-    const double total = a && a->alloc ? 0 : ddp__memory_total();
+    const int own = g && g->host && g->host->backend; /* a device says itself what it has not */
+    const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
     int i, k;
 
@@ -39,14 +52,14 @@ ddp_state *ddp_state_new(ddp_graph *g)
         for (k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
     for (i = 0; i < g->nodes; i++)
         if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1)
-            *(float *)ddp__state_at(s, g->plain.gradient[i]) = 1;
+            ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
     return s;
 }
 
 void ddp_state_free(ddp_state *s)
 {
     if (!s) return;
-    ddp__release(ddp__graph_allocator(s->graph), s->arena, s->layout->bytes);
+    ddp__host_release(s->graph->host, s->arena, s->layout->bytes);
     DDP_FREE(s->written);
     DDP_FREE(s);
 }
@@ -79,20 +92,69 @@ void *ddp_data(ddp_graph *g, const char *name)
     if (!g || !g->state || !name) return NULL;
     for (i = 0; i < g->nodes; i++)
         if (!g->node[i]->op && strcmp(g->node[i]->name, name) == 0)
-            return ddp_state_data(g->state, g->node[i]);
+            return g->node[i]->feed ? g->node[i]->feed : ddp_state_data(g->state, g->node[i]);
     return NULL;
+}
+
+void ddp__feed_inputs(const ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    int i;
+
+    for (i = 0; b && i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+        void *to;
+
+        if (n->op) continue;
+        to = ddp_state_data(g->state, n);
+        if (ddp__output_bytes(n) == 4 * count) b->upload(device, to, n->feed, 4 * count);
+        else b->upload_elements(device, to, (const float *)n->feed, count);
+    }
+}
+
+/* What a node shows comes from the device when it is asked for; NULL where that fails. */
+static const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+    ddp_node *own = g->node[n->index];
+    ddp_status s;
+
+    if (!b || !from) return (const float *)from;
+    if (!own->shown) own->shown = (float *)ddp__calloc(count, sizeof *own->shown);
+    if (!own->shown) return NULL;
+    s = ddp__output_bytes(n) == 4 * count
+            ? b->download(device, own->shown, from, 4 * count, &g->error)
+            : b->download_elements(device, own->shown, from, count, &g->error);
+    return s == DDP_OK ? own->shown : NULL;
 }
 
 const float *ddp_output(ddp_graph *g, const ddp_node *n)
 {
     if (!g || !g->state || !n || n->graph != g || n->type != DDP_F32) return NULL;
     if (g->state->layout->fate[n->index] != DDP__KEPT) return NULL;
-    return (const float *)ddp_state_data(g->state, n);
+    return ddp__output_show(g, n, ddp_state_data(g->state, n));
+}
+
+int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count)
+{
+    if (!g || !to || !from) return (int)DDP_ARG;
+    return (int)ddp__host_download(g->host, to, from, count * sizeof *to, &g->error);
+}
+
+int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
+{
+    if (!g || !to || !from) return (int)DDP_ARG;
+    ddp__host_upload(g->host, to, from, count * sizeof *to);
+    return 0;
 }
 
 float ddp_value(ddp_graph *g, const ddp_node *n)
 {
-    const float *out = ddp_output(g, n);
+    const float *out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
 
-    return out && ddp_shape_count(&n->spec.out) == 1 ? *out : NAN;
+    return out ? *out : NAN;
 }

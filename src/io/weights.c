@@ -200,19 +200,22 @@ typedef struct ddp__weights {
     ddp__weight *list;
     int          count;
     float       *scratch; /* room for the largest transposed matrix */
+    const ddp__host *host;
+    float       *here;    /* room for the largest array of a device; NULL = arrays lie here */
 } ddp__weights;
 
 static void ddp__weights_free(ddp__weights *s)
 {
     if (s->list) DDP_FREE(s->list);
     if (s->scratch) DDP_FREE(s->scratch);
+    if (s->here) DDP_FREE(s->here);
 }
 
 static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s,
                                     ddp_error *err)
 {
-    size_t most = 0;
-    int i;
+    size_t most = 0, all = 0;
+    int i, there;
 
     memset(s, 0, sizeof *s);
     if (!g || !g->built)
@@ -228,9 +231,13 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
         w->as.name = w->name;
         n = (size_t)ddp_safetensors_elements(&w->as);
         if (w->transposed && n > most) most = n;
+        if (n > all) all = n;
     }
+    s->host = g->host;
+    there = g->host && g->host->backend;
     s->scratch = (float *)ddp__calloc(most, sizeof(float));
-    if (s->list && s->scratch) return DDP_OK;
+    if (there) s->here = (float *)ddp__calloc(all, sizeof(float));
+    if (s->list && s->scratch && (s->here || !there)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "%s: out of memory for a list of %d tensors", path, s->count);
 }
 
@@ -363,11 +370,12 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
     for (i = 0; i < s->count; i++) {
         ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(w->from);
+        float *data = s->here ? s->here : w->data;
 
-        DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : w->data,
-                                        err));
+        DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
         if (w->transposed)
-            ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], w->data);
+            ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
+        if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
     }
     return DDP_OK;
 }
@@ -411,12 +419,16 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
     for (i = 0; i < s->count; i++) {
         const ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(&w->as);
+        const float *data = s->here ? s->here : w->data;
 
-        if (w->transposed)
-            ddp__weight_transpose(w->data, w->as.dim[1], w->as.dim[0], s->scratch);
-        ddp__file_put(&f, w->transposed ? s->scratch : w->data, n * sizeof(float));
+        if (s->here && code == DDP_OK)
+            code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
+        if (w->transposed) ddp__weight_transpose(data, w->as.dim[1], w->as.dim[0], s->scratch);
+        ddp__file_put(&f, w->transposed ? s->scratch : data, n * sizeof(float));
     }
-    return ddp__file_end(&f, err);
+    if (code == DDP_OK) return ddp__file_end(&f, err);
+    ddp__file_drop(&f);
+    return code;
 }
 
 ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)

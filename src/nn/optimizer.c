@@ -1,6 +1,7 @@
 #include "base/platform.h"
 #include "nn/exact.h"
 #include "nn/optimizer.h"
+#include "nn/rules.h"
 
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
@@ -48,13 +49,6 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 }
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
-
-typedef struct ddp__adam_step {
-    float beta1, gain1, beta2, gain2; /* gain = 1 - beta */
-    float l2;                         /* of Adam: added to the gradient */
-    float shrink;                     /* of AdamW: 1 - lr decay */
-    float root, eps, step;            /* 1 / sqrt(1 - beta2^t), eps, -lr / (1 - beta1^t) */
-} ddp__adam_step;
 
 /* count is a multiple of the vector's length. Wider vectors round every element alike: they only
  * need fewer instructions, so that memory is what the rule waits for. */
@@ -143,8 +137,10 @@ static void ddp__adam_run(const ddp_update *u, const ddp__adam_step *k)
     memcpy(square + whole, v, rest * sizeof *v);
 }
 
+static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u);
+
 /* The factors are made in double and then rounded once, as PyTorch does. */
-static void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, ddp__adam_step *k)
+void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, ddp__adam_step *k)
 {
     double beta1 = ddp__decimal(self->hyper[0]), beta2 = ddp__decimal(self->hyper[1]);
     double left1 = ddp__power(beta1, u->step + 1), left2 = ddp__power(beta2, u->step + 1);
@@ -158,6 +154,9 @@ static void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, dd
     k->root = (float)(1 / sqrt(1 - left2));
     k->eps = self->hyper[2];
     k->step = (float)(-(double)u->lr / (1 - left1));
+    if (self->update == ddp__adamw_update)
+        k->shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
+    else k->l2 = self->hyper[3];
 }
 
 static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
@@ -165,7 +164,6 @@ static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__adam_step k;
 
     ddp__adam_factors(self, u, &k);
-    k.l2 = self->hyper[3];
     ddp__adam_run(u, &k);
 }
 
@@ -174,8 +172,14 @@ static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__adam_step k;
 
     ddp__adam_factors(self, u, &k);
-    k.shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
     ddp__adam_run(u, &k);
+}
+
+ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
+{
+    if (o->update == ddp__sgd_update) return DDP__RULE_SGD;
+    return o->update == ddp__adam_update || o->update == ddp__adamw_update ? DDP__RULE_ADAM
+                                                                          : DDP__RULE_USER;
 }
 
 /* ---- the public makers ---- */

@@ -14,6 +14,8 @@ typedef struct ddp_update {
     size_t       count;
     long         step;   /* number of this update, from 0 */
     float        lr;
+    void        *stream; /* on a device: its stream, in which the rule queues its kernels (arrays are
+                            the device's); NULL on the CPU */
 } ddp_update;
 
 /* A registered optimizer. hyper is what the built-in rules read; a user's rule may use user. */
