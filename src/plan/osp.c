@@ -3,23 +3,41 @@
 #include "base/memory.h"
 #include "plan/osp.h"
 
+/* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes,
+ * elements in turn, and the chunks in 32 lanes again; then lanes in pairs. */
+static double ddp__osp_lanes(double *lane)
+{
+    int half, l;
+
+    for (half = DDP__OSP_LANES / 2; half; half /= 2)
+        for (l = 0; l < half; l++) lane[l] += lane[l + half];
+    return lane[0];
+}
+
 ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n, int mean,
                               double *out, ddp_error *err)
 {
-    double sum = 0, x;
-    size_t i;
+    double chunks[DDP__OSP_LANES], lane[DDP__OSP_LANES], x;
+    size_t i, begin, end;
 
     if (!gradient || !parameter || !out || n == 0)
         return ddp__fail(err, DDP_ARG, "ddp_osp_importance: %zu elements or a NULL array; it needs "
                          "at least 1", n);
-    for (i = 0; i < n; i++) {
-        x = fabs((double)gradient[i] * (double)parameter[i]);
-        if (!(x <= DBL_MAX))
-            return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both "
-                             "must be finite", i, (double)gradient[i], (double)parameter[i]);
-        sum += x;
+    memset(chunks, 0, sizeof chunks);
+    for (begin = 0; begin < n; begin = end) {
+        end = n - begin < DDP__OSP_CHUNK ? n : begin + DDP__OSP_CHUNK;
+        memset(lane, 0, sizeof lane);
+        for (i = begin; i < end; i++) {
+            x = fabs((double)gradient[i] * (double)parameter[i]);
+            if (!(x <= DBL_MAX))
+                return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both "
+                                 "must be finite", i, (double)gradient[i], (double)parameter[i]);
+            lane[i % DDP__OSP_LANES] += x;
+        }
+        chunks[begin / DDP__OSP_CHUNK % DDP__OSP_LANES] += ddp__osp_lanes(lane);
     }
-    *out = mean ? sum / (double)n : sum;
+    x = ddp__osp_lanes(chunks);
+    *out = mean ? x / (double)n : x;
     return DDP_OK;
 }
 

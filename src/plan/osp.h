@@ -11,14 +11,18 @@ typedef enum ddp_osp_rule {
     DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
 } ddp_osp_rule;
 
+/* Parts of an importance's sum: elements of a chunk, and lanes of each. */
+enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ddp_osp_importance - PGP of one layer: sum over its n elements of |gradient x parameter|, in
- * double; mean != 0: divided by n (as printed large layers rank high). The gradient is the mean of
- * all workers, the parameters those before its update. Errors: DDP_ARG, DDP_NUMERIC (names the
- * element). Source: OSP (Fu and others), section 4.1.1. */
+ * double and in parts of a fixed shape, on a GPU as here; mean != 0: divided by n (as printed large
+ * layers rank high). The gradient is the mean of all workers, the parameters those before its
+ * update. Errors: DDP_ARG, DDP_NUMERIC (names the element). Source: OSP (Fu and others), section
+ * 4.1.1. */
 DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n,
                                       int mean, double *out, ddp_error *err);
 

@@ -36,6 +36,8 @@ void ddp_network_free(ddp_network *n)
     for (g = 0; n->group_name && g < n->groups; g++) DDP_FREE(n->group_name[g]);
     DDP_FREE(n->group_name);
     DDP_FREE(n->group);
+    DDP_FREE(n->jitter_s);
+    DDP_FREE(n->host_rate);
     DDP_FREE(n->memory_bytes);
     DDP_FREE(n->speed);
     DDP_FREE(n->rate);
@@ -56,6 +58,11 @@ static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, dd
                          "the delay from device %d to device %d is %g s; it must be finite and at "
                          "least 0",
                          i, j, n->delay_s[at]);
+    if (n->jitter_s && !ddp__network_finite(n->jitter_s[at], 0))
+        return ddp__fail(err, DDP_ARG,
+                         "the jitter from device %d to device %d is %g s; it must be finite and "
+                         "at least 0",
+                         i, j, n->jitter_s[at]);
     if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
         return ddp__fail(err, DDP_ARG,
                          "the link from device %d to device %d carries %g bytes/s; every pair must "
@@ -76,6 +83,11 @@ static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_err
                          "the memory of device %d is %g bytes; it must be finite and "
                          "at least 0",
                          i, n->memory_bytes[i]);
+    if (n->host_rate && !(n->host_rate[i] > 0 && n->host_rate[i] <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG,
+                         "the access link of device %d carries %g bytes/s; it must be finite and "
+                         "above 0",
+                         i, n->host_rate[i]);
     if (n->group && (n->group[i] < 0 || n->group[i] >= n->groups))
         return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i,
                          n->group[i], n->groups - 1);
@@ -361,6 +373,14 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     DDP__TRY(ddp__network_matrix(f, n, "bandwidth_gbps", 1e9 / 8, n->rate));
     DDP__TRY(ddp__network_vector(f, n, "tflops", 1e12, &n->speed));
     DDP__TRY(ddp__network_vector(f, n, "memory_gb", 1e9, &n->memory_bytes));
+    DDP__TRY(ddp__network_vector(f, n, "host_gbps", 1e9 / 8, &n->host_rate));
+    if (ddp__network_get(f, "jitter_ms")) {
+        n->jitter_s =
+            (double *)ddp__calloc((size_t)n->devices * (size_t)n->devices, sizeof(double));
+        if (!n->jitter_s)
+            return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+        DDP__TRY(ddp__network_matrix(f, n, "jitter_ms", 1e-3, n->jitter_s));
+    }
     return ddp_network_check(n, f->err);
 }
 
@@ -411,4 +431,47 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
     else
         ddp_network_free(&n);
     return status;
+}
+
+/* ---- writing ---- */
+
+static void ddp__network_put(ddp__text *t, const char *key, const double *m, int size, double scale)
+{
+    int i, j;
+
+    ddp__text_addf(t, ",\n  \"%s\": [", key);
+    for (i = 0; i < size; i++) {
+        ddp__text_addf(t, "%s\n    [", i ? "," : "");
+        for (j = 0; j < size; j++) {
+            if (j) ddp__text_addf(t, ", ");
+            ddp__json_number(t, i == j ? 0 : m[(size_t)i * (size_t)size + (size_t)j] * scale);
+        }
+        ddp__text_addf(t, "]");
+    }
+    ddp__text_addf(t, "\n  ]");
+}
+
+ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
+{
+    ddp__text t;
+    ddp_status s;
+
+    DDP__TRY(ddp_network_check(n, err));
+    memset(&t, 0, sizeof t);
+    ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
+    if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);
+    if (n->stages) ddp__text_addf(&t, ",\n  \"D_pp\": %d", n->stages);
+    if (n->pipelines || n->stages) {
+        ddp__text_addf(&t, ",\n  \"c_dp_bytes\": ");
+        ddp__json_number(&t, n->dp_bytes);
+        ddp__text_addf(&t, ",\n  \"c_pp_bytes\": ");
+        ddp__json_number(&t, n->pp_bytes);
+    }
+    ddp__network_put(&t, "delay_ms", n->delay_s, n->devices, 1e3);
+    ddp__network_put(&t, "bandwidth_gbps", n->rate, n->devices, 8e-9);
+    ddp__text_addf(&t, "\n}\n");
+    s = t.failed ? ddp__fail(err, DDP_MEMORY, "no memory for the network %s", path)
+                 : ddp__file_write(path, t.data, t.size, err);
+    ddp__text_free(&t);
+    return s;
 }

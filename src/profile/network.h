@@ -20,6 +20,10 @@ typedef struct ddp_network {
     int    *group;        /* [N] region or machine of a device, 0..groups-1, or NULL */
     int     groups;
     char  **group_name;   /* [groups] or NULL */
+    double *host_rate;    /* [N] bytes per second of a device's own access in each direction,
+                             shared by all its pairs; NULL = no such limit. Planners ignore it */
+    double *jitter_s;     /* [N x N] most that a message is late beyond delay_s, or NULL; ignored
+                             likewise */
 } ddp_network;
 
 #ifdef __cplusplus
@@ -29,12 +33,16 @@ extern "C" {
 /* ddp_network_read - a network from JSON: `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and
  * either groups x groups matrices with `groups` and `devices_per_group`, or N x N matrices, of
  * `delay_ms` and `bandwidth_gbps` (10^9 bit/s); optional per device or per group: `tflops`,
- * `memory_gb`. A variant ("as_in_code") names an object whose members replace those above.
+ * `memory_gb`, `host_gbps`, and a matrix `jitter_ms`. A variant ("as_in_code") names an object whose members replace those above.
  * *out is untouched on error, else freed by ddp_network_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place, key and value), DDP_ARG (N is not D_dp x D_pp,
  * unknown variant), DDP_MEMORY. */
 DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out,
                                     ddp_error *err);
+
+/* ddp_network_write - the same members with N x N matrices, groups, speeds and memories left out;
+ * the file appears whole or not at all. Errors: DDP_ARG (ddp_network_check), DDP_IO, DDP_MEMORY. */
+DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err);
 
 /* ddp_network_new - N devices, all matrices allocated and 0, speed, memory and groups NULL.
  * ddp_network_free - frees what ddp_network_new and ddp_network_read made; all-zero is fine.
