@@ -27,6 +27,14 @@ typedef struct ddp_report_layer {
     double      comm_s; /* how long averaging it occupies the link */
 } ddp_report_layer;
 
+/* Something that changed during a run: ddp_note_text and ddp_note_name say it. */
+typedef struct ddp_report_note {
+    double      time_s; /* since the start of the run */
+    long        step;
+    const char *kind;   /* "lost" */
+    const char *text;   /* "rank 2 was lost, 3 workers" */
+} ddp_report_note;
+
 /* One strategy. Unknown figures are NAN, unknown counts 0, unknown texts NULL. */
 typedef struct ddp_report_run {
     const char *strategy;
@@ -37,6 +45,9 @@ typedef struct ddp_report_run {
     double      time_to_loss_s; /* until ddp_report_data.target_loss; NAN: not reached */
     double      final_loss;
     const char *param_hash;
+    int         slowest_rank;   /* whose computing takes longest ... */
+    double      slow_ratio;     /* ... against the median; 0 = not known */
+    long        replans;        /* the plan followed a link that had changed so many times */
 
     const ddp_report_step *steps; /* [step_count] */
     int                    step_count;
@@ -45,6 +56,9 @@ typedef struct ddp_report_run {
     const int *step_of;        /* [layer_count] step 0..H-1 that averages the layer, or NULL */
     const unsigned char *fill; /* [H x layer_count] 1 = averaged once more there, or NULL */
     const double        *layer_divergence; /* [layer_count] mean Gamma per layer, or NULL */
+
+    const ddp_report_note *notes; /* [note_count], in the order of their times */
+    int                    note_count;
 
     const ddp_report_worker *workers; /* [worker_count] */
     int                      worker_count;

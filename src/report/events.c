@@ -68,6 +68,21 @@ void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
     ddp_jsonl_end(j);
 }
 
+void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r)
+{
+    int i;
+
+    for (i = 0; i < r->note_count; i++) {
+        ddp_jsonl_event(j, "note");
+        ddp_jsonl_string(j, "strategy", r->strategy);
+        ddp_jsonl_integer(j, "step", r->notes[i].step);
+        ddp_jsonl_number(j, "time_s", r->notes[i].time_s);
+        ddp_jsonl_string(j, "kind", r->notes[i].kind);
+        ddp_jsonl_string(j, "text", r->notes[i].text);
+        ddp_jsonl_end(j);
+    }
+}
+
 void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r)
 {
     ddp_jsonl_event(j, "result");
@@ -82,6 +97,11 @@ void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_r
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "time_to_loss_s", r->time_to_loss_s);
     ddp_jsonl_string(j, "param_hash", r->param_hash);
+    if (r->slow_ratio > 0) {
+        ddp_jsonl_integer(j, "slowest_rank", r->slowest_rank);
+        ddp_jsonl_number(j, "slow_ratio", r->slow_ratio);
+    }
+    ddp_jsonl_integer(j, "replans", r->replans);
     ddp_jsonl_end(j);
 }
 

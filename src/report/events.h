@@ -15,13 +15,16 @@ extern "C" {
  *   plan     strategy, period, sets (layer indexes per step of the period), step_of, predicted_*;
  *            nothing is written for a run without a plan
  *   step     strategy, step, loss, step_ms, wait_ms, bytes, divergence (left out if NAN)
+ *   note     strategy, step, time_s, kind, text: one line for each of r->notes
  *   result   strategy, workers, step_ms, hidden_pct, bytes_sent, final_loss, time_to_loss_s,
- * param_hash error    status (text), exit_code, message */
+ *            param_hash, slowest_rank and slow_ratio where they are known, replans
+ *   error    status (text), exit_code, message */
 DDP_API void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d);
 DDP_API void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d);
 DDP_API void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
 DDP_API void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
                             double step_ms, double wait_ms, int64_t bytes, double divergence);
+DDP_API void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r);
 DDP_API void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
 DDP_API void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error);
 

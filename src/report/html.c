@@ -2,6 +2,7 @@
 #include "report/html.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "report/changes.h"
 #include "report/lanes.h"
 #include "report/summary.h"
 #include "report/svg.h"
@@ -36,11 +37,13 @@ static const char ddp__html_head[] =
     "var(--rule);white-space:nowrap}"
     "th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-"
     "left:6px}"
+    ".words th:last-child,.words td:last-child{text-align:left;white-space:normal}"
     "tr.best td{font-weight:600;background:var(--soft)}\n"
     "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);"
     "font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}"
     ".mid{text-anchor:middle}.end{text-anchor:end}.grid{stroke:var(--rule);stroke-width:1}"
-    ".axis,.step{stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}\n"
+    ".axis,.step,.mark{stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}"
+    ".mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}"
     "@media (max-width:480px){.charts{grid-template-columns:1fr}}"
     ".charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg "
@@ -231,6 +234,7 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
     size_t total = 0;
     ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count * 2, sizeof *series);
     double *room, *x, *y;
+    ddp__mark *mark = NULL;
     ddp__chart chart;
 
     for (i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 3;
@@ -273,9 +277,13 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
     chart.log_y = what == DDP__CURVE_DIVERGENCE;
     chart.series = series;
     chart.count = count;
+    if (what != DDP__CURVE_BYTES && !t->failed)
+        chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
+    chart.mark = mark;
     ddp__text_addf(t, "<div><h3>%s</h3>\n", heading);
     if (!t->failed) ddp__svg_chart(t, &chart);
     ddp__text_addf(t, "</div>\n");
+    if (mark) DDP_FREE(mark);
     DDP_FREE(room);
     DDP_FREE(series);
 }
@@ -283,6 +291,7 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
 static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
     int i, j, loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
+    ddp__mark *mark;
 
     for (i = 0; i < d->run_count; i++) {
         for (j = 0; j < d->runs[i].step_count; j++) {
@@ -295,6 +304,10 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
     if (over > 1 && loss)
         ddp__text_addf(t, "<p class=\"note\">Loss: strong lines are means over the last %d steps, "
                           "pale ones the steps themselves.</p>\n", over);
+    if (ddp__changes_marks(t, d, 1, &mark) > 0)
+        ddp__text_addf(t, "<p class=\"note\">Dashed upright lines: a worker was lost or joined, or "
+                          "the plan was made again.</p>\n");
+    if (mark) DDP_FREE(mark);
     ddp__text_addf(t, "<div class=\"charts\">\n");
     if (loss) {
         ddp__html_chart(t, d, "Loss against time", DDP__CURVE_TIME);
@@ -412,6 +425,7 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__text_addf(&t, "</title>\n%s</head>\n<body>\n", ddp__html_head);
     ddp__html_facts(&t, d);
     ddp__html_summary(&t, d);
+    ddp__html_changes(&t, d);
     ddp__html_lanes(&t, d);
     ddp__html_charts(&t, d);
     ddp__html_layers(&t, d);

@@ -249,6 +249,20 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
     }
 }
 
+static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
+{
+    int i;
+
+    for (i = 0; i < c->marks; i++) {
+        if (!(c->mark[i].x >= 0 && c->mark[i].x <= a->x1)) continue;
+        ddp__text_addf(t, "<path class=\"mark\" d=\"M");
+        ddp__add_short(t, ddp__axes_x(a, c->mark[i].x), 1);
+        ddp__text_addf(t, " %dV%d\"><title>", DDP__CHART_TOP, DDP__CHART_H - DDP__CHART_BOTTOM);
+        ddp__add_escaped(t, c->mark[i].text);
+        ddp__text_addf(t, "</title></path>");
+    }
+}
+
 void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
 {
     double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
@@ -260,6 +274,7 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
     } else if (ddp__axes_fit(&a, c)) {
         ddp__text_addf(t, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", DDP__CHART_W, DDP__CHART_H);
         ddp__svg_axes(t, &a, c);
+        ddp__svg_marks(t, &a, c);
         for (pass = 1; pass >= 0; pass--) { /* pale lines lie behind all others */
             for (i = 0; i < c->count; i++) {
                 if (c->series[i].faint != pass) continue;

@@ -13,8 +13,16 @@ typedef struct ddp__series {
     int           count;
 } ddp__series;
 
+/* A dashed line across the chart, at x; its text is shown where a pointer rests on it. */
+typedef struct ddp__mark {
+    double      x;
+    const char *text;
+} ddp__mark;
+
 typedef struct ddp__chart {
     const char        *x_label, *y_label;
+    const ddp__mark   *mark; /* [marks] */
+    int                marks;
     int                log_y; /* decades; values <= 0 are stepped over */
     const ddp__series *series;
     int                count;
