@@ -2,6 +2,7 @@
 #include "base/platform.h"
 #include "base/clock.h"
 #include "sync/context.h"
+#include "sync/device.h"
 
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
 {
@@ -14,6 +15,7 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
     s->kind = kind;
     s->bytes = 0;
     d->span_count++;
+    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
     if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
         ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
 }
@@ -48,6 +50,16 @@ void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
     }
 }
 
+/* Of both links, into op_scratch. */
+static int ddp__link_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+
+    if (d->second)
+        n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    return n;
+}
+
 /* Collects compute and communication intervals that overlap begin..end, clipped to it. */
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
@@ -62,7 +74,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
         n++;
     }
-    ops = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+    ops = ddp__link_spans(d, begin, end);
     for (i = 0; i < ops && n < d->merge_room; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         /* an operation that stands still for a slower peer is not communicating */
@@ -135,7 +147,7 @@ void ddp__account_step(ddp_ctx *d, double now)
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
         d->stats.comm_s += comm;
         d->stats.exposed_s += exposed;
-        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+        if (d->measured && !d->levels) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += d->wait_this_step;
@@ -148,6 +160,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     int l;
 
+    if (d->clock) ddp__clock_collect(d);
     *out = d->stats;
     out->steps = d->step;
     if (d->stats.counted_steps) {
@@ -159,6 +172,12 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         ddp__net_stats net;
         ddp__engine_stats(d->engine, &net);
         out->bytes_sent = net.bytes_sent;
+        out->comm_cpu_s = net.cpu_s;
+        if (d->second) {
+            ddp__engine_stats(d->second, &net);
+            out->bytes_sent += net.bytes_sent;
+            out->comm_cpu_s += net.cpu_s;
+        }
     }
     out->divergence = 0;
     for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
@@ -170,13 +189,22 @@ double ddp_divergence(const ddp_ctx *d, int layer)
     return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
 }
 
+const char *ddp__algorithm_name(char algorithm)
+{
+    return algorithm == 'r'   ? "ring"
+         : algorithm == 'f' ? "full"
+         : algorithm == 'd' ? "direct"
+         : algorithm == 'p' ? "plain"
+                            : "none";
+}
+
 const char *ddp_last_algorithm(const ddp_ctx *d)
 {
     ddp__net_stats net;
 
     if (!d || !d->engine) return "none";
     ddp__engine_stats(d->engine, &net);
-    return net.algorithm == 'r' ? "ring" : net.algorithm == 'd' ? "direct" : "none";
+    return ddp__algorithm_name(net.algorithm);
 }
 
 static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
@@ -192,10 +220,12 @@ static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin
 
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
-    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0, s;
+    long oldest, s;
     int n = 0, i, ops = 0;
 
-    if (d->engine) ops = ddp__engine_spans(d->engine, -1, DBL_MAX, d->op_scratch, d->op_room);
+    if (d->clock) ddp__clock_collect(d);
+    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);

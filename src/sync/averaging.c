@@ -1,20 +1,11 @@
 /* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
 #include "base/platform.h"
-#include "base/clock.h"
 #include "sync/context.h"
+#include "sync/device.h"
+#include "sync/stage.h"
 
-ddp_status ddp__ticket_wait(ddp_ctx *d, long ticket, int layer, ddp_error *err)
-{
-    double begin = ddp_now();
-    ddp_status s = ddp__engine_wait(d->engine, ticket, err);
-    double end = ddp_now();
-
-    d->wait_this_step += end - begin;
-    ddp__record(d, DDP_SPAN_WAIT, layer, begin, end);
-    return s;
-}
-
-ddp_status ddp__average_layer(ddp_ctx *d, int layer, int filler, ddp_error *err)
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int filler, ddp__coding coding,
+                                  ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp__message m;
@@ -24,14 +15,37 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, int filler, ddp_error *err)
     m.verb = DDP__ALL_REDUCE;
     m.pieces = u->average;
     m.piece_count = u->averages;
-    m.scale = 1.0f / (float)d->world;
+    m.mean = 1;
+    m.group = u->group;
     m.step = d->step;
     m.layer = layer;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
     m.priority = d->strategy->partial && !d->cfg.paper ? layer : 0;
     m.filler = filler;
+    m.link = u->link;
+    if (coding == DDP__AS_INT8) return ddp__coded_average(d, layer, &m, err);
+    m.coding = coding;
     m.divergence = &u->divergence;
-    return ddp__engine_submit(d->engine, &m, &u->ticket, err);
+    return ddp__post(d, &m, 1, &u->ticket, err);
+}
+
+ddp_status ddp__average_layer(ddp_ctx *d, int layer, int filler, ddp_error *err)
+{
+    return ddp__average_as(d, layer, filler, ddp__wire_coding(d->cfg.wire), err);
+}
+
+ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
+{
+    return ddp__average_as(d, layer, 1, DDP__AS_FLOAT, err);
+}
+
+static ddp_status ddp__layer_wait(ddp_ctx *d, long ticket, int layer, ddp_error *err)
+{
+    const int link = d->unit[layer].link;
+    ddp__engine *e = ddp__engine_of(d, link);
+
+    if (!d->stage && ddp__engine_done(e, ticket)) return ddp__engine_wait(e, ticket, err);
+    return ddp__post_hold(d, link, ticket, layer, err);
 }
 
 ddp_status ddp__average_wait(ddp_ctx *d, int layer, ddp_error *err)
@@ -39,11 +53,12 @@ ddp_status ddp__average_wait(ddp_ctx *d, int layer, ddp_error *err)
     ddp__unit *u = &d->unit[layer];
     ddp_status s = DDP_OK;
 
-    if (u->ticket < 0) return DDP_OK;
-    if (ddp__engine_done(d->engine, u->ticket)) s = ddp__engine_wait(d->engine, u->ticket, err);
-    else s = ddp__ticket_wait(d, u->ticket, layer, err);
-    u->ticket = -1;
-    u->last_divergence = u->divergence;
+    if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
+    if (u->other_ticket != -1) s = ddp__layer_wait(d, u->other_ticket, layer, err);
+    if (s == DDP_OK && u->ticket != -1) s = ddp__layer_wait(d, u->ticket, layer, err);
+    u->ticket = u->other_ticket = -1;
+    u->last_divergence = d->stage ? ddp__stage_divergence(d->stage, layer) : u->divergence;
+    if (s == DDP_OK && u->base) ddp__coded_arrived(d, layer);
     return s;
 }
 

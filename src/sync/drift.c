@@ -2,6 +2,7 @@
  * moved by a fifth all ranks plan again. */
 #include "base/platform.h"
 #include "sync/context.h"
+#include "sync/device.h"
 
 enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
 static const double ddp__drift_limit = 0.2;
@@ -68,23 +69,26 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     d->drift_piece.count = 3;
     memset(&m, 0, sizeof m);
     m.verb = DDP__BROADCAST;
+    m.group = d->team;
+    m.peer = d->team_root;
     m.pieces = &d->drift_piece;
     m.piece_count = 1;
     m.step = d->step;
     m.layer = -1;
     m.priority = d->layers;
     m.filler = 1;
-    return ddp__engine_submit(d->engine, &m, &d->drift_ticket, err);
+    return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     long every = (long)d->plan.period * DDP__DRIFT_PERIODS;
+    double before;
 
-    if (!d->engine || !d->strategy->partial) return DDP_OK;
+    if (!d->engine || !d->strategy->partial || d->levels) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan.period) return DDP_OK;
-    DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
+    DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (d->drift_word[0] == 0.0f) return DDP_OK;
     ddp__log(&d->host.log, DDP_LOG_INFO,
@@ -92,7 +96,11 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
              "ns): planning again",
              d->step, 1e-3 * (double)d->drift_word[1], 1e-3 * (double)d->drift_word[2],
              1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
     d->link.alpha_s = (double)d->drift_word[1] * 1e-6;
     d->link.beta_s = (double)d->drift_word[2] * 1e-12;
+    d->stats.replans++;
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before,
+                  d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
     return ddp__plan_again(d, err);
 }

@@ -1,7 +1,8 @@
 /* The hooks of a step (DESIGN sections 3 and 4). */
 #include "base/platform.h"
-#include "base/clock.h"
 #include "sync/context.h"
+#include "sync/device.h"
+#include "sync/join.h"
 
 int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
@@ -23,6 +24,8 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     }
     /* a no-op when the failure came from the engine; else the other ranks learn of it */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
+    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
+    ddp__dump_failure(d);
     return (int)d->host.error.code;
 }
 
@@ -32,21 +35,19 @@ static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
     if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
     d->phase = phase;
     d->phase_layer = layer;
-    d->mark = ddp_now();
+    ddp__clock_note(d, DDP__M_LEAVE, layer, phase);
     return 0;
 }
 
 /* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
-    double now = ddp_now();
-
     if (layer < 0 || layer >= d->layers)
         return ddp__fail(&d->host.error, DDP_ARG,
                          "%s: layer %d does not exist; %d layers are registered, numbered from 0",
                          hook, layer, d->layers);
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
-    ddp__account_hook(d, now, layer, entering);
+    ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
 }
 
@@ -80,7 +81,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
                          "expected %d; is ddp_step_end missing, or "
                          "ddp_config.micro_batches too small?",
                          d->step, layer, u->passes, u->name, d->cfg.micro_batches);
-    if (u->ticket >= 0)
+    if (u->ticket != -1 || u->other_ticket != -1)
         return ddp__fail(
             &d->host.error, DDP_USAGE,
             "step %ld: layer %s was used while its average of the step before was still on its "
@@ -132,8 +133,10 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(d->strategy->step_end(d));
     for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
+    if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
+    DDP__TRY(ddp__device_check(d, &d->host.error));
     if (ddp__atomic_load(&d->aborted))
-        return ddp__fail(&d->host.error, DDP_ABORTED, "aborted by request in step %ld", d->step);
+        return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
 }
 
@@ -144,23 +147,30 @@ int ddp_step_end(ddp_ctx *d)
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
-        ddp__account_hook(d, ddp_now(), -1, DDP__OUTSIDE);
+        ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        ddp__account_step(d, ddp_now());
+        ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
-        if (!d->plan_final && d->step == d->cfg.profile_steps)
+        s = ddp__pace_step(d, &d->host.error);
+        if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);
-        else if (d->measured) s = ddp__drift_step(d, &d->host.error);
+        else if (s == DDP_OK && d->measured) s = ddp__drift_step(d, &d->host.error);
+        if (s == DDP_OK) s = ddp__join_step(d, &d->host.error);
+        ddp__note_members(d);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
 int ddp_wait(ddp_ctx *d)
 {
+    ddp_status s;
+
     DDP__ENTER(d);
-    return ddp__leave(d, ddp__average_wait_all(d, &d->host.error), DDP__OUTSIDE, -1);
+    s = ddp__average_wait_all(d, &d->host.error);
+    if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
 /* Gradient strategies keep parameters equal by themselves; their buffers differ. */
@@ -172,20 +182,17 @@ static ddp_status ddp__average_everything(ddp_ctx *d)
     for (l = d->layers - 1; l >= 0; l--) {
         ddp__unit *u = &d->unit[l];
         if (d->strategy->id != DDP_SSGD && d->strategy->id != DDP_WFBP) {
-            DDP__TRY(ddp__average_layer(d, l, 1, &d->host.error));
+            DDP__TRY(ddp__average_exact(d, l, &d->host.error));
             DDP__TRY(ddp__average_wait(d, l, &d->host.error));
             continue;
         }
-        for (b = 0; b < u->blocks; b++) {
-            ddp__piece p;
-            if (u->block[b].kind != DDP_BUFFERS) continue;
-            p.data = u->block[b].params;
-            p.count = u->block[b].count;
-            DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1.0f / (float)d->world, 0,
-                                   &d->host.error));
-        }
+        for (b = 0; b < u->blocks; b++)
+            if (u->block[b].kind == DDP_BUFFERS)
+                DDP__TRY(ddp__layer_blocking(d, u->group, DDP__ALL_REDUCE, u->block[b].params,
+                                             u->block[b].count, DDP__MEAN,
+                                             ddp__group_root(d, u->group), &d->host.error));
     }
-    return DDP_OK;
+    return ddp__device_wait(d, &d->host.error);
 }
 
 int ddp_sync_all(ddp_ctx *d)

@@ -76,13 +76,22 @@ int ddp_launch(const ddp_config *given, int (*fn)(ddp_ctx *, void *), void *user
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_run(&L, &cfg, -1, err);
     s = ddp__config_resolve(given, &cfg, err); /* every rank would fail alike: once is enough */
     if (s != DDP_OK) return (int)s;
-    if (cfg.transport == DDP_THREADS) {
+    if (cfg.transport == DDP_MPI) {
+        s = ddp__fail(err, DDP_USAGE,
+                      "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d "
+                      "before the command",
+                      cfg.world);
+    } else if (cfg.transport == DDP_THREADS) {
         L.hub = ddp__hub_new(cfg.world);
+        if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
+            ddp__hub_free(L.hub);
+            L.hub = NULL;
+        }
         s = L.hub ? ddp__spawn_threads(cfg.world, ddp__launch_rank, &L, err)
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn(cfg.world, cfg.cancel, 0, ddp__launch_rank, &L, err);
+        s = ddp__spawn_elastic(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
     return (int)s;

@@ -2,6 +2,7 @@
 #include "base/platform.h"
 #include "base/clock.h"
 #include "sync/context.h"
+#include "sync/device.h"
 
 /* ---- profile ---- */
 
@@ -12,10 +13,11 @@ static double ddp__unit_flops(const ddp__unit *u)
 
 size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
 {
-    return (u->count + (d->cfg.average_state ? u->state_count : 0)) * sizeof(float);
+    return ddp__coded_bytes(d, u->trained,
+                            u->count - u->trained + (d->cfg.average_state ? u->state_count : 0));
 }
 
-static ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     int l;
 
@@ -31,14 +33,22 @@ static ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
+ddp_status ddp__profile_blank(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile_free(&d->profile);
+    return ddp__profile_start(d, &d->profile, err);
+}
+
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
-static ddp_link ddp__link_nominal(const ddp_ctx *d)
+ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
 {
     ddp_link k;
-    double rate = d->rate > 0 ? d->rate : 125e6; /* 1 Gbit/s where no link is described */
+    /* 1 Gbit/s where no link is described */
+    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
+    int n = d->team ? d->team_size : ddp_workers(d);
 
-    k.beta_s = 2.0 * (d->world - 1) / d->world / rate;
-    k.alpha_s = d->world > 1 ? 2 * d->delay_s : 0;
+    k.beta_s = 2.0 * (n - 1) / n / rate;
+    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
     return k;
 }
 
@@ -57,11 +67,11 @@ static void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 }
 
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
-static void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
+void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     int l;
 
-    d->link = ddp__link_nominal(d);
+    d->link = ddp__link_nominal(d, &d->links);
     for (l = 0; l < d->layers; l++) {
         p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
         p->backward_s[l] = 2 * p->forward_s[l];
@@ -131,24 +141,24 @@ static void ddp__slowest(const float *all, int world, size_t layers, double *out
 static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     size_t L = (size_t)d->layers, l;
-    float *all = (float *)ddp__calloc((size_t)d->world * 2 * L, sizeof *all), *own;
+    float *all = (float *)ddp__calloc((size_t)d->team_size * 2 * L, sizeof *all), *own;
     ddp__piece piece;
     ddp_status s;
 
     if (!all)
         return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers",
                          d->layers);
-    own = all + (size_t)d->rank * 2 * L;
+    own = all + (size_t)d->team_place * 2 * L;
     for (l = 0; l < L; l++) {
         own[l] = (float)p->forward_s[l];
         own[L + l] = (float)p->backward_s[l];
     }
     piece.data = all;
-    piece.count = (size_t)d->world * 2 * L;
-    s = ddp__blocking(d, DDP__ALL_GATHER, &piece, 1, 1, 0, err);
+    piece.count = (size_t)d->team_size * 2 * L;
+    s = ddp__blocking_in(d, d->team, DDP__ALL_GATHER, &piece, 1, 1, err);
     if (s == DDP_OK) {
-        ddp__slowest(all, d->world, L, p->forward_s);
-        ddp__slowest(all + L, d->world, L, p->backward_s);
+        ddp__slowest(all, d->team_size, L, p->forward_s);
+        ddp__slowest(all + L, d->team_size, L, p->backward_s);
     }
     DDP_FREE(all);
     return s;
@@ -200,9 +210,31 @@ static int ddp__probe_next(ddp__probe *q)
     return q->pieces;
 }
 
+static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp__piece *list, int pieces,
+                                  ddp_error *err)
+{
+    ddp__message m;
+    long ticket;
+
+    memset(&m, 0, sizeof m);
+    m.verb = DDP__ALL_REDUCE;
+    m.group = d->team;
+    m.pieces = list;
+    m.piece_count = pieces;
+    m.overlap = 1;
+    m.step = d->step;
+    m.layer = DDP__NO_LAYER;
+    m.link = link;
+    m.filler = 1;
+    if (d->levels || link == 0) DDP__TRY(ddp__post_flush(d, err));
+    if (!d->levels) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
+    DDP__TRY(ddp__submit_mean(d, &m, &ticket, err));
+    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+}
+
 /* Times averaging a few sizes; every rank then takes rank 0's fit. The same few zeros are sent
  * over and over, so that the largest size needs no memory. */
-static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
+ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 {
     float fit[2], next, *x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
     ddp__piece one, *list = (ddp__piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list), p;
@@ -222,26 +254,30 @@ static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
     while (s == DDP_OK) {
         double begin;
         /* rank 0 decides; and all ranks leave this together, as far as the link allows */
-        next = d->rank == 0 ? (float)ddp__probe_next(&q) : 0;
-        s = ddp__blocking(d, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
+        next = 0; /* full: who led was lost, and the next one began anew */
+        if (ddp__leads(d) && q.n < 3 * DDP__PROBE_REPEATS) next = (float)ddp__probe_next(&q);
+        s = ddp__blocking_on(d, link, d->team, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
         if (s != DDP_OK || !(next > 0)) break;
         begin = ddp_now();
-        s = ddp__blocking(d, DDP__ALL_REDUCE, list, (int)next, 1, 0, err);
-        if (d->rank) continue;
+        s = ddp__probe_once(d, link, list, (int)next, err);
         q.bytes[q.n] = sizeof(float) * DDP__PROBE_FLOATS * (double)next;
         q.seconds[q.n++] = ddp_now() - begin;
     }
     DDP_FREE(list);
     DDP_FREE(x);
     DDP__TRY(s);
-    if (d->rank == 0) DDP__TRY(ddp_link_fit(q.bytes, q.seconds, q.n, &d->link, err));
-    fit[0] = (float)(d->link.alpha_s * 1e6);
-    fit[1] = (float)(d->link.beta_s * 1e12);
+    if (ddp__leads(d) || d->cfg.min_world) /* any of them may have to lead in the next moment */
+        s = ddp_link_fit(q.bytes, q.seconds, q.n, out, err);
+    if (s != DDP_OK && d->cfg.min_world)
+        *out = ddp__link_nominal(d, &d->links); /* it ended too early */
+    else DDP__TRY(s);
+    fit[0] = (float)(out->alpha_s * 1e6);
+    fit[1] = (float)(out->beta_s * 1e12);
     p.data = fit;
     p.count = 2;
-    DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err));
-    d->link.alpha_s = (double)fit[0] * 1e-6;
-    d->link.beta_s = (double)fit[1] * 1e-12;
+    DDP__TRY(ddp__blocking_in(d, d->team, DDP__BROADCAST, &p, 1, 1, err));
+    out->alpha_s = (double)fit[0] * 1e-6;
+    out->beta_s = (double)fit[1] * 1e-12;
     return DDP_OK;
 }
 
@@ -310,7 +346,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
     x[n - 1] = (float)(hash >> 16);
     p.data = x;
     p.count = n;
-    s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
+    s = ddp__blocking_in(d, d->team, DDP__BROADCAST, &p, 1, 1, err);
     for (i = 0; i < L; i++) d->plan.step_of[i] = (int)x[i];
     for (i = 0; i < fill; i++) d->plan.fill[i] = (unsigned char)x[L + i];
     hash = (uint32_t)x[n - 2] | (uint32_t)x[n - 1] << 16;
@@ -360,7 +396,8 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     ddp__plan_options(d, &o);
     memset(&plan, 0, sizeof plan);
-    if (d->rank == 0)
+    /* who leads may be lost before it has shared its plan */
+    if (d->team_place == 0 || d->cfg.min_world)
         s = d->cfg.paper ? ddp_plan_partial(p, &o, &plan, err)
                          : ddp__plan_with_slack(p, &o, &plan, err);
     else s = ddp_plan_new(d->layers, o.period, &plan, err);
@@ -394,7 +431,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    d->link = ddp__link_nominal(d);
+    d->link = ddp__link_nominal(d, &d->links);
     DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link, p, err));
     if (p->layers != d->layers) {
         int rows = p->layers;
@@ -438,6 +475,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     }
     if (d->plan_final) {
         d->profile = p;
+        DDP__TRY(ddp__balance_links(d, &d->profile, err));
         d->hooks_forward = ddp__forward_hooks_now(d);
         ddp__account_predict(d);
     } else {
@@ -449,16 +487,19 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__average_wait_all(d, err));
+    DDP__TRY(ddp__device_wait(d, err));
     ddp_profile_free(&d->profile);
     DDP__TRY(ddp__profile_start(d, &d->profile, err));
     ddp__profile_local(d, &d->profile);
     if (d->engine) {
-        DDP__TRY(ddp__probe_link(d, err));
+        DDP__TRY(ddp__probe_link(d, 0, &d->link, err));
+        if (d->second) DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
         DDP__TRY(ddp__profile_agree(d, &d->profile, err));
     }
     ddp__profile_link(d, &d->profile);
     d->plan_final = d->measured = 1;
     if (d->strategy->partial) DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    DDP__TRY(ddp__balance_links(d, &d->profile, err));
     ddp__drift_start(d);
     ddp__account_predict(d);
     ddp__account_reset(d);
@@ -470,6 +511,7 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__average_wait_all(d, err));
     ddp__profile_link(d, &d->profile);
     DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    DDP__TRY(ddp__balance_links(d, &d->profile, err));
     ddp__drift_start(d);
     ddp__account_predict(d);
     return DDP_OK;
@@ -490,7 +532,9 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     if (!d->started && ddp__session_start(d, &d->host.error))
         return ddp__ctx_fail(d, &d->host.error);
     if (ddp__average_wait_all(d, &d->host.error) ||
-        ddp__plan_copy(plan, &d->plan, &d->host.error) || ddp__plan_share(d, &d->host.error))
+        ddp__plan_copy(plan, &d->plan, &d->host.error) || ddp__plan_share(d, &d->host.error) ||
+        (d->profile.layers ? ddp__balance_links(d, &d->profile, &d->host.error)
+                           : ddp__balance_nominal(d, &d->host.error)))
         return ddp__ctx_fail(d, &d->host.error);
     d->plan_final = 1;
     ddp__account_reset(d);
@@ -508,11 +552,11 @@ void ddp__account_predict(ddp_ctx *d)
     for (l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
-        comm += d->world > 1 ? p->comm_s[l] : 0;
+        comm += d->team_size > 1 ? p->comm_s[l] : 0;
     }
     exposed = comm > 0 ? comm + p->alpha_s : 0;
     if (d->strategy->partial) {
-        exposed = d->world > 1 ? d->plan.exposed_s : 0;
+        exposed = d->team_size > 1 ? d->plan.exposed_s : 0;
         step = exposed / d->plan.period;
     } else if (d->strategy->id == DDP_LOCALSGD) {
         step = exposed / H;

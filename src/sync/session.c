@@ -2,9 +2,13 @@
 #include "base/platform.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "net/netspec.h"
+#include "net/env.h"
 #include "net/rendezvous.h"
+#include "net/wire_mpi.h"
+#include "net/tls.h"
 #include "sync/context.h"
+#include "sync/device.h"
+#include "sync/join.h"
 
 static const ddp__hooks *ddp__session_hooks(void)
 {
@@ -21,10 +25,27 @@ static const char *ddp__name_of_layer(void *user, int layer)
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
-static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wire **wire,
-                               ddp_error *err)
+ddp_status ddp__session_tls(ddp_ctx *d, uint64_t run_id, ddp__tls **out, ddp_error *err)
+{
+    ddp__tls_files f;
+
+    f.psk = d->cfg.tls_psk;
+    f.ca = d->cfg.tls_ca;
+    f.cert = d->cfg.tls_cert;
+    f.key = d->cfg.tls_key;
+    return ddp__tls_open(&f, run_id, out, err);
+}
+
+uint64_t ddp__session_run(const ddp_ctx *d)
+{
+    return ddp__run_id(d->cfg.run_id);
+}
+
+static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
+                               ddp__wire **wire, ddp_error *err)
 {
     ddp__rendezvous r;
+    const char *resume;
 
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
@@ -33,21 +54,37 @@ static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wi
                 "the threads transport needs its ranks in one process: start them with ddp_launch");
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
+    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
     memset(&r, 0, sizeof r);
     r.rank = d->rank;
-    r.world = d->world;
-    r.addr = d->cfg.addr;
+    r.world = d->met;
+    r.ids = d->world;
+    r.addr = addr;
     r.listen_fd = listen_fd;
-    r.run_id = d->cfg.run_id ? ddp__hash(DDP__HASH_START, d->cfg.run_id, strlen(d->cfg.run_id)) : 0;
+    r.run_id = ddp__session_run(d);
+    r.run_name = d->cfg.run_id;
+    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.timeout_s = d->cfg.connect_timeout_s;
+    r.join_timeout_s = d->cfg.join_timeout_s;
+    r.cancel = d->cfg.cancel;
     r.peer_timeout_s = d->cfg.peer_timeout_s;
     r.insecure = d->cfg.insecure;
+    if (!d->tls) DDP__TRY(ddp__session_tls(d, r.run_id, &d->tls, err));
+    r.tls = d->tls;
     r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
+    r.resume = d->cfg.min_world > 0 || (resume && strcmp(resume, "0"));
     r.log = d->host.log;
-    return ddp__rendezvous_tcp(&r, wire, err);
+    DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
+    if (d->cfg.min_world > 0 && ddp__join_open(d, *wire, err)) {
+        (*wire)->table->close(*wire);
+        return err->code;
+    }
+    return DDP_OK;
 }
 
-static ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
+ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
+                             uint64_t live, ddp__engine **out, ddp_error *err)
 {
     ddp__engine_config e;
     ddp_status s;
@@ -56,19 +93,48 @@ static ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
     e.wire = wire;
     e.rank = d->rank;
     e.world = d->world;
-    e.rate = d->rate;
-    e.delay_s = d->delay_s;
+    if (links->path) e.links = links;
     e.deterministic = d->cfg.deterministic;
+    e.coding = ddp__wire_coding(d->cfg.wire);
+    e.coder = ddp__int8_coder();
+    if (d->cfg.algorithm == DDP_FULL) e.full_bytes = SIZE_MAX;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.full_bytes = 1; /* none */
+    if (d->cfg.algorithm == DDP_RING) e.ring_bytes = 1;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.ring_bytes = SIZE_MAX;
     e.peer_timeout_s = d->cfg.peer_timeout_s;
     e.op_timeout_s = d->cfg.op_timeout_s;
+    e.min_world = d->cfg.min_world;
+    e.elastic_bytes = d->cfg.elastic_bytes;
+    e.joining = joining;
+    e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
     e.allocator = d->cfg.allocator;
     e.log = d->host.log;
     e.layer_name = ddp__name_of_layer;
     e.user = d;
-    s = ddp__engine_open(&e, &d->engine, err);
+    s = ddp__engine_open(&e, out, err);
     if (s != DDP_OK) wire->table->close(wire);
     return s;
+}
+
+static ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
+{
+    ddp__wire *wire = NULL;
+    char addr[320];
+    int listen_fd;
+
+    if (!ddp__two_links(&d->cfg)) return DDP_OK;
+    DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
+    DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
+    if (hub) hub = ddp__hub_second(hub, 0);
+    DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
+    return ddp__engine_start(d, wire, &d->second_links, 0, 0, &d->second, err);
+}
+
+/* Those who are there from the start, in an elastic world; larger worlds are not elastic. */
+static uint64_t ddp__first_ids(int met)
+{
+    return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1;
 }
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
@@ -80,20 +146,24 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->host.hooks = ddp__session_hooks();
     d->host.seed = d->cfg.seed;
     d->rank = d->cfg.rank;
-    d->world = d->cfg.world;
+    d->met = d->world = d->cfg.world;
+    if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
     d->strategy = ddp__strategy_find(d->cfg.strategy);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
-    if (d->cfg.net) DDP__TRY(ddp_net_parse(d->cfg.net, &d->rate, &d->delay_s, err));
+    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
         if (!d->host.pool)
             return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
+    DDP__TRY(ddp__device_open(d, err));
+    if (d->cfg.join) return ddp__joiner_open(d, err);
     if (d->world == 1) return DDP_OK;
-    DDP__TRY(ddp__connect(d, hub, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, err);
+    DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
+    DDP__TRY(ddp__engine_start(d, wire, &d->links, 0, ddp__first_ids(d->met), &d->engine, err));
+    return ddp__open_second(d, hub, err);
 }
 
 ddp_ctx *ddp__open(const ddp_config *cfg, ddp__hub *hub, int listen_fd, ddp_error *err)
@@ -125,7 +195,8 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->block) DDP_FREE(u->block);
     if (u->average) DDP_FREE(u->average);
     if (u->gradient) DDP_FREE(u->gradient);
-    ddp__release(&d->host.allocator, u->state, u->state_count * sizeof(float));
+    if (u->other) DDP_FREE(u->other);
+    ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
 void ddp_close(ddp_ctx *d)
@@ -133,7 +204,13 @@ void ddp_close(ddp_ctx *d)
     int i;
 
     if (!d) return;
+    ddp__joiner_close(d);
+    ddp__join_stop(d);
+    ddp__device_stop(d);
+    if (d->second) ddp__engine_close(d->second);
     if (d->engine) ddp__engine_close(d->engine);
+    ddp__join_close(d);
+    ddp__tls_free(d->tls);
     while (d->host.owned) {
         ddp__owned *o = d->host.owned;
         d->host.owned = o->next;
@@ -142,13 +219,21 @@ void ddp_close(ddp_ctx *d)
     for (i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     for (i = 0; i < d->buckets; i++)
         if (d->bucket[i].piece) DDP_FREE(d->bucket[i].piece);
+    ddp__device_close(d);
+    if (d->direct_data) DDP_FREE((void *)d->direct_data);
+    if (d->direct_count) DDP_FREE(d->direct_count);
     if (d->bucket) DDP_FREE(d->bucket);
     if (d->all_gradients) DDP_FREE(d->all_gradients);
+    ddp__coded_close(d);
+    ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
     if (d->span) DDP_FREE(d->span);
     if (d->op_scratch) DDP_FREE(d->op_scratch);
     if (d->merge) DDP_FREE(d->merge);
+    if (d->pace) DDP_FREE(d->pace);
     ddp__timer_close(&d->timer);
+    ddp__links_free(&d->links);
+    ddp__links_free(&d->second_links);
     ddp_plan_free(&d->plan);
     ddp_profile_free(&d->profile);
     ddp__pool_close(d->host.pool);
@@ -192,6 +277,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     }
     for (i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
     u->flops = layer->flops;
+    u->group = layer->group;
     for (i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
     return DDP_OK;
 }
@@ -220,7 +306,7 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
         d->room = room;
     }
     memset(&u, 0, sizeof u);
-    u.ticket = -1;
+    u.ticket = u.other_ticket = -1;
     if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
         ddp__unit_free(d, &u);
         return ddp__ctx_fail(d, &d->host.error);
@@ -251,6 +337,43 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 
 int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
 int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
+
+uint64_t ddp__live(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d->engine) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.live;
+}
+
+int ddp__is_first(const ddp_ctx *d)
+{
+    return d->world > 64 ? d->rank == 0 : !(ddp__live(d) & (((uint64_t)1 << d->rank) - 1));
+}
+
+int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is_first(d); }
+
+int ddp_workers(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !d->engine) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.workers;
+}
+
+uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
+
+unsigned ddp_epoch(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !d->engine) return 0;
+    ddp__engine_epoch(d->engine, &info);
+    return (unsigned)info.ballot;
+}
+
 long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
 
 void ddp_set_lr(ddp_ctx *d, float lr)
@@ -268,9 +391,15 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
 
 void ddp_abort(ddp_ctx *d, const char *why)
 {
+    if (!why) why = "aborted by request";
     /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
-    if (d && d->engine) ddp__engine_abort(d->engine, DDP_ABORTED, why ? why : "aborted by request");
-    else if (d) ddp__atomic_store(&d->aborted, 1);
+    if (d && d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
+    if (d && d->engine) {
+        ddp__engine_abort(d->engine, DDP_ABORTED, why);
+    } else if (d && ddp__atomic_add(&d->aborts, 1) == 0) {
+        snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
+        ddp__atomic_store(&d->aborted, 1);
+    }
 }
 
 const ddp_plan    *ddp_plan_get(const ddp_ctx *d) { return d && d->plan.layers ? &d->plan : NULL; }

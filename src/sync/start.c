@@ -3,6 +3,8 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "sync/context.h"
+#include "sync/device.h"
+#include "sync/join.h"
 
 void ddp__pack64(float *out, uint64_t v)
 {
@@ -44,7 +46,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     }
     u->state_count = trained * (size_t)d->optimizer.state_per_param;
     if (u->state_count) {
-        u->state = (float *)ddp__alloc(&d->host.allocator, u->state_count * sizeof(float));
+        u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
         if (!u->state)
             return ddp__fail(err, DDP_MEMORY,
                              "layer %s: out of memory for %zu bytes of optimizer state", u->name,
@@ -54,7 +56,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
             u->average[u->averages++].count = u->state_count;
         }
     }
-    u->ticket = -1;
+    u->trained = trained;
+    u->ticket = u->other_ticket = -1;
     u->forward_step = -1;
     return DDP_OK;
 }
@@ -64,13 +67,16 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
 
     for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    DDP__TRY(ddp__coded_memory(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
     d->op_room = d->cfg.trace_spans > 0 ? 2048 : 4 * d->layers + 64;
     d->merge_room = per_step + d->op_room;
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
-    if (!d->span || !d->op_scratch || !d->merge ||
+    d->pace = (float *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
+    d->pace_ticket = -1;
+    if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
         !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
     return DDP_OK;
@@ -84,6 +90,10 @@ enum {
     DDP__F_PERIOD,
     DDP__F_STRATEGY,
     DDP__F_MICRO,
+    DDP__F_WIRE,
+    DDP__F_TEAM,
+    DDP__F_MIXED,
+    DDP__F_SITE,
     DDP__F_HASH,
     DDP__F_SIZE = DDP__F_HASH + DDP__WORDS
 };
@@ -101,7 +111,7 @@ static uint64_t ddp__unit_hash(const ddp__unit *u)
     return h;
 }
 
-static void ddp__fingerprint(const ddp_ctx *d, float *f)
+uint64_t ddp__layout_hash(const ddp_ctx *d)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
     int l;
@@ -110,32 +120,57 @@ static void ddp__fingerprint(const ddp_ctx *d, float *f)
         uint64_t u = ddp__unit_hash(&d->unit[l]);
         h = ddp__hash(h, &u, sizeof u);
     }
+    return h;
+}
+
+static void ddp__fingerprint(const ddp_ctx *d, float *f)
+{
+    uint64_t h = ddp__layout_hash(d);
+
     f[DDP__F_VERSION] =
         (float)(DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH);
     f[DDP__F_LAYERS] = (float)d->layers;
     f[DDP__F_PERIOD] = (float)d->cfg.period;
     f[DDP__F_STRATEGY] = (float)d->cfg.strategy;
     f[DDP__F_MICRO] = (float)d->cfg.micro_batches;
+    f[DDP__F_WIRE] = (float)(int)ddp__wire_coding(d->cfg.wire);
+    f[DDP__F_TEAM] = (float)d->team;
+    f[DDP__F_MIXED] = (float)d->mixed;
+    f[DDP__F_SITE] = (float)d->cfg.site;
     ddp__pack64(f + DDP__F_HASH, h);
+}
+
+static int ddp__in_team(const ddp_ctx *d, int rank)
+{
+    int i;
+
+    for (i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == rank) return 1;
+    return 0;
 }
 
 static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_error *err)
 {
-    const float *zero = all;
+    static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
+    const float *zero = all, *team;
     int r;
 
-    for (r = 1; r < d->world; r++) {
+    while (zero[DDP__F_VERSION] == 0.0f) zero += DDP__F_SIZE; /* a lost worker's */
+    team = d->team ? all + (size_t)d->team_root * DDP__F_SIZE : zero;
+    for (r = 0; r < d->world; r++) {
         const float *f = all + (size_t)r * DDP__F_SIZE;
+        if (f[DDP__F_VERSION] == 0.0f) continue;
         if (f[DDP__F_VERSION] != zero[DDP__F_VERSION])
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d runs dreamddp version %06.0f, rank 0 has %06.0f: build all "
                              "ranks from one header",
                              r, (double)f[DDP__F_VERSION], (double)zero[DDP__F_VERSION]);
-        if (f[DDP__F_LAYERS] != zero[DDP__F_LAYERS])
+        if (ddp__in_team(d, r) && f[DDP__F_LAYERS] != team[DDP__F_LAYERS])
             return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d registered %.0f layers, rank 0 has %.0f: every rank must "
+                             "rank %d registered %.0f layers, rank %d has %.0f: every rank%s must "
                              "register the same model",
-                             r, (double)f[DDP__F_LAYERS], (double)zero[DDP__F_LAYERS]);
+                             r, (double)f[DDP__F_LAYERS], d->team_root,
+                             (double)team[DDP__F_LAYERS], d->team ? " of a group" : "");
         if (f[DDP__F_PERIOD] != zero[DDP__F_PERIOD])
             return ddp__fail(
                 err, DDP_MISMATCH,
@@ -151,6 +186,11 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d accumulates %.0f micro-batches, rank 0 %.0f", r,
                              (double)f[DDP__F_MICRO], (double)zero[DDP__F_MICRO]);
+        if (f[DDP__F_WIRE] != zero[DDP__F_WIRE])
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d sends averages as %s, rank 0 as %s: start every rank with "
+                             "the same wire format",
+                             r, coding[(int)f[DDP__F_WIRE]], coding[(int)zero[DDP__F_WIRE]]);
     }
     return DDP_OK;
 }
@@ -168,14 +208,15 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
         ddp__pack64(hash + (size_t)l * DDP__WORDS, ddp__unit_hash(&d->unit[l]));
     p.data = hash;
     p.count = (size_t)d->layers * DDP__WORDS;
-    s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
+    s = ddp__blocking_in(d, d->team, DDP__BROADCAST, &p, 1, 1, err);
     for (l = 0; s == DDP_OK && l < d->layers; l++)
         if (ddp__unpack64(hash + (size_t)l * DDP__WORDS) != ddp__unit_hash(&d->unit[l]))
             s = ddp__fail(err, DDP_MISMATCH,
-                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank 0 "
+                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
                           "something else: "
-                          "every rank must register the same model",
-                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks);
+                          "every rank%s must register the same model",
+                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks,
+                          d->team_root, d->team ? " of a group" : "");
     DDP_FREE(hash);
     return s;
 }
@@ -185,44 +226,54 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     float *all = (float *)ddp__calloc((size_t)d->world * DDP__F_SIZE, sizeof *all);
     ddp__piece p;
     ddp_status s;
-    int r, equal = 1;
+    const float *own;
+    int r, equal = 1, mixed = 0;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
     ddp__fingerprint(d, all + (size_t)d->rank * DDP__F_SIZE);
     p.data = all;
     p.count = (size_t)d->world * DDP__F_SIZE;
     s = ddp__blocking(d, DDP__ALL_GATHER, &p, 1, 1, 0, err);
+    for (r = 0; r < d->world; r++) /* a lost worker has no team */
+        if (all[(size_t)r * DDP__F_SIZE] == 0.0f)
+            all[(size_t)r * DDP__F_SIZE + DDP__F_TEAM] = -1.0f;
+    if (s == DDP_OK) s = ddp__team_agree(d, all + DDP__F_TEAM, DDP__F_SIZE, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
-    for (r = 1; r < d->world; r++)
-        if (memcmp(all + DDP__F_HASH, all + (size_t)r * DDP__F_SIZE + DDP__F_HASH,
-                   DDP__WORDS * sizeof *all))
+    own = all + (size_t)d->rank * DDP__F_SIZE;
+    for (r = 0; r < d->world; r++) {
+        const float *f = all + (size_t)r * DDP__F_SIZE;
+        mixed |= f[DDP__F_MIXED] != 0.0f;
+        if (f[DDP__F_VERSION] != 0.0f && ddp__in_team(d, r) &&
+            memcmp(own + DDP__F_HASH, f + DDP__F_HASH, DDP__WORDS * sizeof *f))
             equal = 0;
+    }
+    if (s == DDP_OK && equal) s = ddp__levels_open(d, all + DDP__F_SITE, DDP__F_SIZE, err);
     DDP_FREE(all);
+    if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
     if (s == DDP_OK && !equal) {
         float token = 0;
         DDP__TRY(ddp__compare_layers(d, err));
-        /* this rank agrees with rank 0; wait for the abort of the one that does not */
+        /* this rank agrees with the first; wait for the abort of the one that does not */
         p.data = &token;
         p.count = 1;
-        DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err));
+        DDP__TRY(ddp__blocking_in(d, d->team, DDP__ALL_REDUCE, &p, 1, 1, err));
         return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers; rank %d has %s",
                          d->rank, d->optimizer.name);
     }
     return s;
 }
 
-/* Everybody starts from rank 0's parameters, buffers and frozen layers included. */
+/* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
+ * and frozen layers included. */
 static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     int l, b;
 
     for (l = 0; l < d->layers; l++)
-        for (b = 0; b < d->unit[l].blocks; b++) {
-            ddp__piece p;
-            p.data = d->unit[l].block[b].params;
-            p.count = d->unit[l].block[b].count;
-            DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err));
-        }
+        for (b = 0; b < d->unit[l].blocks; b++)
+            DDP__TRY(ddp__layer_blocking(d, d->unit[l].group, DDP__BROADCAST,
+                                         d->unit[l].block[b].params, d->unit[l].block[b].count, 1,
+                                         ddp__group_root(d, d->unit[l].group), err));
     return DDP_OK;
 }
 
@@ -234,6 +285,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 
     for (l = 0; l < d->layers; l++)
         count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
 }
 
@@ -244,13 +296,21 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE,
                          "no layer is registered: call ddp_add_layer, or ddp_graph_build, before "
                          "the first step");
+    DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
-        DDP__TRY(ddp__share_parameters(d, err));
     }
+    DDP__TRY(ddp__device_start(d, err));
+    if (d->engine) {
+        DDP__TRY(ddp__share_parameters(d, err));
+        ddp__coded_start(d, 1);
+        ddp__join_ready(d);
+    }
+    if (d->joiner) DDP__TRY(ddp__joiner_enter(d, err));
     if (d->strategy->start) DDP__TRY(d->strategy->start(d));
+    if (d->plan_final && !d->strategy->partial) DDP__TRY(ddp__balance_nominal(d, err));
     d->started = 1;
     d->mark = d->step_begin = ddp_now();
     return DDP_OK;

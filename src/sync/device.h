@@ -1,0 +1,62 @@
+/* What a context does through its backend, and what it does here where it has none. */
+#ifndef DDP_SYNC_DEVICE_H
+#define DDP_SYNC_DEVICE_H
+
+#include "sync/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Opens the backend of the configuration, if it names one: before the first message. */
+DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
+/* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
+DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
+/* stop: before the engine ends; close: behind all else. */
+DDP_LIB void       ddp__device_stop(ddp_ctx *d);
+DDP_LIB void       ddp__device_close(ddp_ctx *d);
+/* First failure of the device, its stager or its network, without waiting. */
+DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
+/* Waits for all that was queued on the device; its times are then known. */
+DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
+
+/* A message, of link 0 where a device is, whose pieces lie here, or (there) in a layer's memory. All messages of a
+ * context go this way or wait for those that did (ddp__post_flush): one order on all ranks. */
+DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp__message *m, int there, long *ticket,
+                             ddp_error *err);
+/* The caller waits for it. */
+DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err);
+/* Later work on the layers waits for it: the device, or where there is none the caller. */
+DDP_LIB ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer,
+                                  ddp_error *err);
+DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
+/* One message over a layer's memory, waited for. */
+DDP_LIB ddp_status ddp__layer_blocking(ddp_ctx *d, int group, ddp__verb verb, float *data,
+                                       size_t count, float scale, int peer, ddp_error *err);
+
+/* ---- times (device_clock.c) ----
+ *
+ * Hooks return long before the device has done what was queued, so its times are marks in its own
+ * order, read when they have come: then the same accounts are made as of a CPU's hooks. */
+typedef enum ddp__moment_kind {
+    DDP__M_ENTER,  /* of a hook: what phase it opens */
+    DDP__M_LEAVE,  /* of a hook: what phase runs from here on */
+    DDP__M_HOLD,   /* a wait for a message begins */
+    DDP__M_HELD,
+    DDP__M_UPDATE, /* an update begins */
+    DDP__M_UPDATED,
+    DDP__M_STEP    /* a step is over */
+} ddp__moment_kind;
+
+DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__clock_free(ddp_ctx *d);
+/* Without a device the time is now. */
+DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
+/* Makes the accounts of what the device has done by now. */
+DDP_LIB void ddp__clock_collect(ddp_ctx *d);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_DEVICE_H */

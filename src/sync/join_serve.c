@@ -1,0 +1,306 @@
+/* A member's service for newcomers: a thread that listens, and one per connection. None of them
+ * touches the training; they leave wishes for its thread and wait. */
+#include "base/platform.h"
+#include "base/clock.h"
+#include "base/thread.h"
+#include "sync/join.h"
+
+#include <poll.h>
+
+enum { DDP__JOIN_VISITORS = 8 };
+
+typedef struct ddp__visit {
+    ddp__join *j;
+    int fd;
+    ddp__tls *tls;
+    unsigned char request[DDP__JOIN_REQUEST];
+} ddp__visit;
+
+static int ddp__join_stopped(ddp__join *j)
+{
+    int stop;
+
+    pthread_mutex_lock(&j->lock);
+    stop = j->stop;
+    pthread_mutex_unlock(&j->lock);
+    return stop;
+}
+
+/* Waits for bytes as long as it takes: 0, or -1 when the newcomer is gone or the run ends. */
+static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
+{
+    while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
+        if (ddp__join_stopped(v->j)) return -1;
+    return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
+}
+
+/* ---- ENTER ---- */
+
+static int ddp__join_lowest(uint64_t set)
+{
+    int i = 0;
+
+    while (i < 63 && !(set >> i & 1)) i++;
+    return i;
+}
+
+/* Under the lock: an id for the newcomer, or why there is none. */
+static int ddp__place_choose(ddp__join *j, uint64_t live, int wanted, int *id)
+{
+    int r, world = j->d->world;
+
+    if (ddp__join_lowest(live) != j->d->rank) return DDP__JOIN_ELSEWHERE;
+    if (j->id >= 0 || !j->layout.layers) return DDP__JOIN_LATER;
+    for (r = 0; r < world; r++)
+        if (!(live >> r & 1) &&
+            (wanted < 0 || wanted >= world || live >> wanted & 1 || r == wanted))
+            break;
+    if (r == world) return DDP__JOIN_FULL;
+    *id = j->id = r;
+    j->turn++;
+    j->ready = 0;
+    return DDP__JOIN_OK;
+}
+
+static int ddp__place_answer(ddp__visit *v, int *id)
+{
+    unsigned char b[DDP__JOIN_PLACE];
+    ddp__join *j = v->j;
+    ddp__epoch_info info;
+    int code = DDP__JOIN_LATER, r;
+
+    memset(b, 0, sizeof b);
+    memset(&info, 0, sizeof info);
+    pthread_mutex_lock(&j->lock);
+    if (j->engine) {
+        ddp__engine_epoch(j->engine, &info);
+        code = ddp__place_choose(j, info.live, (int)ddp__hello_get(v->request + 68, 4) - 1, id);
+    }
+    for (r = 0; r < j->d->world; r++) {
+        unsigned char *e = b + 512 + 24 * r;
+        if (!j->door[r].size) continue;
+        ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
+        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
+    }
+    pthread_mutex_unlock(&j->lock);
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)*id, 4);
+    ddp__hello_put(b + 8, (uint64_t)j->d->world, 4);
+    ddp__hello_put(b + 12, (uint64_t)ddp__join_lowest(info.live), 4);
+    ddp__hello_put(b + 16, (uint64_t)j->d->cfg.min_world, 4);
+    ddp__hello_put(b + 24, info.live, 8);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* Compares the newcomer's layers with this run's: OK, LATER, or NEVER and why. */
+static int ddp__layout_compare(ddp__join *j, const unsigned char *b, char *why)
+{
+    const ddp__join_layout *l = &j->layout;
+    uint64_t hash = ddp__hello_get(b, 8);
+    int layers = (int)ddp__hello_get(b + 8, 4), strategy = (int)ddp__hello_get(b + 12, 4);
+    int period = (int)ddp__hello_get(b + 16, 4), micro = (int)ddp__hello_get(b + 20, 4);
+
+    if (layers != l->layers || hash != l->hash)
+        snprintf(why, DDP__JOIN_TEXT,
+                 "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
+                 "with layout %016" PRIx64 ": start it with the same model and optimizer", layers,
+                 hash, l->layers, l->hash);
+    else if (strategy != l->strategy || period != l->period || micro != l->micro)
+        snprintf(
+            why, DDP__JOIN_TEXT,
+            "the newcomer runs %s with period %d and %d micro-batches, this run %s with period "
+            "%d and %d: start it with the same",
+            ddp_strategy_name((ddp_strategy)strategy), period, micro,
+            ddp_strategy_name((ddp_strategy)l->strategy), l->period, l->micro);
+    else return DDP__JOIN_OK;
+    return DDP__JOIN_NEVER;
+}
+
+static int ddp__layout_answer(ddp__visit *v, int id)
+{
+    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    char why[DDP__JOIN_TEXT];
+    ddp__epoch_info info;
+    int code, donor = 63;
+
+    if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
+    memset(b, 0, sizeof b);
+    why[0] = 0;
+    code = ddp__layout_compare(v->j, in, why);
+    ddp__engine_epoch(v->j->engine, &info);
+    while (donor > 0 && !(info.live >> donor & 1)) donor--;
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)donor, 4);
+    ddp__hello_put(b + 8, info.live, 8);
+    memcpy(b + 64, why, sizeof why);
+    if (code == DDP__JOIN_NEVER)
+        ddp__log(&v->j->d->host.log, DDP_LOG_WARN, "rank %d: refused to join as %d: %s",
+                 v->j->d->rank, id, why);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* 1 while the newcomer with that id and turn is the one that is served. */
+static int ddp__enter_stands(ddp__join *j, int id, long turn)
+{
+    int stands;
+
+    pthread_mutex_lock(&j->lock);
+    stands = j->id == id && j->turn == turn && !j->stop;
+    pthread_mutex_unlock(&j->lock);
+    return stands;
+}
+
+/* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten. And
+ * ours to it: when the entry failed it is closed, and the newcomer begins again. */
+static void ddp__serve_enter(ddp__visit *v)
+{
+    ddp__join *j = v->j;
+    unsigned char word;
+    int id = -1;
+    long turn = -1;
+
+    if (ddp__place_answer(v, &id) != DDP__JOIN_OK) {
+        if (id < 0) return;
+    } else {
+        pthread_mutex_lock(&j->lock);
+        turn = j->turn; /* one is served at a time: it is this one's */
+        pthread_mutex_unlock(&j->lock);
+        if (ddp__layout_answer(v, id) == DDP__JOIN_OK && ddp__visit_recv(v, &word, 1) == 0 &&
+            word == 'R') {
+            pthread_mutex_lock(&j->lock);
+            j->ready = j->id == id;
+            pthread_mutex_unlock(&j->lock);
+            while (ddp__enter_stands(j, id, turn) &&
+                   !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {} /* until it closes */
+        }
+    }
+    pthread_mutex_lock(&j->lock);
+    if (j->id == id && (turn < 0 || j->turn == turn)) j->id = -1;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* ---- CLONE ---- */
+
+/* A snapshot, the one that was asked for if it is still here; its number, 0 = none. */
+static uint64_t ddp__snapshot_hold(ddp__join *j, uint64_t number)
+{
+    uint64_t old;
+
+    pthread_mutex_lock(&j->lock);
+    old = j->snap_number;
+    if (!number || number != old) {
+        j->want_snap = 1;
+        while (!j->stop && j->snap_number == old)
+            (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
+    }
+    number = j->stop ? 0 : j->snap_number;
+    if (number) j->snap_users++;
+    pthread_mutex_unlock(&j->lock);
+    return number;
+}
+
+static void ddp__serve_clone(ddp__visit *v)
+{
+    ddp__join *j = v->j;
+    unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
+    uint64_t asked = ddp__hello_get(v->request + 80, 8), number = ddp__snapshot_hold(j, asked);
+    size_t at = (size_t)ddp__hello_get(v->request + 72, 8), bytes = j->snap_bytes;
+    ddp__sha256 sha;
+    int bad;
+
+    if (!number) return;
+    if (number != asked || at > bytes) at = 0;
+    memset(b, 0, sizeof b);
+    ddp__hello_put(b, number, 8);
+    ddp__hello_put(b + 8, bytes, 8);
+    ddp__hello_put(b + 16, at, 8);
+    bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
+    ddp__sha256_begin(&sha);
+    ddp__sha256_add(&sha, j->snap, at);
+    while (!bad && at < bytes && !ddp__join_stopped(j)) {
+        size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
+        bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
+        ddp__sha256_add(&sha, j->snap + at, n);
+        at += n;
+    }
+    ddp__sha256_end(&sha, digest);
+    if (!bad && at == bytes)
+        bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
+    pthread_mutex_lock(&j->lock);
+    j->snap_users--;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* ---- connections ---- */
+
+static void ddp__visit_serve(ddp__visit *v)
+{
+    ddp__hello h;
+
+    if (ddp__session_tls(v->j->d, v->j->run_id, &v->tls, NULL) ||
+        ddp__stream_begin(v->tls, v->fd, 1) < 0 ||
+        ddp__stream_greet(v->tls, v->fd, ddp_now() + 5) < 0 ||
+        ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) <
+            0 ||
+        !ddp__hello_parse(v->request, &h) || h.kind != DDP__JOIN_ASK ||
+        h.version != DDP__PROTOCOL || h.run_id != v->j->run_id)
+        return;
+    switch ((int)ddp__hello_get(v->request + 64, 4)) {
+    case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
+    case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
+    default: break;
+    }
+}
+
+static void *ddp__visit_main(void *arg)
+{
+    ddp__visit *v = (ddp__visit *)arg;
+    ddp__join *j = v->j;
+
+    ddp__visit_serve(v);
+    ddp__stream_close(v->tls, v->fd);
+    ddp__tls_free(v->tls);
+    DDP_FREE(v);
+    pthread_mutex_lock(&j->lock);
+    j->visitors--;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    return NULL;
+}
+
+void *ddp__join_main(void *arg)
+{
+    ddp__join *j = (ddp__join *)arg;
+
+    while (!ddp__join_stopped(j)) {
+        pthread_t thread;
+        ddp__visit *v;
+        int fd = -1, busy;
+        pthread_mutex_lock(&j->lock);
+        busy = j->visitors >= DDP__JOIN_VISITORS;
+        pthread_mutex_unlock(&j->lock);
+        if (busy) ddp__sleep_until(ddp_now() + 0.05);
+        else if (ddp__fd_wait(j->listen_fd, POLLIN, ddp_now() + 0.1))
+            fd = ddp__tcp_accept(j->listen_fd, NULL);
+        if (fd < 0) continue;
+        v = (ddp__visit *)ddp__calloc(1, sizeof *v);
+        if (v) {
+            v->j = j;
+            v->fd = fd;
+        }
+        pthread_mutex_lock(&j->lock);
+        if (v && pthread_create(&thread, NULL, ddp__visit_main, v) == 0) {
+            pthread_detach(thread);
+            j->visitors++;
+            fd = -1;
+        }
+        pthread_mutex_unlock(&j->lock);
+        if (fd < 0) continue;
+        close(fd);
+        DDP_FREE(v);
+    }
+    return NULL;
+}

@@ -1,0 +1,478 @@
+/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its
+ * entry. Whoever dies meanwhile, it begins again with those who are left, until the time is over.
+ */
+#include "base/platform.h"
+#include "base/clock.h"
+#include "base/thread.h"
+#include "sync/join.h"
+#include "sync/shard.h"
+
+#include <poll.h>
+
+/* ---- connections ---- */
+
+static void ddp__joiner_request(const ddp_ctx *d, unsigned char *b, size_t n)
+{
+    ddp__hello self;
+
+    memset(&self, 0, sizeof self);
+    self.version = DDP__PROTOCOL;
+    self.run_id = d->joiner->run_id;
+    memset(b, 0, n);
+    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, b);
+}
+
+/* A connection past its handshake, or -1. */
+static int ddp__joiner_dial(ddp_ctx *d, ddp__tls *tls, const ddp__addr *to, double until)
+{
+    double limit = ddp_now() + 3 < until ? ddp_now() + 3 : until;
+    int fd = ddp__tcp_dial(to, limit);
+
+    if (fd < 0) return -1;
+    (void)d;
+    if (ddp__stream_begin(tls, fd, 0) == 0 && ddp__stream_greet(tls, fd, limit) == 0) return fd;
+    ddp__stream_close(tls, fd);
+    return -1;
+}
+
+/* Asks at a door where its member serves newcomers: a connection to there, or -1. *why: a sentence
+ * if the door said no, for good. */
+static int ddp__joiner_service(ddp_ctx *d, const ddp__addr *door, double until, char *why)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char b[DDP__HELLO_BYTES];
+    char name[DDP__ADDR_TEXT];
+    ddp__addr to = *door;
+    ddp__hello h;
+    int fd = ddp__joiner_dial(d, j->tls, door, until), bad;
+
+    if (fd < 0) return -1;
+    ddp__joiner_request(d, b, sizeof b);
+    bad = ddp__stream_send_all(j->tls, fd, b, sizeof b, until) < 0 ||
+          ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + 3) < 0 ||
+          !ddp__hello_parse(b, &h);
+    ddp__stream_close(j->tls, fd);
+    if (bad) return -1;
+    if (h.kind != DDP__JOIN_ASK) {
+        ddp__addr_text(door, name);
+        if (h.run_id != j->run_id)
+            snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
+                     PRIu64 ": set the same --run-id or DREAMDDP_RUN_ID", name, h.run_id,
+                     j->run_id);
+        else
+            snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without "
+                     "--min-world", name);
+        return -1;
+    }
+    ddp__addr_set_port(&to, (int)(h.port & 65535));
+    return ddp__joiner_dial(d, j->tls, &to, until);
+}
+
+/* ---- an id ---- */
+
+static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
+{
+    int r;
+
+    memset(p, 0, sizeof *p);
+    p->code = (int)ddp__hello_get(b, 4);
+    p->id = (int)(uint32_t)ddp__hello_get(b + 4, 4);
+    p->world = (int)ddp__hello_get(b + 8, 4);
+    p->coordinator = (int)ddp__hello_get(b + 12, 4);
+    p->min_world = (int)ddp__hello_get(b + 16, 4);
+    p->live = ddp__hello_get(b + 24, 8);
+    for (r = 0; r < DDP__JOIN_WORLD; r++) {
+        const unsigned char *e = b + 512 + 24 * r;
+        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->door[r])) continue;
+        ddp__addr_set_port(&p->door[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
+    }
+}
+
+static int ddp__place_sane(const ddp__join_place *p)
+{
+    return p->world >= 2 && p->world <= DDP__JOIN_WORLD && p->coordinator >= 0 &&
+           p->coordinator < p->world && p->min_world > 0 &&
+           (p->code != DDP__JOIN_OK || (p->id >= 0 && p->id < p->world));
+}
+
+/* Asks the member behind a door for a place, and whom it names as coordinator. */
+static int ddp__joiner_ask(ddp_ctx *d, const ddp__addr *door, int wanted, double until, char *why)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
+    ddp__addr at = *door;
+    int turn;
+
+    for (turn = 0; turn < 3; turn++) {
+        int fd = ddp__joiner_service(d, &at, until, why), r;
+        if (fd < 0) return DDP__JOIN_LATER;
+        ddp__joiner_request(d, request, sizeof request);
+        ddp__hello_put(request + 64, DDP__JOIN_ENTER, 4);
+        ddp__hello_put(request + 68, (uint64_t)(wanted + 1), 4);
+        if (ddp__stream_send_all(j->tls, fd, request, sizeof request, until) < 0 ||
+            ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + 5) < 0) {
+            ddp__stream_close(j->tls, fd);
+            return DDP__JOIN_LATER;
+        }
+        ddp__place_read(b, &j->place);
+        if (!ddp__place_sane(&j->place)) j->place.code = DDP__JOIN_LATER;
+        if (j->place.code == DDP__JOIN_OK) {
+            j->fd = fd;
+            for (r = 0; r < j->place.world; r++) /* asked first, should this be lost */
+                if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
+                    j->at[j->doors++] = j->place.door[r];
+            return DDP__JOIN_OK;
+        }
+        ddp__stream_close(j->tls, fd);
+        if (j->place.code != DDP__JOIN_ELSEWHERE) return j->place.code;
+        at = j->place.door[j->place.coordinator];
+        if (!at.size) return DDP__JOIN_LATER;
+    }
+    return DDP__JOIN_LATER;
+}
+
+static ddp_status ddp__joiner_place(ddp_ctx *d, int wanted, double until, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    char why[DDP__JOIN_TEXT];
+    int i, code = DDP__JOIN_LATER, doors;
+
+    why[0] = 0;
+    for (;;) {
+        doors = j->doors;
+        for (i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
+            code = ddp__joiner_ask(d, &j->at[i], wanted, until, why);
+        if (code == DDP__JOIN_OK) return DDP_OK;
+        if (why[0]) return ddp__fail(err, DDP_MISMATCH, "%s", why);
+        if (ddp_now() >= until) break;
+        ddp__sleep_until(ddp_now() + 0.2);
+    }
+    if (code == DDP__JOIN_FULL)
+        return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
+                         "free, and max_world made no room for more", j->place.world);
+    return ddp__fail(err, DDP_TIMEOUT,
+                     "within %.3g s no worker at %.200s had a place for this one: "
+                     "is the run still going, with --min-world, and is one of its workers gone?",
+                     d->cfg.connect_timeout_s, d->cfg.addr ? d->cfg.addr : "127.0.0.1");
+}
+
+/* The addresses of --addr, separated by commas. */
+static ddp_status ddp__joiner_doors(ddp_ctx *d, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    const char *s = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
+    char one[300], text[DDP__ADDR_TEXT];
+
+    while (*s && j->doors < 8) {
+        size_t n = strcspn(s, ",");
+        int count = 0;
+        snprintf(one, sizeof one, "%.*s", (int)n, s);
+        DDP__TRY(ddp__addr_parse(one, &j->at[j->doors], 1, &count, err));
+        if (!d->cfg.insecure && !d->tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+            return ddp__fail(err, DDP_ARG,
+                             "%s lies beyond this machine: use --tls-psk, or --insecure if the "
+                             "network can be trusted", ddp__addr_text(&j->at[j->doors], text));
+        j->doors += count;
+        s += n + (s[n] == ',');
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__joiner_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__joiner *j = (ddp__joiner *)ddp__calloc(1, sizeof *j);
+
+    if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for joining a run");
+    j->fd = -1;
+    j->run_id = ddp__session_run(d);
+    d->joiner = j;
+    DDP__TRY(ddp__session_tls(d, j->run_id, &d->tls, err));
+    DDP__TRY(ddp__session_tls(d, j->run_id, &j->tls, err));
+    DDP__TRY(ddp__joiner_doors(d, err));
+    DDP__TRY(ddp__joiner_place(d, -1, ddp_now() + d->cfg.connect_timeout_s, err));
+    d->rank = d->cfg.rank = j->place.id;
+    d->world = d->cfg.world = j->place.world;
+    d->cfg.min_world = j->place.min_world;
+    ddp__links_free(&d->links); /* they were those of another world */
+    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
+    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
+    return DDP_OK;
+}
+
+void ddp__joiner_close(ddp_ctx *d)
+{
+    ddp__joiner *j = d->joiner;
+
+    if (!j) return;
+    ddp__stream_close(j->tls, j->fd);
+    ddp__tls_free(j->tls);
+    if (j->clone) DDP_FREE(j->clone);
+    DDP_FREE(j);
+    d->joiner = NULL;
+}
+
+/* ---- the clone ---- */
+
+/* Sends the layout, gets a donor and who lives; DDP_PEER_LOST = begin again. */
+static ddp_status ddp__joiner_layout(ddp_ctx *d, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+
+    memset(out, 0, sizeof out);
+    ddp__hello_put(out, ddp__layout_hash(d), 8);
+    ddp__hello_put(out + 8, (uint64_t)d->layers, 4);
+    ddp__hello_put(out + 12, (uint64_t)d->cfg.strategy, 4);
+    ddp__hello_put(out + 16, (uint64_t)d->cfg.period, 4);
+    ddp__hello_put(out + 20, (uint64_t)d->cfg.micro_batches, 4);
+    if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
+        ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+    b[64 + DDP__JOIN_TEXT - 1] = 0;
+    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER)
+        return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
+    j->donor = (int)ddp__hello_get(b + 4, 4);
+    j->place.live = ddp__hello_get(b + 8, 8);
+    if (j->donor < 0 || j->donor >= d->world || !j->place.door[j->donor].size ||
+        j->place.live >> d->rank & 1)
+        return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
+    return DDP_OK;
+}
+
+static void ddp__clone_progress(ddp_ctx *d, size_t from, double begin, double now)
+{
+    const ddp__joiner *j = d->joiner;
+    double rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
+
+    ddp__log(&d->host.log, DDP_LOG_INFO,
+             "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left", d->rank,
+             j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
+             rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
+}
+
+/* Bytes from where the last connection ended, if the donor still has that snapshot. */
+static ddp_status ddp__clone_stream(ddp_ctx *d, int fd, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST], digest[2][DDP__SHA256_BYTES];
+    double begin, note;
+    uint64_t number, bytes;
+    size_t from;
+
+    ddp__joiner_request(d, request, sizeof request);
+    ddp__hello_put(request + 64, DDP__JOIN_TAKE, 4);
+    ddp__hello_put(request + 72, j->have, 8);
+    ddp__hello_put(request + 80, j->number, 8);
+    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0 ||
+        ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + d->cfg.op_timeout_s) < 0)
+        return DDP_PEER_LOST;
+    number = ddp__hello_get(b, 8);
+    bytes = ddp__hello_get(b + 8, 8);
+    from = (size_t)ddp__hello_get(b + 16, 8);
+    if (number != j->number || from != j->have || !j->clone) {
+        ddp__shard own; /* nothing that arrives decides about an allocation */
+        ddp_status s = ddp__shard_open(d, d->cfg.period, &own, err);
+        size_t most = s == DDP_OK ? ddp__shard_bytes(&own) : 0;
+        ddp__shard_free(&own);
+        DDP__TRY(s);
+        if (from || !number || bytes < 8 || bytes > most)
+            return ddp__fail(err, DDP_MISMATCH, "rank %d offers a clone of %" PRIu64 " bytes; this "
+                             "model makes at most %lu", j->donor, bytes, (unsigned long)most);
+        if (j->clone) DDP_FREE(j->clone);
+        j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
+        if (!j->clone)
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes",
+                             bytes);
+        j->number = number;
+        j->bytes = (size_t)bytes;
+        j->have = 0;
+    } else if (from) {
+        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: the clone goes on at %.1f MiB", d->rank,
+                 (double)from / (1 << 20));
+    }
+    begin = note = ddp_now();
+    while (j->have < j->bytes) {
+        size_t n = j->bytes - j->have < ((size_t)64 << 10) ? j->bytes - j->have : (size_t)64 << 10;
+        size_t got = 0;
+        int bad = ddp__stream_recv_all(j->tls, fd, j->clone + j->have, n, &got,
+                                       ddp_now() + d->cfg.peer_timeout_s);
+        double now = ddp_now();
+        j->have += got;
+        if (bad < 0) return DDP_PEER_LOST;
+        if (now < note + 1 && j->have < j->bytes) continue;
+        ddp__clone_progress(d, from, begin, now);
+        note = now;
+    }
+    if (ddp__stream_recv_all(j->tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0)
+        return DDP_PEER_LOST;
+    ddp__sha256_begin(&j->sha);
+    ddp__sha256_add(&j->sha, j->clone, j->bytes);
+    ddp__sha256_end(&j->sha, digest[1]);
+    if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
+    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way",
+             d->rank, j->donor);
+    j->number = 0;
+    j->have = 0;
+    return DDP_PEER_LOST;
+}
+
+static ddp_status ddp__joiner_clone(ddp_ctx *d, double until, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    ddp_status s = DDP_PEER_LOST;
+    char why[DDP__JOIN_TEXT];
+    int tries;
+
+    why[0] = 0;
+    for (tries = 0; s == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
+        int fd;
+        if (tries) ddp__sleep_until(ddp_now() + 0.2);
+        fd = ddp__joiner_service(d, &j->place.door[j->donor], until, why);
+        if (fd < 0) continue;
+        s = ddp__clone_stream(d, fd, err);
+        ddp__stream_close(j->tls, fd);
+    }
+    if (s == DDP_PEER_LOST)
+        return ddp__fail(err, s, "rank %d, whose clone this one takes, was lost", j->donor);
+    return s;
+}
+
+/* ---- the entry ---- */
+
+/* Connects to all members; their connections in fds, the own door in *listen_fd. */
+static ddp_status ddp__joiner_mesh(ddp_ctx *d, ddp__hello *self, int *fds, int *listen_fd,
+                                   ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char b[DDP__HELLO_BYTES];
+    double until = ddp_now() + 10;
+    ddp__addr own;
+    ddp__hello h;
+    int r;
+
+    memset(&own, 0, sizeof own);
+    own.size = sizeof own.sa;
+    if (getsockname(j->fd, (struct sockaddr *)&own.sa, &own.size) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
+    ddp__addr_set_port(&own, 0);
+    DDP__TRY(ddp__tcp_listen(&own, listen_fd, &own, err));
+    memset(self, 0, sizeof *self);
+    self->version = DDP__PROTOCOL;
+    self->run_id = j->run_id;
+    self->rank = (uint32_t)d->rank;
+    self->world = (uint32_t)d->world;
+    self->port = (uint32_t)ddp__addr_port(&own);
+    self->family = ddp__ip_pack(&own, self->ip);
+    for (r = 0; r < d->world; r++) {
+        if (!(j->place.live >> r & 1)) continue;
+        fds[r] = ddp__joiner_dial(d, d->tls, &j->place.door[r], until);
+        ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
+        if (fds[r] < 0 || ddp__stream_send_all(d->tls, fds[r], b, sizeof b, until) < 0 ||
+            ddp__stream_recv_all(d->tls, fds[r], b, sizeof b, NULL, until) < 0 ||
+            !ddp__hello_parse(b, &h) || h.kind != DDP__JOIN_MESH)
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d does not take this one's connection", r);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__joiner_wire(ddp_ctx *d, ddp__wire **wire, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    ddp__resume_config c;
+    int fds[DDP__JOIN_WORLD], listen_fd = -1, r;
+    ddp_status s;
+
+    memset(&c, 0, sizeof c);
+    for (r = 0; r < DDP__JOIN_WORLD; r++) fds[r] = -1;
+    s = ddp__joiner_mesh(d, &c.self, fds, &listen_fd, err);
+    c.rank = d->rank;
+    c.world = d->world;
+    c.fds = fds;
+    c.listen_fd = listen_fd;
+    c.where = j->place.door;
+    c.tls = d->tls;
+    c.peer_timeout_s = d->cfg.peer_timeout_s;
+    c.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    c.log = d->host.log;
+    if (s == DDP_OK) s = ddp__wire_resume(&c, wire, err);
+    if (s == DDP_OK) return s;
+    for (r = 0; r < d->world; r++) ddp__stream_close(d->tls, fds[r]);
+    if (listen_fd >= 0) close(listen_fd);
+    return s;
+}
+
+/* Waits until the members let it in, as long as the coordinator is there. */
+static ddp_status ddp__joiner_wait(ddp_ctx *d, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    double begin = ddp_now(), gone = -1;
+    ddp_status s;
+
+    if (ddp__stream_send_all(j->tls, j->fd, "R", 1, ddp_now() + 5) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+    for (;;) {
+        s = ddp__engine_joined(d->engine, 0.1, err);
+        if (s != DDP_TIMEOUT) return s;
+        if (gone < 0 && ddp__stream_gone(j->tls, j->fd)) gone = ddp_now();
+        if (gone >= 0 && ddp_now() > gone + 2)
+            return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+        if (ddp_now() > begin + d->cfg.op_timeout_s)
+            return ddp__fail(err, DDP_TIMEOUT, "the members did not let this worker in within "
+                             "%.3g s: is the training going on?", d->cfg.op_timeout_s);
+    }
+}
+
+static ddp_status ddp__joiner_try(ddp_ctx *d, double until, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    ddp__wire *wire = NULL;
+    ddp_status s;
+
+    if (j->fd < 0) DDP__TRY(ddp__joiner_place(d, d->rank, until, err));
+    if (j->place.id != d->rank)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d has been taken by another newcomer", d->rank);
+    DDP__TRY(ddp__joiner_layout(d, err));
+    DDP__TRY(ddp__joiner_clone(d, until, err));
+    DDP__TRY(ddp__shard_unpack(d, j->clone, j->bytes, err));
+    DDP__TRY(ddp__joiner_wire(d, &wire, err));
+    s = ddp__join_open(d, wire, err);
+    if (s != DDP_OK) wire->table->close(wire);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links, 1, j->place.live, &d->engine, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d, err);
+    if (s == DDP_OK) return s;
+    ddp__join_stop(d);
+    ddp__engine_close(d->engine);
+    d->engine = NULL;
+    ddp__join_close(d);
+    return s;
+}
+
+ddp_status ddp__joiner_enter(ddp_ctx *d, ddp_error *err)
+{
+    double until = ddp_now() + d->cfg.connect_timeout_s;
+    ddp_error local;
+    ddp_status s;
+
+    for (;;) {
+        memset(&local, 0, sizeof local);
+        s = ddp__joiner_try(d, until, &local);
+        if (s != DDP_PEER_LOST || ddp_now() >= until) break;
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank,
+                 local.msg);
+        ddp__stream_close(d->joiner->tls, d->joiner->fd);
+        d->joiner->fd = -1;
+        ddp__sleep_until(ddp_now() + 0.3);
+    }
+    if (s == DDP_OK) s = ddp__join_entry(d, d->rank, &local);
+    if (s == DDP_OK) {
+        ddp__join_ready(d);
+        s = ddp__join_ask(d, &local);
+    }
+    ddp__joiner_close(d);
+    if (s != DDP_OK) {
+        if (err) *err = local;
+        return s;
+    }
+    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
+    return DDP_OK;
+}

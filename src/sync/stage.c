@@ -1,0 +1,414 @@
+#include "base/platform.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "sync/stage.h"
+
+/* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
+#define DDP__STAGE_BYTES ((size_t)256 << 20)
+
+typedef enum ddp__stage_state {
+    DDP__STAGER_FREE,
+    DDP__STAGER_QUEUED, /* its event may not have come */
+    DDP__STAGER_SENT,   /* the engine has it */
+    DDP__STAGER_BACK    /* the engine is done; it is copied to the device */
+} ddp__stage_state;
+
+typedef struct ddp__stage_entry {
+    ddp__message     m;
+    int              there;
+    ddp__stage_state state;
+    ddp__piece       host;      /* the message's floats, pinned */
+    size_t           at, end;   /* bytes of the ring that it takes; equal: none */
+    long             operation; /* the engine's ticket */
+    double           divergence;
+} ddp__stage_entry;
+
+struct ddp__stage {
+    const ddp_backend *b;
+    void        *device;
+    ddp__engine *engine;
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    pthread_t    out, in;     /* to the engine, and back */
+    int          threads;     /* how many of them run */
+    int          stop;        /* atomic: both end */
+    int          woken;       /* atomic: the second looks at its list again */
+    int          room;
+    int          slots;       /* the device has them */
+    ddp__stage_entry *entry;  /* [room] ticket t lies in entry t % room */
+    long         submitted, sent, first; /* tickets below first are done */
+    long        *waiting;     /* [room] engine tickets, scratch of the second thread */
+    int         *waiting_at;  /* [room] their entries */
+    char        *ring;        /* pinned */
+    size_t       ring_bytes, head, tail, used;
+    double      *divergence;  /* [layers] */
+    int          layers;
+    ddp_error    error;
+};
+
+static unsigned ddp__stage_turn(const ddp__stage *s, long ticket)
+{
+    return (unsigned)(ticket / s->room) + 1;
+}
+
+/* Under the lock. Who waits on the device or here must not wait for ever. */
+static void ddp__stage_fail(ddp__stage *s, const ddp_error *why)
+{
+    if (s->error.code == DDP_OK) s->error = *why;
+    s->b->raise_all(s->device);
+    pthread_cond_broadcast(&s->changed);
+}
+
+static size_t ddp__stage_count(const ddp__message *m)
+{
+    size_t n = 0;
+    int i;
+
+    for (i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
+    return n;
+}
+
+/* Under the lock: a contiguous part of the ring, first come, first served. 0 = not yet. */
+static int ddp__stage_take(ddp__stage *s, size_t bytes, ddp__stage_entry *x)
+{
+    bytes = (bytes + 255) / 256 * 256;
+    if (s->used == 0) s->head = s->tail = 0;
+    if (s->head < s->tail || (s->used && s->head == s->tail)) { /* free: head..tail */
+        if (s->tail - s->head < bytes) return 0;
+    } else if (s->ring_bytes - s->head < bytes) { /* free: head..end and 0..tail */
+        if (s->tail < bytes) return 0;
+        s->used += s->ring_bytes - s->head;
+        s->head = 0;
+    }
+    x->at = s->head;
+    x->end = s->head + bytes;
+    s->head = x->end;
+    s->used += bytes;
+    return 1;
+}
+
+/* Under the lock: the oldest that are done give their part of the ring back. */
+static void ddp__stage_reap(ddp__stage *s)
+{
+    while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
+        ddp__stage_entry *x = &s->entry[s->first % s->room];
+        if (x->end > x->at) {
+            if (x->at < s->tail) { /* the ring began anew behind tail */
+                s->used -= s->ring_bytes - s->tail;
+                s->tail = 0;
+            }
+            s->used -= x->end - x->at;
+            s->tail = x->end;
+        }
+        s->first++;
+    }
+    pthread_cond_broadcast(&s->changed);
+}
+
+/* ---- to the engine ---- */
+
+static ddp_status ddp__stage_fetch(ddp__stage *s, ddp__stage_entry *x, int slot, ddp_error *err)
+{
+    float *to = (float *)(void *)(s->ring + x->at);
+    int i;
+
+    x->host.data = to;
+    x->host.count = ddp__stage_count(&x->m);
+    for (i = 0; i < x->m.piece_count; i++) {
+        const ddp__piece *p = &x->m.pieces[i];
+        DDP__TRY(s->b->fetch(s->device, slot, to, p->data, p->count * sizeof *to, err));
+        to += p->count;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__stage_send(ddp__stage *s, ddp__stage_entry *x, int slot, ddp_error *err)
+{
+    ddp__message m = x->m;
+
+    if (x->there) {
+        DDP__TRY(ddp__stage_fetch(s, x, slot, err));
+        m.pieces = &x->host;
+        m.piece_count = 1;
+    }
+    if (m.divergence) m.divergence = &x->divergence;
+    return ddp__engine_submit(s->engine, &m, &x->operation, err);
+}
+
+static void *ddp__stage_out(void *user)
+{
+    ddp__stage *s = (ddp__stage *)user;
+    ddp_error why;
+
+    memset(&why, 0, sizeof why);
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && s->error.code == DDP_OK) {
+        ddp__stage_entry *x = &s->entry[s->sent % s->room];
+        const size_t bytes = s->sent < s->submitted && x->there
+                                 ? ddp__stage_count(&x->m) * sizeof(float) : 0;
+        const int slot = (int)(s->sent % s->room);
+
+        if (s->sent == s->submitted || (bytes && !ddp__stage_take(s, bytes, x))) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        (void)ddp__stage_send(s, x, slot, &why);
+        pthread_mutex_lock(&s->lock);
+        if (why.code != DDP_OK) {
+            ddp__stage_fail(s, &why);
+        } else {
+            x->state = DDP__STAGER_SENT;
+            s->sent++;
+            pthread_cond_broadcast(&s->changed);
+            ddp__atomic_store(&s->woken, 1);
+            ddp__engine_nudge(s->engine);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- and back ---- */
+
+static ddp_status ddp__stage_give(ddp__stage *s, const ddp__stage_entry *x, ddp_error *err)
+{
+    const float *from = x->host.data;
+    int i;
+
+    for (i = 0; x->there && i < x->m.piece_count; i++) {
+        const ddp__piece *p = &x->m.pieces[i];
+        DDP__TRY(s->b->give(s->device, p->data, from, p->count * sizeof *from, err));
+        from += p->count;
+    }
+    return DDP_OK;
+}
+
+/* Under the lock, which it leaves meanwhile. */
+static void ddp__stage_return(ddp__stage *s, int slot)
+{
+    ddp__stage_entry *x = &s->entry[slot];
+    const int layer = x->m.layer;
+    ddp_error why;
+    ddp_status bad;
+    long ticket = s->first - s->first % s->room + slot;
+
+    if (ticket < s->first) ticket += s->room;
+    x->state = DDP__STAGER_BACK;
+    memset(&why, 0, sizeof why);
+    pthread_mutex_unlock(&s->lock);
+    bad = ddp__engine_wait(s->engine, x->operation, &why);
+    if (bad == DDP_OK) bad = ddp__stage_give(s, x, &why);
+    if (bad == DDP_OK && x->there) s->b->raise(s->device, slot, ddp__stage_turn(s, ticket));
+    pthread_mutex_lock(&s->lock);
+    if (bad != DDP_OK) {
+        ddp__stage_fail(s, &why);
+        return;
+    }
+    if (x->m.divergence && layer >= 0 && layer < s->layers) s->divergence[layer] = x->divergence;
+    x->state = DDP__STAGER_FREE;
+    ddp__stage_reap(s);
+}
+
+static void *ddp__stage_in(void *user)
+{
+    ddp__stage *s = (ddp__stage *)user;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && s->error.code == DDP_OK) {
+        int n = 0, done;
+        long t;
+
+        ddp__atomic_store(&s->woken, 0);
+        for (t = s->first; t < s->sent; t++) {
+            const int slot = (int)(t % s->room);
+            if (s->entry[slot].state != DDP__STAGER_SENT) continue;
+            s->waiting[n] = s->entry[slot].operation;
+            s->waiting_at[n++] = slot;
+        }
+        if (n == 0) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        done = ddp__engine_wait_any(s->engine, s->waiting, n, &s->woken);
+        pthread_mutex_lock(&s->lock);
+        /* none: something was added, or the engine failed, which the oldest then says */
+        if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
+        if (done >= 0 && !s->stop) ddp__stage_return(s, s->waiting_at[done]);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static int ddp__stage_memory(ddp__stage *s, size_t bytes, size_t total)
+{
+    const size_t n = (size_t)s->room;
+
+    s->ring_bytes = total < DDP__STAGE_BYTES ? total : DDP__STAGE_BYTES;
+    if (s->ring_bytes < bytes) s->ring_bytes = bytes;
+    s->ring_bytes = (s->ring_bytes / 256 + 1 + n) * 256; /* parts are rounded up */
+    s->entry = (ddp__stage_entry *)ddp__calloc(n, sizeof *s->entry);
+    s->waiting = (long *)ddp__calloc(n, sizeof *s->waiting);
+    s->waiting_at = (int *)ddp__calloc(n, sizeof *s->waiting_at);
+    s->divergence = (double *)ddp__calloc((size_t)s->layers, sizeof *s->divergence);
+    s->ring = (char *)s->b->pin(s->device, s->ring_bytes);
+    s->slots = s->ring && s->b->slots(s->device, s->room);
+    return s->entry && s->waiting && s->waiting_at && s->divergence && s->slots;
+}
+
+ddp_status ddp__stage_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
+                           size_t bytes, size_t total, ddp__stage **out, ddp_error *err)
+{
+    ddp__stage *s = (ddp__stage *)ddp__calloc(1, sizeof *s);
+
+    if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
+    s->b = b;
+    s->device = device;
+    s->engine = e;
+    s->layers = layers;
+    s->room = room;
+    if (pthread_mutex_init(&s->lock, NULL)) {
+        DDP_FREE(s);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
+    }
+    if (ddp__cond_init(&s->changed)) {
+        pthread_mutex_destroy(&s->lock);
+        DDP_FREE(s);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a condition");
+    }
+    *out = s;
+    if (!ddp__stage_memory(s, bytes, total)) {
+        DDP__TRY(b->check(device, err)); /* it may have failed by itself */
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes "
+                         "of pinned host memory; use a smaller model, or raise the limit of locked "
+                         "memory", s->ring_bytes);
+    }
+    if (!pthread_create(&s->out, NULL, ddp__stage_out, s)) s->threads = 1;
+    if (s->threads == 1 && !pthread_create(&s->in, NULL, ddp__stage_in, s)) s->threads = 2;
+    if (s->threads == 2) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "cannot start the two threads of the stager");
+}
+
+void ddp__stage_stop(ddp__stage *s)
+{
+    if (!s || s->stop) return;
+    pthread_mutex_lock(&s->lock);
+    s->stop = 1;
+    ddp__atomic_store(&s->woken, 1);
+    if (s->slots) s->b->raise_all(s->device);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    ddp__engine_nudge(s->engine);
+    if (s->threads > 0) pthread_join(s->out, NULL);
+    if (s->threads > 1) pthread_join(s->in, NULL);
+}
+
+void ddp__stage_free(ddp__stage *s)
+{
+    if (!s) return;
+    if (s->ring) s->b->unpin(s->device, s->ring, s->ring_bytes);
+    if (s->entry) DDP_FREE(s->entry);
+    if (s->waiting) DDP_FREE(s->waiting);
+    if (s->waiting_at) DDP_FREE(s->waiting_at);
+    if (s->divergence) DDP_FREE(s->divergence);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    DDP_FREE(s);
+}
+
+/* ---- the context's thread ---- */
+
+ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, long *ticket,
+                             ddp_error *err)
+{
+    ddp__stage_entry *x;
+    ddp_status bad;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room)
+        pthread_cond_wait(&s->changed, &s->lock);
+    bad = s->error.code;
+    if (bad != DDP_OK) {
+        if (err) *err = s->error;
+    } else {
+        x = &s->entry[s->submitted % s->room];
+        memset(x, 0, sizeof *x);
+        x->m = *m;
+        x->there = there;
+        x->state = DDP__STAGER_QUEUED;
+        if (there) s->b->record(s->device, (int)(s->submitted % s->room));
+        *ticket = s->submitted++;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+/* Under the lock. */
+static int ddp__stage_done(const ddp__stage *s, long ticket)
+{
+    return ticket < s->first || s->entry[ticket % s->room].state == DDP__STAGER_FREE;
+}
+
+void ddp__stage_hold(ddp__stage *s, long ticket)
+{
+    int done;
+
+    pthread_mutex_lock(&s->lock);
+    done = ddp__stage_done(s, ticket);
+    pthread_mutex_unlock(&s->lock);
+    if (!done)
+        s->b->hold(s->device, (int)(ticket % s->room), ddp__stage_turn(s, ticket));
+}
+
+ddp_status ddp__stage_wait(ddp__stage *s, long ticket, ddp_error *err)
+{
+    ddp_status bad = DDP_OK;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->error.code == DDP_OK && !ddp__stage_done(s, ticket))
+        pthread_cond_wait(&s->changed, &s->lock);
+    if (!ddp__stage_done(s, ticket)) {
+        if (err) *err = s->error;
+        bad = s->error.code;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+ddp_status ddp__stage_flush(ddp__stage *s, ddp_error *err)
+{
+    ddp_status bad;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->error.code == DDP_OK && s->sent < s->submitted)
+        pthread_cond_wait(&s->changed, &s->lock);
+    bad = s->error.code;
+    if (bad != DDP_OK && err) *err = s->error;
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+ddp_status ddp__stage_error(ddp__stage *s, ddp_error *err)
+{
+    ddp_status bad;
+
+    pthread_mutex_lock(&s->lock);
+    bad = s->error.code;
+    if (bad != DDP_OK && err) *err = s->error;
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+double ddp__stage_divergence(ddp__stage *s, int layer)
+{
+    double x;
+
+    pthread_mutex_lock(&s->lock);
+    x = s->divergence[layer];
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}

@@ -1,0 +1,49 @@
+/* Messages of a device over the host: slow links are the engine's, whatever computes.
+ *
+ * The context's thread only queues: it records an event behind the work so far and hands the
+ * message to the stager, whose first thread waits for the event, copies the arrays into pinned
+ * memory and submits them to the engine, first come, first served, so that all ranks submit in one
+ * order. Its second thread takes what the engine has done, in whatever order, copies it back and
+ * raises the message's flag; the device's later work was told to wait for that flag (hold). So no
+ * hook waits for the network, nor for the device. */
+#ifndef DDP_SYNC_STAGE_H
+#define DDP_SYNC_STAGE_H
+
+#include "base/backend.h"
+#include "net/engine.h"
+
+typedef struct ddp__stage ddp__stage;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* room: messages that may be under way, more make submit wait. bytes: the longest message; total:
+ * of all that may be under way at once, pinned up to a bound. *out is to be freed also after an
+ * error. */
+DDP_LIB ddp_status ddp__stage_open(const ddp_backend *b, void *device, ddp__engine *e, int layers,
+                                   int room, size_t bytes, size_t total, ddp__stage **out,
+                                   ddp_error *err);
+/* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
+ * which may still work in the pinned memory. NULL is fine. */
+DDP_LIB void ddp__stage_stop(ddp__stage *s);
+DDP_LIB void ddp__stage_free(ddp__stage *s);
+
+/* As ddp__engine_submit, which it comes to; there: the pieces are the device's. What m points at is
+ * borrowed until the message is done. Returns the stager's first error, also the engine's. */
+DDP_LIB ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, long *ticket,
+                                     ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB void ddp__stage_hold(ddp__stage *s, long ticket);
+/* The caller waits: that message is done; or all so far lie in the engine, in order. */
+DDP_LIB ddp_status ddp__stage_wait(ddp__stage *s, long ticket, ddp_error *err);
+DDP_LIB ddp_status ddp__stage_flush(ddp__stage *s, ddp_error *err);
+DDP_LIB ddp_status ddp__stage_error(ddp__stage *s, ddp_error *err);
+/* sum((average - own)^2) of the last message of a layer that asked for it and is done. */
+DDP_LIB double ddp__stage_divergence(ddp__stage *s, int layer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_STAGE_H */
