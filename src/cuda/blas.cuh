@@ -1,0 +1,242 @@
+/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the
+ * algorithm of a product are kept per shape: the library is asked once, at the first step. */
+#ifndef DDP_CUDA_BLAS_CUH
+#define DDP_CUDA_BLAS_CUH
+
+#include "cuda/runtime.cuh"
+
+/* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
+ * the other orientation (a: k x m, b: n x k). Rows are *_row elements apart. count matrices lie
+ * *_step elements apart (count 0 = 1). */
+typedef struct ddp__cuda_product {
+    long        m, n, k;
+    const void *a, *b;
+    void       *c;
+    long        a_row, b_row, c_row;
+    int         a_turned, b_turned;
+    int         half, half_out; /* a and b, and c, hold bfloat16 */
+    int         add;
+    long        count, a_step, b_step, c_step;
+    const void *bias; /* n elements of c's type, added to every row; NULL: none */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0 */
+    void       *before; /* with gelu: what gelu was taken of, rows c_row apart; NULL: not wanted */
+} ddp__cuda_product;
+
+/* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
+typedef struct ddp__cuda_product_key {
+    long m, n, k, a_row, b_row, c_row, count, a_step, b_step, c_step;
+    int  a_turned, b_turned, half, half_out, epilogue;
+    int  a_align, b_align, c_align, d_align; /* d: of c and of bias */
+} ddp__cuda_product_key;
+
+typedef struct ddp__cuda_product_plan {
+    ddp__cuda_product_key          key;
+    cublasLtMatmulDesc_t           product;
+    cublasLtMatrixLayout_t         a, b, c;
+    cublasLtMatmulAlgo_t           algo;
+    size_t                         workspace;
+    struct ddp__cuda_product_plan *next;
+} ddp__cuda_product_plan;
+
+static int ddp__cuda_alignment(const void *p)
+{
+    const uintptr_t at = (uintptr_t)p;
+    int n = 256;
+
+    while (at % (uintptr_t)n) n /= 2;
+    return n;
+}
+
+static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p)
+{
+    ddp__cuda_product_key k;
+
+    memset(&k, 0, sizeof k); /* keys are compared as bytes */
+    k.m = p->m;
+    k.n = p->n;
+    k.k = p->k;
+    k.a_row = p->a_row;
+    k.b_row = p->b_row;
+    k.c_row = p->c_row;
+    k.count = p->count > 1 ? p->count : 1;
+    k.a_step = p->a_step;
+    k.b_step = p->b_step;
+    k.c_step = p->c_step;
+    k.a_turned = p->a_turned;
+    k.b_turned = p->b_turned;
+    k.half = p->half;
+    k.half_out = p->half_out;
+    k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS
+                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    k.a_align = ddp__cuda_alignment(p->a);
+    k.b_align = ddp__cuda_alignment(p->b);
+    k.c_align = k.d_align = ddp__cuda_alignment(p->c);
+    if (p->bias && ddp__cuda_alignment(p->bias) < k.d_align)
+        k.d_align = ddp__cuda_alignment(p->bias);
+    return k;
+}
+
+/* These return 1 after a failure, as DDP__BLAS does. */
+static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows,
+                            long cols, long row, long count, long step)
+{
+    const int32_t batch = (int32_t)count;
+    const int64_t offset = step;
+
+    if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F,
+                                                  (uint64_t)rows, (uint64_t)cols, row)))
+        return 1;
+    return count > 1 &&
+           (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
+                *l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)) ||
+            DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
+                *l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset, sizeof offset)));
+}
+
+static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
+                              cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
+{
+    return DDP__BLAS(dev, cublasLtMatmulDescSetAttribute(p->product, what, value, bytes));
+}
+
+/* The library counts columns first, so it is asked for c^T = op(b)^T op(a)^T, whose arrays are the
+ * same bytes: our b is its A. */
+static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
+{
+    const ddp__cuda_product_key *k = &p->key;
+    const int32_t ta = k->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t tb = k->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const uint32_t epilogue = (uint32_t)k->epilogue;
+    const int64_t before_row = k->c_row;
+
+    return DDP__BLAS(dev, cublasLtMatmulDescCreate(
+               &p->product, dev->tf32 && !k->half ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                  : CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
+           (k->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
+            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
+                               sizeof before_row)) ||
+           ddp__cuda_layout(dev, &p->a, k->half, k->b_turned ? k->k : k->n,
+                            k->b_turned ? k->n : k->k, k->b_row, k->count, k->b_step) ||
+           ddp__cuda_layout(dev, &p->b, k->half, k->a_turned ? k->m : k->k,
+                            k->a_turned ? k->k : k->m, k->a_row, k->count, k->a_step) ||
+           ddp__cuda_layout(dev, &p->c, k->half_out, k->n, k->m, k->c_row, k->count, k->c_step);
+}
+
+/* Per call: where bias and the array before GELU lie. The heuristic wants to see them too. */
+static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p,
+                                   const ddp__cuda_product *q)
+{
+    return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+           (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &q->bias,
+                               sizeof q->bias) ||
+            (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                             &q->before, sizeof q->before)));
+}
+
+static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
+                            cublasLtMatmulPreferenceAttributes_t what, int bytes)
+{
+    const uint32_t value = (uint32_t)bytes;
+
+    return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
+}
+
+static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
+{
+    const ddp__cuda_product_key *k = &p->key;
+    cublasLtMatmulPreference_t pref = NULL;
+    cublasLtMatmulHeuristicResult_t best;
+    const size_t workspace = dev->workspace_bytes;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    int found = 0, failed;
+
+    memset(&best, 0, sizeof best);
+    failed =
+        DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
+        DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
+            pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->a_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->d_align);
+    if (!failed)
+        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c,
+                                                pref, 1, &best, &found);
+    if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
+    if (!failed && (status != CUBLAS_STATUS_SUCCESS || found < 1)) {
+        failed = 1;
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
+                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, k->m,
+                       k->k, k->k, k->n, k->half ? "bfloat16" : "float32");
+    }
+    p->algo = best.algo;
+    p->workspace = best.workspaceSize;
+    return failed;
+}
+
+static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
+{
+    if (p->a) (void)cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b) (void)cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c) (void)cublasLtMatrixLayoutDestroy(p->c);
+    if (p->product) (void)cublasLtMatmulDescDestroy(p->product);
+    DDP_FREE(p);
+}
+
+/* ddp__cuda_close calls it through the device. */
+static void ddp__cuda_products_free(ddp__cuda *dev)
+{
+    ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
+
+    for (; p; p = next) {
+        next = p->next;
+        ddp__cuda_product_drop(p);
+    }
+    dev->products = NULL;
+}
+
+static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const ddp__cuda_product *q)
+{
+    const ddp__cuda_product_key key = ddp__cuda_product_key_of(q);
+    ddp__cuda_product_plan *p;
+
+    for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
+        if (!memcmp(&p->key, &key, sizeof key)) return p;
+    p = (ddp__cuda_product_plan *)DDP_REALLOC(NULL, sizeof *p);
+    if (!p) {
+        ddp__cuda_fail(dev, DDP_MEMORY, "no memory for the plan of a matrix product");
+        return NULL;
+    }
+    memset(p, 0, sizeof *p);
+    p->key = key;
+    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) ||
+        ddp__cuda_product_choose(dev, p)) {
+        ddp__cuda_product_drop(p);
+        return NULL;
+    }
+    p->next = (ddp__cuda_product_plan *)dev->products;
+    dev->products = p;
+    dev->products_free = ddp__cuda_products_free;
+    return p;
+}
+
+/* Queues the product on the device's stream. A failure is noted in the device, and nothing is
+ * computed after it. */
+static DDP__UNUSED void ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+{
+    const float one = 1, add = q->add ? 1.0f : 0.0f;
+    ddp__cuda_product_plan *p;
+
+    if (ddp__atomic_load(&dev->failed)) return;
+    p = ddp__cuda_product_plan_of(dev, q);
+    if (p && !ddp__cuda_product_point(dev, p, q))
+        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b,
+                                            &add, q->c, p->c, q->c, p->c, &p->algo, dev->workspace,
+                                            p->workspace, dev->stream));
+}
+
+#endif /* DDP_CUDA_BLAS_CUH */

@@ -1,0 +1,401 @@
+/* Convolution on the GPU, as ops/conv.c: which product computes what. */
+#ifndef DDP_CUDA_CONV_CUH
+#define DDP_CUDA_CONV_CUH
+
+#include "cuda/conv_depthwise.cuh"
+#include "cuda/conv_point.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/runtime.cuh"
+
+enum {
+    DDP__CONV_BUSY = 264,  /* blocks that fill a large GPU twice */
+    DDP__CONV_PART = 512   /* positions at least that a block sums a weight's gradient over */
+};
+
+/* The product that forward is, and that of the weights' gradient. Weights are not packed yet. */
+static ddp__cuda_conv ddp__cuda_conv_of(const ddp_op_spec *s)
+{
+    const long groups = (long)s->arg[4];
+    ddp__cuda_conv v;
+
+    memset(&v, 0, sizeof v);
+    v.groups = (int)groups;
+    v.planes = (int)(s->in[0].dim[1] / groups);
+    v.h = (int)s->in[0].dim[2];
+    v.w = (int)s->in[0].dim[3];
+    v.rows = (int)s->out.dim[2];
+    v.cols = (int)s->out.dim[3];
+    v.kh = v.kw = (int)s->arg[1];
+    v.step = (int)s->arg[2];
+    v.top = v.left = -(int)s->arg[3];
+    v.m = (int)(s->out.dim[1] / groups);
+    v.image = s->in[0].dim[1] * s->in[0].dim[2] * s->in[0].dim[3];
+    v.pixels = s->in[0].dim[0] * s->out.dim[2] * s->out.dim[3];
+    v.y_col = 1;
+    v.y_row = v.cols;
+    v.y_plane = (long)v.rows * v.cols;
+    v.y_image = s->out.dim[1] * v.y_plane;
+    return v;
+}
+
+/* A 1x1 window that skips nothing sees each image as one long row. */
+static void ddp__cuda_conv_flat(ddp__cuda_conv *v)
+{
+    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || v->rows != v->h ||
+        v->cols != v->w || v->y_col != 1 || (long)v->h * v->w > INT32_MAX)
+        return;
+    v->w = v->cols = v->h * v->w;
+    v->h = v->rows = 1;
+    v->y_row = v->cols;
+}
+
+static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+
+/* Tall tiles where they fill the GPU. The sums are the same in both. */
+static int ddp__conv_tall(int m, long columns, int groups)
+{
+    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >=
+                         DDP__CONV_BUSY / 2;
+}
+
+/* Packed weights are whole tiles, of that depth. */
+static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
+{
+    v->m_pad = (v->m + 127) / 128 * 128;
+    v->k_pad = (int)ddp__blocks((long)v->planes * v->kh * v->kw, depth) * depth;
+}
+
+static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
+{
+    ddp__conv_pad(&v, half ? 32 : 16);
+    return (size_t)v.groups * (size_t)v.m_pad * (size_t)v.k_pad * (half ? 2 : 4) +
+           (size_t)v.k_pad * sizeof(ddp__conv_reach);
+}
+
+/* Parts that the positions are cut into for the weights' gradient: of the shape alone, so that
+ * the sums are the same on every GPU. */
+static int ddp__conv_splits(const ddp__cuda_conv &v)
+{
+    const long tiles = ddp__blocks(v.m, 128) * v.groups *
+                       ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
+    const long most = ddp__blocks(v.pixels, DDP__CONV_PART),
+               wish = ddp__blocks(DDP__CONV_BUSY, tiles);
+
+    return (int)(wish < most ? wish : most);
+}
+
+static ddp__channels ddp__conv_out_channels(const ddp_op_spec *s)
+{
+    return ddp__channels_of(&s->out);
+}
+
+static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
+{
+    const ddp__channels c = ddp__conv_out_channels(s);
+    ddp__cuda_conv v = ddp__cuda_conv_of(s);
+    const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
+    size_t most = 2 * (size_t)(c.channels * c.parts) * sizeof(double), need;
+
+    if (ddp__cuda_depthwise(v)) {
+        need = weights * (size_t)c.parts;
+        return need > most ? need : most;
+    }
+    need = weights * (size_t)ddp__conv_splits(v);
+    if (need > most) most = need;
+    ddp__cuda_conv_flat(&v);
+    if (ddp__conv_point_fits(v, half)) {
+        need = ddp__conv_point_scratch(v);
+        if (need > most) most = need;
+    }
+    need = ddp__conv_packed_bytes(v, half);
+    if (need > most) most = need;
+    v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
+    v.planes = (int)(s->out.dim[1] / v.groups);
+    need = ddp__conv_packed_bytes(v, half);
+    return need > most ? need : most;
+}
+
+/* ---- launches, for each kind of product ---- */
+
+template <typename M>
+static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
+{
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
+                               ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
+                    (unsigned)v.groups);
+
+    if (v.planes % M::depth == 0)
+        DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, 0, dev->stream, v);
+    else
+        DDP__LAUNCH((ddp__k_conv_images<M, false>), grid, DDP__CONV_THREADS, 0, dev->stream, v);
+}
+
+/* Short and Tall: the product with tiles of 64 and 128 rows. */
+template <typename Short, typename Tall>
+static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_pack &s)
+{
+    typedef typename Short::tile tile;
+    tile *packed = (tile *)dev->scratch;
+    ddp__conv_reach *taps;
+    long n;
+
+    ddp__conv_pad(&v, Short::depth);
+    n = (long)v.groups * v.m_pad * v.k_pad;
+    taps = (ddp__conv_reach *)(void *)(packed + n);
+    v.weight = packed;
+    v.taps = taps;
+    n = ddp__blocks(n, 256);
+    DDP__LAUNCH((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, 0, dev->stream,
+                packed, taps, v, s);
+    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<Tall>(dev, v);
+    else ddp__conv_run_images<Short>(dev, v);
+}
+
+template <typename M>
+static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
+    const long n = (long)v.groups * v.m * columns;
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
+                               ddp__blocks(columns, DDP__CONV_COLUMNS)),
+                    (unsigned)parts, (unsigned)v.groups);
+    const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
+    float *to = parts > 1 ? (float *)dev->scratch : grad;
+
+    if (v.y_plane % ddp__vec<typename M::value>::width == 0 && ddp__aligned(v.y))
+        DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, 0, dev->stream, v, to,
+                    part);
+    else
+        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, 0, dev->stream, v,
+                    to, part);
+    if (parts > 1)
+        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
+                    grad, (const float *)to, n, parts);
+}
+
+template <typename Short, typename Tall>
+static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    if (v.m > 64) ddp__conv_run_weights<Tall>(dev, v, grad);
+    else ddp__conv_run_weights<Short>(dev, v, grad);
+}
+
+static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__cuda_conv &v, const ddp__conv_pack &s)
+{
+    if (dev->half)
+        ddp__conv_images<ddp__conv_mma<ddp__mma_bf16, 64, true>,
+                         ddp__conv_mma<ddp__mma_bf16, 128, true> >(dev, v, s);
+    else if (dev->tf32)
+        ddp__conv_images<ddp__conv_mma<ddp__mma_tf32, 64, true>,
+                         ddp__conv_mma<ddp__mma_tf32, 128, true> >(dev, v, s);
+    else
+        ddp__conv_images<ddp__conv_plain<float, 64, true>, ddp__conv_plain<float, 128, true> >(
+            dev, v, s);
+}
+
+static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    if (dev->half)
+        ddp__conv_weights<ddp__conv_mma<ddp__mma_bf16, 64, false>,
+                          ddp__conv_mma<ddp__mma_bf16, 128, false> >(dev, v, grad);
+    else if (dev->tf32)
+        ddp__conv_weights<ddp__conv_mma<ddp__mma_tf32, 64, false>,
+                          ddp__conv_mma<ddp__mma_tf32, 128, false> >(dev, v, grad);
+    else
+        ddp__conv_weights<ddp__conv_plain<float, 64, false>, ddp__conv_plain<float, 128, false> >(
+            dev, v, grad);
+}
+
+/* ---- the operator ---- */
+
+/* How the weights lie for forward. */
+static ddp__conv_pack ddp__cuda_conv_packing(const ddp__cuda_conv &v, const void *w)
+{
+    ddp__conv_pack s;
+
+    s.w = w;
+    s.kw_step = 1;
+    s.kh_step = v.kw;
+    s.plane = (long)v.kh * v.kw;
+    s.row = v.planes * s.plane;
+    s.group = v.m * s.row;
+    return s;
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_forward(const ddp_op_call *call, ddp__cuda_conv v)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const long n = v.pixels * v.groups * v.m;
+
+    DDP__LAUNCH((ddp__k_depthwise_forward<T>), (unsigned)ddp__blocks(n, DDP__DEPTHWISE_THREADS),
+                DDP__DEPTHWISE_THREADS, 0, dev->stream, v, (const T *)call->param[0]);
+}
+
+static void ddp__cuda_conv_forward(const ddp_op_call *call)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    ddp__cuda_conv v = ddp__cuda_conv_of(call->spec);
+
+    v.x = call->in[0];
+    v.y = call->out;
+    v.bias = call->param[1];
+    if (ddp__cuda_depthwise(v)) {
+        if (dev->half) ddp__cuda_depthwise_forward<ddp__bf16>(call, v);
+        else ddp__cuda_depthwise_forward<float>(call, v);
+        return;
+    }
+    ddp__cuda_conv_flat(&v);
+    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
+        ddp__conv_point_images(dev, v, call->param[0], 0);
+    else ddp__cuda_conv_images(dev, v, ddp__cuda_conv_packing(v, call->param[0]));
+}
+
+/* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
+ * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
+ * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
+static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin,
+                                 int *taps, int *tap)
+{
+    const int rest = (first + padding) % stride;
+
+    *taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
+    *tap = rest + stride * (*taps - 1);
+    *begin = (first + padding - *tap) / stride;
+}
+
+/* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
+ * those taps with their two channel dimensions exchanged. Where no output saw these, nothing. */
+static void ddp__cuda_conv_input_phase(const ddp_op_call *call, const ddp__cuda_conv &f, int r0,
+                                       int c0)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
+    const size_t bytes = dev->half ? 2 : 4;
+    ddp__conv_pack s = forward;
+    ddp__cuda_conv v = f;
+    int a, b;
+
+    ddp__cuda_conv_phase(f.kh, f.step, -f.top, r0, &v.top, &v.kh, &a);
+    ddp__cuda_conv_phase(f.kw, f.step, -f.left, c0, &v.left, &v.kw, &b);
+    if (!v.kh || !v.kw) return;
+    v.x = call->grad_out;
+    v.image = f.y_image;
+    v.planes = f.m;
+    v.h = f.rows;
+    v.w = f.cols;
+    v.rows = (f.h - r0 - 1) / f.step + 1;
+    v.cols = (f.w - c0 - 1) / f.step + 1;
+    v.step = 1;
+    v.m = f.planes;
+    v.pixels = call->spec->in[0].dim[0] * v.rows * v.cols;
+    v.y = (unsigned char *)call->grad_in[0] + (size_t)((long)r0 * f.w + c0) * bytes;
+    v.y_plane = (long)f.h * f.w;
+    v.y_image = f.image;
+    v.y_row = (long)f.step * f.w;
+    v.y_col = f.step;
+    v.add = call->add_in[0];
+    s.w = (const unsigned char *)call->param[0] + (size_t)(a * forward.kh_step + b) * bytes;
+    s.row = forward.plane;
+    s.plane = forward.row;
+    s.kh_step = -f.step * forward.kh_step;
+    s.kw_step = -f.step;
+    ddp__cuda_conv_flat(&v);
+    if (f.step == 1 && ddp__conv_point_fits(v, dev->half) &&
+        ddp__aligned(v.x, v.y, call->param[0]))
+        ddp__conv_point_images(dev, v, call->param[0], 1);
+    else ddp__cuda_conv_images(dev, v, s);
+}
+
+static void ddp__cuda_conv_input_grad(const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
+    int r, c;
+
+    if (v.kh < v.step && !call->add_in[0]) /* some elements are seen by no window */
+        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4),
+                                             dev->stream));
+    for (r = 0; r < v.step && r < v.h; r++)
+        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(call, v, r, c);
+}
+
+template <typename T>
+static void ddp__cuda_conv_bias_grad(const ddp_op_call *call)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__channels c = ddp__conv_out_channels(call->spec);
+    double *part = (double *)dev->scratch;
+    const T *dy = (const T *)call->grad_out;
+
+    if (c.n % ddp__vec<T>::width == 0 && ddp__aligned(dy))
+        DDP__LAUNCH((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
+                    DDP__CHANNEL_THREADS, 0, dev->stream, part, dy, (const T *)NULL,
+                    (const float *)NULL, c);
+    else
+        DDP__LAUNCH((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
+                    dev->stream, part, dy, (const T *)NULL, (const float *)NULL, c);
+    DDP__LAUNCH((ddp__k_channel_add), (unsigned)ddp__blocks(c.channels, 128), 128, 0, dev->stream,
+                (float *)call->grad_param[1], (const double *)part, c);
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_backward(const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__channels c = ddp__conv_out_channels(call->spec);
+    const long weights = ddp_shape_count(&call->spec->param[0].shape);
+    float *part = (float *)dev->scratch;
+
+    if (call->grad_param[0]) {
+        DDP__LAUNCH((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
+                    dev->stream, v, part, c);
+        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(weights, 256), 256, 0,
+                    dev->stream, (float *)call->grad_param[0], (const float *)part, weights,
+                    (int)c.parts);
+    }
+    if (call->grad_in[0])
+        DDP__LAUNCH((ddp__k_depthwise_input<T>),
+                    (unsigned)ddp__blocks(ddp_shape_count(&call->spec->in[0]),
+                                          DDP__DEPTHWISE_THREADS),
+                    DDP__DEPTHWISE_THREADS, 0, dev->stream, v, (T *)call->grad_in[0],
+                    (const T *)call->param[0], call->add_in[0]);
+}
+
+static void ddp__cuda_conv_backward(const ddp_op_call *call)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    ddp__cuda_conv v = ddp__cuda_conv_of(call->spec), flat;
+
+    v.x = call->in[0];
+    v.y = (void *)call->grad_out;
+    if (call->grad_param[1]) {
+        if (dev->half) ddp__cuda_conv_bias_grad<ddp__bf16>(call);
+        else ddp__cuda_conv_bias_grad<float>(call);
+    }
+    if (ddp__cuda_depthwise(v)) {
+        if (dev->half) ddp__cuda_depthwise_backward<ddp__bf16>(call, v);
+        else ddp__cuda_depthwise_backward<float>(call, v);
+        return;
+    }
+    flat = v;
+    ddp__cuda_conv_flat(&flat);
+    if (call->grad_param[0]) {
+        if (ddp__conv_point_fits(flat, dev->half) && ddp__aligned(flat.x, flat.y))
+            ddp__conv_point_weights(dev, flat, (float *)call->grad_param[0]);
+        else ddp__cuda_conv_weights(dev, flat, (float *)call->grad_param[0]);
+    }
+    if (call->grad_in[0]) ddp__cuda_conv_input_grad(call, v);
+}
+
+static DDP__UNUSED int ddp__cuda_conv_ops(const ddp__cuda_entry **list)
+{
+    static const ddp__cuda_entry ops[] = {
+        {"conv2d", ddp__cuda_conv_forward, ddp__cuda_conv_backward, ddp__cuda_conv_scratch},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+
+#endif /* DDP_CUDA_CONV_CUH */

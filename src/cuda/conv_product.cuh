@@ -1,0 +1,297 @@
+/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
+ * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
+ * each block gathers the tiles it needs. */
+#ifndef DDP_CUDA_CONV_PRODUCT_CUH
+#define DDP_CUDA_CONV_PRODUCT_CUH
+
+#include "cuda/conv_tile.cuh"
+
+/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and
+ * what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a,
+ * left + c step + b) of a plane of h x w, or 0 where there is none. Plane p of group g of image i
+ * begins at x + i*image + (g*planes + p)*h*w. */
+typedef struct ddp__cuda_conv {
+    const void *x;
+    long        image;
+    int         planes, h, w, rows, cols, step, top, left, kh, kw;
+    int         m, groups;    /* rows of the other matrix, of each group */
+    long        pixels;       /* images x rows x cols: positions */
+    void       *y;            /* element (i, r, c) of an image: y_image, y_plane, y_row, y_col */
+    long        y_image, y_plane, y_row, y_col;
+    const void *bias;         /* [groups x m], or NULL */
+    int         add;          /* y is added to */
+    const void *weight;       /* packed, m_pad rows of k_pad for each group */
+    int         m_pad, k_pad;
+    const struct ddp__conv_reach *taps; /* [k_pad] */
+} ddp__cuda_conv;
+
+/* What column k of the packed weights multiplies: an element that far from a position's first. */
+typedef struct ddp__conv_reach {
+    long at;
+    int  a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
+} ddp__conv_reach;
+
+enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
+
+/* A position: where its window begins in image 0's first plane of the group, and the element of
+ * y. Positions past the last have a window that lies nowhere. */
+typedef struct ddp__conv_place {
+    long x, y;
+    int  row, col, real;
+} ddp__conv_place;
+
+static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
+{
+    ddp__conv_place p;
+    const long plane = (long)v.rows * v.cols;
+    const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
+                                             : pixel / plane; /* four times as slow */
+    const int rest = (int)(pixel - image * plane);
+    const int r = rest / v.cols, c = rest - r * v.cols;
+
+    p.real = pixel < v.pixels;
+    p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
+    p.col = v.left + c * v.step;
+    p.x = image * v.image + (long)p.row * v.w + p.col;
+    p.y = image * v.y_image + r * v.y_row + c * v.y_col;
+    return p;
+}
+
+/* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
+ * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
+typedef struct ddp__conv_pack {
+    const void *w;
+    long        group, row, plane, kh_step, kw_step;
+} ddp__conv_pack;
+
+template <typename M>
+__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v,
+                                 ddp__conv_pack s)
+{
+    const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
+    const typename M::value *w = (const typename M::value *)s.w;
+
+    for (long i = (long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        const int k = (int)(i % v.k_pad), p = k % v.planes, tap = k / v.planes;
+        const int a = tap / v.kw, b = tap % v.kw, m = (int)(i / v.k_pad % v.m_pad);
+        const long g = i / v.k_pad / v.m_pad;
+        const int real = a < v.kh;
+
+        out[i] = real && m < v.m ? M::number(w[g * s.group + m * s.row + p * s.plane +
+                                               a * s.kh_step + b * s.kw_step])
+                                 : ddp__from_float<typename M::tile>(0);
+        if (i >= v.k_pad) continue;
+        taps[k].at = ((long)p * v.h + a) * v.w + b;
+        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE;
+        taps[k].b = b;
+    }
+}
+
+/* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
+ *
+ * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions;
+ * y: groups. Whole: planes are a multiple of the depth, so that a tile is of one tap. ---- */
+
+template <typename M, bool Whole>
+__global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
+{
+    typedef typename M::tile tile;
+    typedef typename M::value value;
+    enum { A = M::tall / 64, B = M::depth / 2, W = 16 / sizeof(tile) };
+    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
+    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, half = t / DDP__CONV_COLUMNS;
+    const int tiles = (v.m + M::tall - 1) / M::tall,
+              top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
+    const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
+    const ddp__conv_place from = ddp__conv_position(v, first + t % DDP__CONV_COLUMNS);
+    const long plane = (long)v.h * v.w;
+    const value *x = (const value *)v.x + group * (long)v.planes * plane + from.x;
+    const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top) * v.k_pad;
+    ddp__vec<tile> left[A];
+    tile right[B];
+    int a = 0, b = 0, p = 0;
+    M product;
+
+    const auto load = [&](int k) {
+        const int in = (unsigned)(from.row + a) < (unsigned)v.h &&
+                       (unsigned)(from.col + b) < (unsigned)v.w;
+        const value *at = x + (long)a * v.w + b + (p + half) * plane;
+
+        for (int i = 0; i < A; i++) {
+            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
+            left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
+        }
+        DDP__UNROLL
+        for (int i = 0; i < B; i++) {
+            value e = ddp__from_float<value>(0);
+            if (Whole) {
+                if (in) e = at[2 * i * plane];
+            } else {
+                const ddp__conv_reach tap = v.taps[k + half + 2 * i];
+                if ((unsigned)(from.row + tap.a) < (unsigned)v.h &&
+                    (unsigned)(from.col + tap.b) < (unsigned)v.w)
+                    e = x[tap.at];
+            }
+            right[i] = M::number(e);
+        }
+        if (Whole && (p += M::depth) == v.planes) {
+            p = 0;
+            if (++b == v.kw) {
+                b = 0;
+                a++;
+            }
+        }
+    };
+    const auto put = [&](tile *to) {
+        for (int i = 0; i < A; i++) {
+            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
+            M::put_a(to, row, part * W, left[i]);
+        }
+        to += M::a_size;
+        DDP__UNROLL
+        for (int i = 0; i < B; i++) to[M::b_at(t % DDP__CONV_COLUMNS, half + 2 * i)] = right[i];
+    };
+
+    product.clear();
+    load(0);
+    put(store[0]);
+    __syncthreads();
+    for (int k = 0, now = 0; k < v.k_pad; k += M::depth, now ^= 1) {
+        const int more = k + M::depth < v.k_pad;
+        if (more) load(k + M::depth);
+        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
+        if (more) put(store[now ^ 1]);
+        __syncthreads();
+    }
+
+    const ddp__conv_place to = ddp__conv_position(v, first + warp_n + lane);
+    product.each((float *)(void *)store + warp * 16 * DDP__CONV_STAGE, lane,
+                 [&](int i, float sum) {
+                     const int row = top + warp_m + i;
+                     const long channel = (long)group * v.m + row;
+                     value *y = (value *)v.y + channel * v.y_plane + to.y;
+                     if (row >= v.m || !to.real) return;
+                     if (v.bias) sum += ddp__to_float(((const value *)v.bias)[channel]);
+                     if (v.add) sum += ddp__to_float(*y);
+                     *y = ddp__from_float<value>(sum);
+                 });
+}
+
+/* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
+ *
+ * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous;
+ * Wide: it can be read 16 bytes at a time, and parts begin at a multiple of that.
+ * Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
+ * writes out + s*groups*m*columns; a single part adds to out. ---- */
+
+template <typename M, bool Wide>
+__global__ void __launch_bounds__(DDP__CONV_THREADS)
+    ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
+{
+    typedef typename M::tile tile;
+    typedef typename M::value value;
+    enum { Step = DDP__CONV_THREADS / M::depth, A = M::tall / Step, B = DDP__CONV_COLUMNS / Step };
+    enum { V = M::tall / 64, W = 16 / sizeof(tile) };
+    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
+    __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
+    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32;
+    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw;
+    const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
+    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
+    const long plane = (long)v.h * v.w, begin = (long)blockIdx.y * part;
+    const long end = begin + part < v.pixels ? begin + part : v.pixels;
+    const int lane_k = t % M::depth, first = t / M::depth;
+    const value *x = (const value *)v.x + group * (long)v.planes * plane;
+    const value *y = (const value *)v.y + ((long)group * v.m + top) * v.y_plane;
+    ddp__vec<tile> wide[V];
+    tile rows[A], cols[B];
+    M product;
+
+    for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
+        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw;
+        const int a = column / v.kw % v.kh;
+        taps[j].at = ((long)p * v.h + a) * v.w + b;
+        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE;
+        taps[j].b = b;
+    }
+    __syncthreads();
+
+    const auto load = [&](long k) {
+        const ddp__conv_place p = ddp__conv_position(v, k + lane_k);
+        const int in = k + lane_k < end;
+
+        if (Wide) {
+            const long pixel = k + t % 4 * W;
+            const long from = ddp__conv_position(v, pixel).y;
+            for (int i = 0; i < V; i++) {
+                const int row = (t + i * DDP__CONV_THREADS) / 4;
+                for (int e = 0; e < (int)W; e++) wide[i].v[e] = ddp__from_float<tile>(0);
+                if (pixel >= end || top + row >= v.m) continue;
+                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from);
+                for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
+            }
+        }
+        DDP__UNROLL
+        for (int i = 0; i < A && !Wide; i++) {
+            const int row = first + i * Step;
+            value e = ddp__from_float<value>(0);
+            if (in && top + row < v.m) e = y[row * v.y_plane + p.y];
+            rows[i] = M::number(e);
+        }
+        DDP__UNROLL
+        for (int i = 0; i < B; i++) {
+            const ddp__conv_reach tap = taps[first + i * Step];
+            value e = ddp__from_float<value>(0);
+            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h &&
+                (unsigned)(p.col + tap.b) < (unsigned)v.w)
+                e = x[p.x + tap.at];
+            cols[i] = M::number(e);
+        }
+    };
+    const auto put = [&](tile *to) {
+        for (int i = 0; i < V && Wide; i++)
+            M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
+        DDP__UNROLL
+        for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
+        to += M::a_size;
+        DDP__UNROLL
+        for (int i = 0; i < B; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
+    };
+
+    product.clear();
+    load(begin);
+    put(store[0]);
+    __syncthreads();
+    for (long k = begin, now = 0; k < end; k += M::depth, now ^= 1) {
+        const int more = k + M::depth < end;
+        if (more) load(k + M::depth);
+        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
+        if (more) put(store[now ^ 1]);
+        __syncthreads();
+    }
+
+    const int column = left + warp_n + lane, single = gridDim.y == 1;
+    out += (long)blockIdx.y * v.groups * v.m * columns;
+    product.each((float *)(void *)store + warp * 16 * DDP__CONV_STAGE, lane,
+                 [&](int i, float sum) {
+                     const int row = top + warp_m + i;
+                     const long at = ((long)group * v.m + row) * columns + column;
+                     if (row >= v.m || column >= columns) return;
+                     out[at] = single ? out[at] + sum : sum;
+                 });
+}
+
+/* grad[i] += part 0's + part 1's + ... */
+static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long n, int parts)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0;
+
+    if (i >= n) return;
+    for (int s = 0; s < parts; s++) sum += out[s * n + i];
+    grad[i] += sum;
+}
+
+#endif /* DDP_CUDA_CONV_PRODUCT_CUH */

@@ -1,0 +1,164 @@
+/* cross_entropy: a block per row of logits reads them once forward and once backward, where the
+ * gradient may take their place; probabilities are never stored. */
+#ifndef DDP_CUDA_LOSS_CUH
+#define DDP_CUDA_LOSS_CUH
+
+#include "cuda/rows.cuh"
+
+enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024 };
+
+/* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
+__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
+                                                      float other_sum)
+{
+    const float top = fmaxf(*max, other_max);
+
+    /* an empty set has max -inf, whose exponential of a difference would be of NAN */
+    *sum = (*max == top ? *sum : *sum * expf(*max - top)) +
+           (other_max == top ? other_sum : other_sum * expf(other_max - top));
+    *max = top;
+}
+
+/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no
+ * column. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long row = blockIdx.x;
+    const T *x = logits + row * n;
+    __shared__ float shared[2][DDP__LOSS_THREADS / 32];
+    float v[ddp__vec<T>::width], max = -INFINITY, sum = 0;
+    long j;
+    int i, step;
+
+    for (j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+        float top = max;
+        ddp__piece_load(v, x, j, n, wide);
+        for (i = 0; i < width; i++)
+            if (j + i < n) top = fmaxf(top, v[i]);
+        if (top != max) sum *= __expf(max - top);
+        max = top;
+        for (i = 0; i < width; i++)
+            if (j + i < n && v[i] != -INFINITY) sum += __expf(v[i] - max);
+    }
+    for (step = 16; step > 0; step /= 2) {
+        const float other_max = __shfl_xor_sync(DDP__ALL_LANES, max, step);
+        const float other_sum = __shfl_xor_sync(DDP__ALL_LANES, sum, step);
+        ddp__loss_join(&max, &sum, other_max, other_sum);
+    }
+    if (threadIdx.x % 32 == 0) {
+        shared[0][threadIdx.x / 32] = max;
+        shared[1][threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (i = 1; i < DDP__LOSS_THREADS / 32; i++)
+        ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
+    stat[2 * row] = max;
+    stat[2 * row + 1] = sum;
+    loss[row] = label[row] == -1 ? 0
+                : label[row] < 0 || label[row] >= n
+                    ? (double)NAN
+                    : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
+}
+
+/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out =
+ * *grad / their number. */
+static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
+ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
+{
+    __shared__ double sums[DDP__LOSS_SUM_THREADS];
+    __shared__ long counts[DDP__LOSS_SUM_THREADS];
+    const int t = (int)threadIdx.x;
+    double sum = 0;
+    long r, count = 0;
+    int step;
+
+    for (r = t; r < rows; r += DDP__LOSS_SUM_THREADS) {
+        if (loss) sum += loss[r];
+        count += label[r] != -1;
+    }
+    sums[t] = sum;
+    counts[t] = count;
+    for (step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (t < step) {
+            sums[t] += sums[t + step];
+            counts[t] += counts[t + step];
+        }
+    }
+    if (t) return;
+    count = counts[0] ? counts[0] : 1;
+    *out = loss ? (float)(sums[0] / (double)count) : *grad / (float)count;
+}
+
+/* dx = or += (softmax(x) - [j == label]) g. dx may be the logits. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g,
+                 long n, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long row = blockIdx.x;
+    const int mine = label[row];
+    const float by = *g, max = stat[2 * row];
+    float factor = by / stat[2 * row + 1], v[ddp__vec<T>::width];
+    long j;
+    int i;
+
+    if (mine == -1) factor = 0;
+    else if (mine < 0 || mine >= n) factor = NAN;
+    if (mine == -1 && add) return;
+    for (j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+        ddp__piece_load(v, logits + row * n, j, n, wide);
+        for (i = 0; i < width; i++) {
+            /* a row that does not count may hold anything, its gradient is 0 */
+            v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
+            if (j + i == mine) v[i] -= by;
+        }
+        ddp__piece_store(grad + row * n, v, j, n, wide, add);
+    }
+}
+
+template <typename T>
+static void ddp__cuda_loss_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    double *loss = (double *)dev->scratch;
+
+    DDP__LAUNCH((ddp__k_loss<T>), (unsigned)rows, DDP__LOSS_THREADS, 0, dev->stream,
+                (float *)c->saved, loss, (const T *)c->in[0], (const int *)c->in[1], n,
+                ddp__wide<T>(n, c->in[0]));
+    DDP__LAUNCH(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, 0, dev->stream, (float *)c->out, loss,
+                (const int *)c->in[1], (const float *)NULL, rows);
+}
+
+template <typename T>
+static void ddp__cuda_loss_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    float *g = (float *)dev->scratch;
+
+    if (!c->grad_in[0]) return;
+    DDP__LAUNCH(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, 0, dev->stream, g,
+                (const double *)NULL, (const int *)c->in[1], (const float *)c->grad_out, rows);
+    DDP__LAUNCH((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, 0, dev->stream,
+                (T *)c->grad_in[0], (const T *)c->in[0], (const int *)c->in[1],
+                (const float *)c->saved, g, n, c->add_in[0],
+                ddp__wide<T>(n, c->grad_in[0], c->in[0]));
+}
+
+DDP__CUDA_BOTH(ddp__cuda_loss_forward)
+DDP__CUDA_BOTH(ddp__cuda_loss_backward)
+
+static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
+{
+    (void)narrow;
+    return (size_t)ddp_shape_rows(&s->in[0]) * sizeof(double);
+}
+
+#endif /* DDP_CUDA_LOSS_CUH */

@@ -1,0 +1,306 @@
+/* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
+ *
+ * The host queues and never waits for a peer inside a step. A peer that is lost shows in
+ * ddp__nccl_poll, which the hooks call: NCCL's own error, or an average that takes longer than the
+ * time-out. Then ddp__nccl_leave(n, 1) gives up what is in flight, or ddp__nccl_shrink goes on
+ * without the lost ranks. What was in flight holds anything after that. */
+#ifndef DDP_CUDA_NCCL_CUH
+#define DDP_CUDA_NCCL_CUH
+
+#include <nccl.h>
+
+#include "base/clock.h"
+#include "cuda/runtime.cuh"
+
+/* How rank 0's bytes reach every rank while they start. */
+typedef ddp_status (*ddp__nccl_share)(void *user, void *bytes, size_t count, ddp_error *err);
+
+typedef struct ddp__nccl {
+    ddp__cuda    *dev;
+    ncclComm_t    comm;    /* NULL: alone, or given up */
+    int           rank, world;
+    double        timeout_s;
+    cudaStream_t  stream;
+    cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
+    cudaEvent_t  *done;    /* [slots] they are averages */
+    double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
+    int           slots;
+} ddp__nccl;
+
+/* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
+static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, const char *what,
+                                               ddp_error *err)
+{
+    if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
+    if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
+        return ddp__fail(err, DDP_ARG,
+                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in "
+                         "use already; give each rank a GPU of its own, or use the transport tcp",
+                         n->rank, n->dev->device);
+    if (r == ncclRemoteError || r == ncclSystemError)
+        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->rank,
+                         n->world, ncclGetErrorString(r));
+    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->rank,
+                     n->world, n->dev->device, ncclGetErrorString(r));
+}
+
+/* Waits until the communicator has taken what it was given, at most timeout_s. */
+static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
+                                               ddp_error *err)
+{
+    const double until = ddp_now() + n->timeout_s;
+    ncclResult_t state = ncclInProgress;
+
+    for (;;) {
+        const ncclResult_t r = ncclCommGetAsyncError(comm, &state);
+        if (r != ncclSuccess) state = r;
+        if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
+        if (ddp_now() > until)
+            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
+                             what, n->world, n->timeout_s);
+        ddp__sleep_until(ddp_now() + 5e-5);
+    }
+}
+
+/* on_error 1: gives up what is in flight, without waiting for any peer. Frees n; NULL is fine. */
+static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
+{
+    int i;
+
+    if (!n) return;
+    (void)cudaSetDevice(n->dev->device);
+    if (n->comm && on_error) (void)ncclCommAbort(n->comm);
+    if (n->stream) (void)cudaStreamSynchronize(n->stream);
+    if (n->comm && !on_error) (void)ncclCommDestroy(n->comm);
+    for (i = 0; i < n->slots; i++) {
+        if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
+        if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
+    }
+    if (n->stream) (void)cudaStreamDestroy(n->stream);
+    DDP_FREE(n->ready);
+    DDP_FREE(n->done);
+    DDP_FREE(n->since);
+    DDP_FREE(n);
+}
+
+static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error *err)
+{
+    ddp__cuda *dev = n->dev;
+    const size_t count = (size_t)slots;
+    int i, least = 0, greatest = 0;
+
+    n->ready = (cudaEvent_t *)DDP_REALLOC(NULL, count * sizeof *n->ready);
+    n->done = (cudaEvent_t *)DDP_REALLOC(NULL, count * sizeof *n->done);
+    n->since = (double *)DDP_REALLOC(NULL, count * sizeof *n->since);
+    if (!n->ready || !n->done || !n->since)
+        return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
+    memset(n->ready, 0, count * sizeof *n->ready);
+    memset(n->done, 0, count * sizeof *n->done);
+    memset(n->since, 0, count * sizeof *n->since);
+    n->slots = slots;
+    (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest)))
+        return ddp__cuda_status(dev, err);
+    for (i = 0; i < slots; i++)
+        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&n->ready[i], cudaEventDisableTiming)) ||
+            DDP__CUDA(dev, cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming)))
+            return ddp__cuda_status(dev, err);
+    return DDP_OK;
+}
+
+/* Meets the other ranks; collective. slots: how many averages may be in flight. timeout_s: for a
+ * peer that is silent. NULL and a sentence on failure; freed by ddp__nccl_leave. */
+static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, int rank, int world, int slots,
+                                             double timeout_s, ddp__nccl_share share, void *user,
+                                             ddp_error *err)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ddp__nccl *n = (ddp__nccl *)DDP_REALLOC(NULL, sizeof *n);
+    ncclUniqueId id;
+    ncclResult_t r;
+
+    if (!n) {
+        (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
+        return NULL;
+    }
+    memset(n, 0, sizeof *n);
+    memset(&id, 0, sizeof id);
+    n->dev = dev;
+    n->rank = rank;
+    n->world = world;
+    n->timeout_s = timeout_s;
+    if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
+        (void)ddp__cuda_status(dev, err);
+        goto failed;
+    }
+    if (ddp__nccl_slots(n, slots, err)) goto failed;
+    if (world < 2) return n;
+    if (rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
+    if (share(user, &id, sizeof id, err)) goto failed;
+    config.blocking = 0;
+    r = ncclCommInitRankConfig(&n->comm, world, id, rank, &config);
+    if (ddp__nccl_failed(n, r, "ncclCommInitRankConfig", err)) goto failed;
+    if (ddp__nccl_settle(n, n->comm, "ncclCommInitRankConfig", err)) goto failed;
+    return n;
+failed:
+    ddp__nccl_leave(n, 1);
+    return NULL;
+}
+
+/* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
+ * stream wait for it. root < 0: the mean over the ranks, in place; else that rank's arrays, to all.
+ */
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, float *const *arrays,
+                                              const size_t *counts, int arrays_count, int root,
+                                              ddp_error *err)
+{
+    ddp__cuda *dev = n->dev;
+    ncclResult_t r = ncclSuccess, end;
+    int i;
+
+    if (n->world < 2) return DDP_OK;
+    if (!n->comm)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d has left NCCL after a failure", n->rank);
+    if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
+        DDP__CUDA(dev, cudaStreamWaitEvent(n->stream, n->ready[slot], 0)))
+        return ddp__cuda_status(dev, err);
+    (void)ncclGroupStart();
+    for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++) {
+        if (!counts[i]) continue;
+        if (root < 0)
+            r = ncclAllReduce(arrays[i], arrays[i], counts[i], ncclFloat32, ncclAvg, n->comm,
+                              n->stream);
+        else
+            r = ncclBroadcast(arrays[i], arrays[i], counts[i], ncclFloat32, root, n->comm,
+                              n->stream);
+    }
+    end = ncclGroupEnd();
+    DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
+    DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
+    /* an event recorded before NCCL has queued its kernels would pass at once */
+    DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
+    n->since[slot] = ddp_now();
+    if (DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)))
+        return ddp__cuda_status(dev, err);
+    return DDP_OK;
+}
+
+static DDP__UNUSED ddp_status ddp__nccl_average(ddp__nccl *n, int slot, float *const *arrays,
+                                                const size_t *counts, int arrays_count,
+                                                ddp_error *err)
+{
+    return ddp__nccl_queue(n, slot, arrays, counts, arrays_count, -1, err);
+}
+
+/* Rank 0's arrays reach all ranks: the last part of an average in two levels. */
+static DDP__UNUSED ddp_status ddp__nccl_spread(ddp__nccl *n, int slot, float *const *arrays,
+                                               const size_t *counts, int arrays_count,
+                                               ddp_error *err)
+{
+    return ddp__nccl_queue(n, slot, arrays, counts, arrays_count, 0, err);
+}
+
+/* Later work on the computing stream waits for the slot's average; the host does not. */
+static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
+{
+    if (n->world > 1 && n->since[slot] > 0)
+        (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
+}
+
+/* 1: the slot's average has ended, or there was none. */
+static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+{
+    if (n->since[slot] <= 0) return 1;
+    if (cudaEventQuery(n->done[slot]) == cudaErrorNotReady) return 0;
+    n->since[slot] = 0;
+    return 1;
+}
+
+/* The first failure of a peer, without waiting: NCCL's, or an average older than the time-out. */
+static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+{
+    ncclResult_t state = ncclSuccess;
+    int i;
+
+    if (!n->comm) return DDP_OK;
+    DDP__TRY(
+        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
+    DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
+    for (i = 0; i < n->slots; i++)
+        if (!ddp__nccl_ended(n, i) && ddp_now() - n->since[i] > n->timeout_s)
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; "
+                             "one has stopped or is slower than the time-out of %g s",
+                             n->rank, n->world, ddp_now() - n->since[i], n->timeout_s);
+    return DDP_OK;
+}
+
+/* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
+ * in the old order. What was in flight is given up: its arrays hold anything. */
+static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
+                                               ddp_error *err)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t heir = NULL;
+    ddp_status s;
+    int i, below = 0, *out;
+
+    if (!n->comm || count < 1 || count >= n->world)
+        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
+                         n->world);
+    out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
+    if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
+    for (i = 0; i < count; i++) {
+        out[i] = lost[i];
+        below += lost[i] < n->rank;
+    }
+    config.blocking = 0;
+    s = ddp__nccl_failed(n, ncclCommShrink(n->comm, out, count, &heir, &config, NCCL_SHRINK_ABORT),
+                         "ncclCommShrink", err);
+    DDP_FREE(out);
+    n->world -= count;
+    if (!s) s = ddp__nccl_settle(n, heir, "ncclCommShrink", err);
+    (void)ncclCommAbort(n->comm);
+    n->comm = NULL;
+    if (s) {
+        if (heir) (void)ncclCommAbort(heir);
+        return s;
+    }
+    n->rank -= below;
+    if (n->world > 1) n->comm = heir;
+    else (void)ncclCommAbort(heir);
+    for (i = 0; i < n->slots; i++) n->since[i] = 0;
+    return DDP_OK;
+}
+
+/* Seconds of one average of count floats, the median of five after one to warm up: what the ratio
+ * of two links is measured by. Collective; waits; array is a device array whose content is lost. */
+static DDP__UNUSED ddp_status ddp__nccl_probe(ddp__nccl *n, float *array, size_t count,
+                                              double *out_s, ddp_error *err)
+{
+    double took[5], swap;
+    int i, j;
+
+    for (i = -1; i < 5; i++) {
+        double begun;
+        if (DDP__CUDA(n->dev, cudaStreamSynchronize(n->dev->stream)))
+            return ddp__cuda_status(n->dev, err);
+        begun = ddp_now();
+        DDP__TRY(ddp__nccl_average(n, 0, &array, &count, 1, err));
+        while (!ddp__nccl_ended(n, 0)) {
+            DDP__TRY(ddp__nccl_poll(n, err));
+            ddp__sleep_until(ddp_now() + 2e-5);
+        }
+        if (i >= 0) took[i] = ddp_now() - begun;
+    }
+    for (i = 1; i < 5; i++)
+        for (j = i; j > 0 && took[j] < took[j - 1]; j--) {
+            swap = took[j];
+            took[j] = took[j - 1];
+            took[j - 1] = swap;
+        }
+    *out_s = took[2];
+    return ddp__cuda_status(n->dev, err);
+}
+
+#endif /* DDP_CUDA_NCCL_CUH */

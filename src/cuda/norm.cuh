@@ -1,0 +1,200 @@
+/* layer_norm and rms_norm: a warp per row. Sums over a row and down the columns have a fixed
+ * order. */
+#ifndef DDP_CUDA_NORM_CUH
+#define DDP_CUDA_NORM_CUH
+
+#include "cuda/columns.cuh"
+
+enum {
+    DDP__NORM_ROWS = 8,  /* warps of a block of forward */
+    DDP__NORM_PIECES = 4 /* pieces of columns that a lane of the fused backward keeps */
+};
+
+template <typename T, int RMS>
+static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+ddp__k_norm(T *out, const T *in, const T *scale, const T *shift, float *stat, long rows, long n,
+            float eps, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const int lane = (int)threadIdx.x % 32;
+    const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
+    const T *x = in + row * n;
+    float v[ddp__vec<T>::width], a[ddp__vec<T>::width], b[ddp__vec<T>::width];
+    float sum = 0, mean = 0, rstd;
+    long j;
+    int i;
+
+    if (row >= rows) return;
+    if (!RMS) {
+        for (j = lane * width; j < n; j += 32 * width) {
+            ddp__piece_load(v, x, j, n, wide);
+            for (i = 0; i < width; i++) sum += v[i];
+        }
+        mean = ddp__warp_sum(sum) / (float)n;
+        sum = 0;
+    }
+    for (j = lane * width; j < n; j += 32 * width) {
+        ddp__piece_load(v, x, j, n, wide);
+        for (i = 0; i < width; i++)
+            if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
+    }
+    rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
+    for (j = lane * width; j < n; j += 32 * width) {
+        ddp__piece_load(v, x, j, n, wide);
+        ddp__piece_load(a, scale, j, n, wide);
+        if (!RMS) ddp__piece_load(b, shift, j, n, wide);
+        for (i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
+        ddp__piece_store(out + row * n, v, j, n, wide, 0);
+    }
+    if (lane) return;
+    if (RMS) {
+        stat[row] = rstd;
+    } else {
+        stat[2 * row] = mean;
+        stat[2 * row + 1] = rstd;
+    }
+}
+
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
+ * mean(d). Block b takes part b of the rows. PIECES > 0: rows fit into that many pieces per lane,
+ * and part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. */
+template <typename T, int RMS, int PIECES>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+ddp__k_norm_grad(T *dx, const T *in, const T *scale, const T *grad, const float *stat, float *part,
+                 long rows, long n, long height, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
+    __shared__ float shared[32 * ddp__vec<T>::width];
+    float scaled[PIECES ? PIECES : 1][ddp__vec<T>::width];
+    float plain[PIECES ? PIECES : 1][ddp__vec<T>::width];
+    float x[ddp__vec<T>::width], d[ddp__vec<T>::width], a[ddp__vec<T>::width];
+    long row, j;
+    int p, i;
+
+    for (p = 0; p < PIECES; p++)
+        for (i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
+    for (row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
+        const T *xr = in + row * n, *dr = grad + row * n;
+        const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
+        float mean_d = 0, mean_dh = 0;
+        DDP__UNROLL
+        for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
+            if (j >= n) continue;
+            ddp__piece_load(x, xr, j, n, wide);
+            ddp__piece_load(d, dr, j, n, wide);
+            ddp__piece_load(a, scale, j, n, wide);
+            for (i = 0; i < width; i++) {
+                const float h = (x[i] - mean) * rstd;
+                mean_d += d[i] * a[i];
+                mean_dh += d[i] * a[i] * h;
+                if (PIECES) {
+                    scaled[p][i] += d[i] * h;
+                    plain[p][i] += d[i];
+                }
+            }
+        }
+        mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
+        mean_dh = ddp__warp_sum(mean_dh) / (float)n;
+        DDP__UNROLL
+        for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
+            if (j >= n) continue;
+            ddp__piece_load(x, xr, j, n, wide);
+            ddp__piece_load(d, dr, j, n, wide);
+            ddp__piece_load(a, scale, j, n, wide);
+            for (i = 0; i < width; i++)
+                x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            ddp__piece_store(dx + row * n, x, j, n, wide, add);
+        }
+    }
+    if (PIECES) {
+        part += blockIdx.x * n;
+        DDP__UNROLL
+        for (p = 0; p < PIECES; p++)
+            ddp__column_join<ddp__vec<T>::width>(shared, scaled[p], part, p * 32L * width, n);
+        part += gridDim.x * n;
+        DDP__UNROLL
+        for (p = 0; p < PIECES && !RMS; p++)
+            ddp__column_join<ddp__vec<T>::width>(shared, plain[p], part, p * 32L * width, n);
+    }
+}
+
+template <typename T, int RMS>
+static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
+
+    DDP__LAUNCH((ddp__k_norm<T, RMS>), (unsigned)ddp__blocks(rows, DDP__NORM_ROWS),
+                32 * DDP__NORM_ROWS, 0, dev->stream, (T *)c->out, (const T *)c->in[0],
+                (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,
+                (float)eps, ddp__wide<T>(n, c->out, c->in[0], c->param[0], c->param[1]));
+}
+
+template <typename T, int RMS>
+static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
+    const int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
+    const int params = c->grad_param[0] || c->grad_param[1];
+    float *part = (float *)dev->scratch;
+
+    if (params && c->grad_in[0] && n <= DDP__NORM_PIECES * 32L * ddp__vec<T>::width) {
+        DDP__LAUNCH((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
+                    32 * DDP__COLUMN_WARPS, 0, dev->stream, (T *)c->grad_in[0],
+                    (const T *)c->in[0], (const T *)c->param[0], (const T *)c->grad_out,
+                    (const float *)c->saved, part, rows, n, height, c->add_in[0], wide);
+        ddp__cuda_columns_add(dev, c->grad_param[0], part, n, parts);
+        ddp__cuda_columns_add(dev, c->grad_param[1], part + parts * n, n, parts);
+        return;
+    }
+    if (params)
+        ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
+            dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
+    if (c->grad_in[0])
+        DDP__LAUNCH((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, 0,
+                    dev->stream, (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->param[0],
+                    (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height,
+                    c->add_in[0], wide);
+}
+
+template <typename T>
+static void ddp__cuda_layer_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_norm_forward_as<T, 0>(dev, c);
+}
+
+template <typename T>
+static void ddp__cuda_layer_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_norm_backward_as<T, 0>(dev, c);
+}
+
+template <typename T>
+static void ddp__cuda_rms_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_norm_forward_as<T, 1>(dev, c);
+}
+
+template <typename T>
+static void ddp__cuda_rms_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_norm_backward_as<T, 1>(dev, c);
+}
+
+DDP__CUDA_BOTH(ddp__cuda_layer_norm_forward)
+DDP__CUDA_BOTH(ddp__cuda_layer_norm_backward)
+DDP__CUDA_BOTH(ddp__cuda_rms_norm_forward)
+DDP__CUDA_BOTH(ddp__cuda_rms_norm_backward)
+
+static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int narrow)
+{
+    (void)narrow;
+    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], 2);
+}
+
+#endif /* DDP_CUDA_NORM_CUH */

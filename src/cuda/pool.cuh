@@ -1,0 +1,286 @@
+/* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
+ * summed by one thread in the CPU's order. */
+#ifndef DDP_CUDA_POOL_CUH
+#define DDP_CUDA_POOL_CUH
+
+#include "cuda/elementwise.cuh"
+
+enum { DDP__POOL_THREADS = 256 };
+
+/* Windows and planes of a call. */
+typedef struct ddp__cuda_pool {
+    long planes;
+    int  h, w, rows, cols; /* of the input; of the output */
+    int  kernel, stride, padding;
+} ddp__cuda_pool;
+
+static ddp__cuda_pool ddp__cuda_pool_of(const ddp_op_spec *s)
+{
+    ddp__cuda_pool z;
+
+    z.planes = s->in[0].dim[0] * s->in[0].dim[1];
+    z.h = (int)s->in[0].dim[2];
+    z.w = (int)s->in[0].dim[3];
+    z.rows = (int)s->out.dim[2];
+    z.cols = (int)s->out.dim[3];
+    z.kernel = (int)s->arg[0];
+    z.stride = (int)s->arg[1];
+    z.padding = (int)s->arg[2];
+    return z;
+}
+
+/* Where window number i begins and ends along a side of size, padding cut off. */
+static inline __device__ void ddp__window_span(const ddp__cuda_pool &z, int i, int size, int *first,
+                                               int *last)
+{
+    const int at = i * z.stride - z.padding;
+
+    *first = at < 0 ? 0 : at;
+    *last = at + z.kernel > size ? size : at + z.kernel;
+}
+
+/* The first and the last of `count` windows that hold element i of a side. */
+static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, int count,
+                                                int *first, int *last)
+{
+    const int at = i + z.padding;
+
+    *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
+    *last = at / z.stride < count ? at / z.stride : count - 1;
+}
+
+/* The first of equals has the maximum, and a NaN is one. */
+template <typename T>
+__global__ void ddp__k_max_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
+{
+    const long plane = (long)z.rows * z.cols;
+    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
+    int r0, r1, c0, c1, best_r, best_c;
+    float best;
+
+    if (o >= z.planes * plane) return;
+    x += o / plane * z.h * z.w;
+    ddp__window_span(z, i, z.h, &r0, &r1);
+    ddp__window_span(z, j, z.w, &c0, &c1);
+    best = ddp__to_float(x[(long)r0 * z.w + c0]);
+    best_r = r0;
+    best_c = c0;
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            const float e = ddp__to_float(x[(long)r * z.w + c]);
+            if (e <= best || isnan(best)) continue;
+            best = e;
+            best_r = r;
+            best_c = c;
+        }
+    y[o] = ddp__from_float<T>(best);
+    place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride +
+                       z.padding);
+}
+
+template <typename T>
+__global__ void ddp__k_max_pool_grad(T *dx, const T *dy, const float *place, int add,
+                                     ddp__cuda_pool z)
+{
+    const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
+    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
+    int i0, i1, j0, j1;
+    float sum;
+
+    if (at >= z.planes * plane) return;
+    dy += at / plane * out;
+    place += at / plane * out;
+    ddp__window_range(z, r, z.rows, &i0, &i1);
+    ddp__window_range(z, c, z.cols, &j0, &j1);
+    sum = add ? ddp__to_float(dx[at]) : 0;
+    for (int i = i0; i <= i1; i++)
+        for (int j = j0; j <= j1; j++) {
+            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride +
+                             z.padding;
+            const long o = (long)i * z.cols + j;
+            if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
+        }
+    dx[at] = ddp__from_float<T>(sum);
+}
+
+template <typename T> __global__ void ddp__k_avg_pool(T *y, const T *x, ddp__cuda_pool z)
+{
+    const long plane = (long)z.rows * z.cols;
+    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    int r0, r1, c0, c1;
+    float sum = 0;
+
+    if (o >= z.planes * plane) return;
+    x += o / plane * z.h * z.w;
+    ddp__window_span(z, i, z.h, &r0, &r1);
+    ddp__window_span(z, j, z.w, &c0, &c1);
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) sum += ddp__to_float(x[(long)r * z.w + c]);
+    y[o] = ddp__from_float<T>(sum * part);
+}
+
+template <typename T>
+__global__ void ddp__k_avg_pool_grad(T *dx, const T *dy, int add, ddp__cuda_pool z)
+{
+    const long plane = (long)z.h * z.w;
+    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    int i0, i1, j0, j1;
+    float sum;
+
+    if (at >= z.planes * plane) return;
+    dy += at / plane * z.rows * z.cols;
+    ddp__window_range(z, r, z.rows, &i0, &i1);
+    ddp__window_range(z, c, z.cols, &j0, &j1);
+    sum = add ? ddp__to_float(dx[at]) : 0;
+    for (int i = i0; i <= i1; i++)
+        for (int j = j0; j <= j1; j++) sum += ddp__to_float(dy[(long)i * z.cols + j]) * part;
+    dx[at] = ddp__from_float<T>(sum);
+}
+
+/* A warp to each plane of n elements. */
+template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long planes, long n)
+{
+    const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
+    const int lane = (int)threadIdx.x % 32;
+    float sum = 0;
+
+    for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
+    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
+}
+
+template <typename T>
+__global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i >= count) return;
+    float d = ddp__to_float(dy[i / n]) / (float)n;
+    if (add) d += ddp__to_float(dx[i]);
+    dx[i] = ddp__from_float<T>(d);
+}
+
+/* ---- on the host ---- */
+
+/* Blocks for one thread to each element. */
+static unsigned ddp__pool_blocks(const ddp_shape *s)
+{
+    return (unsigned)ddp__blocks(ddp_shape_count(s), DDP__POOL_THREADS);
+}
+
+template <typename T> static void ddp__cuda_max_pool_run(const ddp_op_call *call, int backward)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__cuda_pool z = ddp__cuda_pool_of(call->spec);
+
+    if (backward)
+        DDP__LAUNCH((ddp__k_max_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
+                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
+                    (const T *)call->grad_out, (const float *)call->saved, call->add_in[0], z);
+    else
+        DDP__LAUNCH((ddp__k_max_pool<T>), ddp__pool_blocks(&call->spec->out), DDP__POOL_THREADS, 0,
+                    dev->stream, (T *)call->out, (float *)call->saved, (const T *)call->in[0], z);
+}
+
+template <typename T> static void ddp__cuda_avg_pool_run(const ddp_op_call *call, int backward)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__cuda_pool z = ddp__cuda_pool_of(call->spec);
+
+    if (backward)
+        DDP__LAUNCH((ddp__k_avg_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
+                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
+                    (const T *)call->grad_out, call->add_in[0], z);
+    else
+        DDP__LAUNCH((ddp__k_avg_pool<T>), ddp__pool_blocks(&call->spec->out), DDP__POOL_THREADS, 0,
+                    dev->stream, (T *)call->out, (const T *)call->in[0], z);
+}
+
+template <typename T> static void ddp__cuda_global_pool_run(const ddp_op_call *call, int backward)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const long planes = ddp_shape_count(&call->spec->out);
+    const long count = ddp_shape_count(&call->spec->in[0]);
+
+    if (backward)
+        DDP__LAUNCH((ddp__k_global_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
+                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
+                    (const T *)call->grad_out, call->add_in[0], count, count / planes);
+    else
+        DDP__LAUNCH((ddp__k_global_pool<T>), (unsigned)ddp__blocks(planes, DDP__POOL_THREADS / 32),
+                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->out, (const T *)call->in[0],
+                    planes, count / planes);
+}
+
+static void ddp__cuda_max_pool_forward(const ddp_op_call *call)
+{
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_max_pool_run<ddp__bf16>(call, 0);
+    else ddp__cuda_max_pool_run<float>(call, 0);
+}
+
+static void ddp__cuda_max_pool_backward(const ddp_op_call *call)
+{
+    if (!call->grad_in[0]) return;
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_max_pool_run<ddp__bf16>(call, 1);
+    else ddp__cuda_max_pool_run<float>(call, 1);
+}
+
+static void ddp__cuda_avg_pool_forward(const ddp_op_call *call)
+{
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_avg_pool_run<ddp__bf16>(call, 0);
+    else ddp__cuda_avg_pool_run<float>(call, 0);
+}
+
+static void ddp__cuda_avg_pool_backward(const ddp_op_call *call)
+{
+    if (!call->grad_in[0]) return;
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_avg_pool_run<ddp__bf16>(call, 1);
+    else ddp__cuda_avg_pool_run<float>(call, 1);
+}
+
+static void ddp__cuda_global_pool_forward(const ddp_op_call *call)
+{
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_global_pool_run<ddp__bf16>(call, 0);
+    else ddp__cuda_global_pool_run<float>(call, 0);
+}
+
+static void ddp__cuda_global_pool_backward(const ddp_op_call *call)
+{
+    if (!call->grad_in[0]) return;
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_global_pool_run<ddp__bf16>(call, 1);
+    else ddp__cuda_global_pool_run<float>(call, 1);
+}
+
+static void ddp__cuda_flatten_forward(const ddp_op_call *call)
+{
+    if (call->out != call->in[0])
+        ddp__cuda_map(call, call->out, call->in[0], NULL, 0, ddp__map_copy());
+}
+
+static void ddp__cuda_flatten_backward(const ddp_op_call *call)
+{
+    if (call->grad_in[0] && (call->add_in[0] || call->grad_in[0] != call->grad_out))
+        ddp__cuda_map(call, call->grad_in[0], call->grad_out, NULL, call->add_in[0],
+                      ddp__map_copy());
+}
+
+static DDP__UNUSED int ddp__cuda_pool_ops(const ddp__cuda_entry **list)
+{
+    static const ddp__cuda_entry ops[] = {
+        {"max_pool2d", ddp__cuda_max_pool_forward, ddp__cuda_max_pool_backward, NULL},
+        {"avg_pool2d", ddp__cuda_avg_pool_forward, ddp__cuda_avg_pool_backward, NULL},
+        {"global_avg_pool2d", ddp__cuda_global_pool_forward, ddp__cuda_global_pool_backward, NULL},
+        {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+
+#endif /* DDP_CUDA_POOL_CUH */

@@ -1,0 +1,282 @@
+/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64
+ * elements, four to each. */
+#ifndef DDP_CUDA_QUANTISE_CUH
+#define DDP_CUDA_QUANTISE_CUH
+
+#include "compress/quantise.h"
+#include "cuda/feedback.cuh"
+#include "cuda/vector.cuh"
+
+enum { DDP__PACK_THREADS = 256, DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
+
+/* A message in device memory. */
+typedef struct ddp__quantised {
+    unsigned char *head;
+    float         *scale; /* [blocks] */
+    unsigned char *level;
+    size_t         n, blocks;
+    int            levels, wide; /* 127 or 7; 1: a byte each */
+    unsigned char  want[DDP_PACK_HEAD];
+} ddp__quantised;
+
+static ddp__quantised ddp__quantised_of(ddp_packing packing, void *message, size_t n)
+{
+    ddp__quantised q;
+
+    q.n = n;
+    q.blocks = n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
+    q.head = (unsigned char *)message;
+    q.scale = (float *)(void *)(q.head + DDP_PACK_HEAD);
+    q.level = (unsigned char *)(q.scale + q.blocks);
+    q.wide = packing == DDP_PACK_INT8;
+    q.levels = q.wide ? 127 : 7;
+    ddp__pack_head(q.want, packing, n, n);
+    return q;
+}
+
+static unsigned ddp__quantised_grid(const ddp__quantised &q)
+{
+    const size_t each = DDP__PACK_THREADS / DDP__PACK_LANES, wish = (q.blocks + each - 1) / each;
+
+    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
+}
+
+static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step())
+        if (ddp__magnitude(x[i]) >= DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NO_LEVEL, i);
+}
+
+/* As ddp__quantise_top: what the largest level means, as it is received. */
+static inline __device__ float ddp__quantise_top_of(uint32_t scale, double levels)
+{
+    return (float)((double)__uint_as_float(scale) * levels);
+}
+
+/* As ddp__quantise_scale: the smallest float of which the largest level means at least that. */
+static inline __device__ float ddp__quantise_scale_of(uint32_t largest, double levels)
+{
+    const float top = __uint_as_float(largest);
+    uint32_t bits = __float_as_uint((float)((double)top * (1 / levels)));
+
+    if (largest == 0) return 0;
+    bits += ddp__quantise_top_of(bits, levels) < top;
+    bits -= ddp__quantise_top_of(bits - 1, levels) >= top;
+    bits -= (double)__uint_as_float(bits) * levels > (double)FLT_MAX;
+    return __uint_as_float(bits);
+}
+
+/* As ddp__quantise_block: |x| / s rounded, halves away from 0; see there for the addend. */
+static inline __device__ int ddp__quantise_level_of(float x, double inverse)
+{
+    const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
+
+    return x < 0 ? -q : q;
+}
+
+static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const ddp_cuda_verdict *v)
+{
+    const size_t lane = threadIdx.x % DDP__PACK_LANES, aligned = (size_t)ddp__aligned(x);
+    const size_t step = ddp__thread_step() / DDP__PACK_LANES;
+    size_t b = ddp__thread_first() / DDP__PACK_LANES;
+
+    if (v->what) return;
+    if (ddp__thread_first() < DDP_PACK_HEAD)
+        q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
+    /* all lanes of a warp go on together: their shuffles meet */
+    for (; b / 2 * 2 < q.blocks; b += step) {
+        const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
+        ddp__vec<float> e;
+        uint32_t most = 0;
+        int level[4], i;
+
+        if (aligned && at + 4 <= q.n) {
+            e = ddp__vec_load(x + at);
+        } else {
+            for (i = 0; i < 4; i++) e.v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
+        }
+        for (i = 0; i < 4; i++)
+            if (ddp__magnitude(e.v[i]) > most) most = ddp__magnitude(e.v[i]);
+        for (i = DDP__PACK_LANES / 2; i; i /= 2) {
+            const uint32_t other = __shfl_xor_sync(0xffffffffu, most, i);
+            if (other > most) most = other;
+        }
+        if (b >= q.blocks) continue;
+        const float scale = ddp__quantise_scale_of(most, (double)q.levels);
+        const double inverse = scale > 0 ? 1 / (double)scale : 0;
+        for (i = 0; i < 4; i++) level[i] = ddp__quantise_level_of(e.v[i], inverse);
+        if (lane == 0) q.scale[b] = scale;
+        if (q.wide && at + 4 <= q.n) {
+            uint32_t word = 0;
+            for (i = 0; i < 4; i++) word |= ((uint32_t)level[i] & 255) << 8 * i;
+            *(uint32_t *)(void *)(q.level + at) = word;
+        } else if (q.wide) {
+            for (i = 0; i < 4 && at + (size_t)i < q.n; i++)
+                q.level[at + (size_t)i] = (unsigned char)level[i];
+        } else {
+            for (i = 0; i < 4 && at + (size_t)i < q.n; i += 2)
+                q.level[(at + (size_t)i) / 2] =
+                    (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+        }
+    }
+}
+
+/* ---- receiving ---- */
+
+static inline __device__ int ddp__quantised_level_at(const ddp__quantised &q, size_t at)
+{
+    if (q.wide) return (int)(q.level[at] ^ 128u) - 128;
+    return (int)(q.level[at / 2] >> 4 * (at % 2) & 15) - 8;
+}
+
+static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how,
+                                              ddp_cuda_verdict *v)
+{
+    const float levels = (float)q.levels, huge = __uint_as_float(DDP__HUGE);
+    const size_t first = ddp__thread_first();
+
+    if (v->what) return;
+    if (first < DDP_PACK_HEAD && q.head[first] != q.want[first])
+        ddp__verdict_note(v, DDP__SAYS_HEAD, first);
+    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8)
+        ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
+    for (size_t i = first; i < q.n; i += ddp__thread_step()) {
+        const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
+        const int level = ddp__quantised_level_at(q, i);
+
+        if (level < -q.levels) ddp__verdict_note(v, DDP__SAYS_LOW, i);
+        if (!(scale >= 0) || !(scale * levels <= FLT_MAX)) {
+            ddp__verdict_note(v, DDP__SAYS_SCALE, i / DDP_QUANTISE_BLOCK);
+        } else if (how != DDP__UNPACK_STORE && scale * levels >= huge) {
+            const float value = (float)level * scale;
+            if (ddp__sum_spoils(x[i], how == DDP__UNPACK_SUBTRACT ? -value : value))
+                ddp__verdict_note(
+                    v, how == DDP__UNPACK_SUBTRACT ? DDP__SAYS_DIFFERENCE : DDP__SAYS_SUM, i);
+        }
+    }
+}
+
+struct ddp__verdict_quantised {
+    ddp__quantised q;
+    const float   *x;
+
+    __device__ void operator()(ddp_cuda_verdict *v) const
+    {
+        if (v->what == DDP__SAYS_SCALE) v->value[0] = q.scale[v->at];
+        if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level_at(q, v->at);
+        if (v->what < DDP__SAYS_SUM) return;
+        v->value[0] = x[v->at];
+        v->value[1] =
+            (float)ddp__quantised_level_at(q, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
+    }
+};
+
+/* Product and sum are each rounded, as on the CPU. */
+static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how,
+                                              const ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < q.n; i += ddp__thread_step()) {
+        const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
+        const float value = __fmul_rn((float)ddp__quantised_level_at(q, i),
+                                      how == DDP__UNPACK_SUBTRACT ? -scale : scale);
+        x[i] = how == DDP__UNPACK_STORE ? value : __fadd_rn(x[i], value);
+    }
+}
+
+/* ---- on the host ---- */
+
+/* Packing, pointers and size; *need = bytes of the message. */
+static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing, const void *x,
+                                           size_t n, const void *message,
+                                           const ddp_cuda_verdict *verdict, size_t *need,
+                                           ddp_error *err)
+{
+    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
+        return ddp__fail(err, DDP_ARG, "%s: packing %d (%s) does not quantise; use int8 or int4",
+                         who, (int)packing, ddp_packing_name(packing));
+    if (!x || !verdict) return ddp__fail(err, DDP_ARG, "%s: x or verdict is NULL", who);
+    *need = ddp_pack_bound(packing, n, n);
+    if (!*need)
+        return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n,
+                         DDP__PACK_MOST);
+    if (!message || (uintptr_t)message % 4)
+        return ddp__fail(err, DDP_ARG, "%s: the message must not be NULL and must be aligned to 4",
+                         who);
+    return DDP_OK;
+}
+
+ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
+                                   size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
+                                   void *stream, ddp_error *err)
+{
+    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue, *dev = &queue;
+    ddp__verdict_values values;
+    ddp__quantised q;
+    size_t need;
+
+    if (!bytes) return ddp__fail(err, DDP_ARG, "ddp_cuda_pack_quantised: bytes is NULL");
+    DDP__TRY(ddp__quantised_arguments("ddp_cuda_pack_quantised", packing, x, n, out, verdict, &need,
+                                      err));
+    DDP__TRY(ddp__pack_room(out, capacity, need, err));
+    memset(&queue, 0, sizeof queue);
+    values.a = x;
+    values.b = NULL;
+    q = ddp__quantised_of(packing, out, n);
+    DDP__LAUNCH((ddp__k_quantise_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on, x,
+                n, verdict);
+    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
+    DDP__LAUNCH((ddp__k_quantise), ddp__quantised_grid(q), DDP__PACK_THREADS, 0, on, q, x, verdict);
+    *bytes = need;
+    return ddp__cuda_queued(dev, err);
+}
+
+static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const void *message,
+                                   size_t bytes, ddp__unpack how, float *x, size_t n,
+                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue, *dev = &queue;
+    ddp__verdict_quantised values;
+    size_t need;
+
+    DDP__TRY(ddp__quantised_arguments(who, packing, x, n, message, verdict, &need, err));
+    if (bytes != need)
+        return ddp__fail(err, DDP_ARG, "%s: the message has %zu bytes, one of %zu elements has %zu",
+                         who, bytes, n, need);
+    memset(&queue, 0, sizeof queue);
+    values.x = x;
+    values.q = ddp__quantised_of(packing, (void *)message, n);
+    DDP__LAUNCH((ddp__k_quantised_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
+                values.q, x, how, verdict);
+    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_quantised>), 1, 1, 0, on, verdict, values);
+    DDP__LAUNCH((ddp__k_quantised_apply), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
+                values.q, x, how, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x,
+                                 size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    return ddp__cuda_unpack("ddp_cuda_unpack_store", packing, message, bytes, DDP__UNPACK_STORE, x,
+                            n, verdict, stream, err);
+}
+
+ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x,
+                               size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    return ddp__cuda_unpack("ddp_cuda_unpack_add", packing, message, bytes, DDP__UNPACK_ADD, x, n,
+                            verdict, stream, err);
+}
+
+ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes,
+                                      float *residual, size_t n, ddp_cuda_verdict *verdict,
+                                      void *stream, ddp_error *err)
+{
+    return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes,
+                            DDP__UNPACK_SUBTRACT, residual, n, verdict, stream, err);
+}
+
+#endif /* DDP_CUDA_QUANTISE_CUH */

@@ -1,0 +1,75 @@
+/* dreamddp_cuda.cuh 0.1.0 - dreamddp on NVIDIA GPUs. MIT licence (at the end of dreamddp.h).
+ *
+ * DO THIS in one .cu file of your program (or one .c file compiled with nvcc -x cu):
+ *     #define DREAMDDP_IMPLEMENTATION
+ *     #include "dreamddp_cuda.cuh"
+ * It includes dreamddp.h. Build with nvcc, C++17, compute capability 8.0 or later:
+ *     nvcc -O3 -std=c++17 -arch=sm_90 x.cu -lcublas -lcublasLt -lnccl -lpthread
+ *
+ * A GPU is one more place where the same graph, hooks, plans and strategies run: every call of
+ * dreamddp.h keeps its meaning. Nothing here is needed on a machine without one.
+ *
+ * CONVENTIONS. Those of dreamddp.h. Device memory is the library's; work is queued on one stream for
+ * computing and one for messages, and a call of a training step never waits for the device. Results
+ * do not depend on the order in which blocks run: there are no atomics of floats.
+ *
+ * ERRORS. A failure of the device surfaces as every other one: at the next hook, as one sentence.
+ */
+#ifndef DREAMDDP_CUDA_CUH
+#define DREAMDDP_CUDA_CUH
+
+#if !defined(__CUDACC__) && !defined(DDP_CUDA_ON_CPU)
+#error "dreamddp_cuda.cuh: compile this file with nvcc (a .c file: nvcc -x cu)"
+#endif
+
+#include "dreamddp.h"
+
+#include "cuda/options.cuh"
+#include "cuda/compress.cuh"
+
+#endif /* DREAMDDP_CUDA_CUH */
+
+#ifdef DREAMDDP_IMPLEMENTATION
+#ifndef DDP__CUDA_IMPLEMENTED
+#define DDP__CUDA_IMPLEMENTED
+
+#include "cuda/runtime.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/vector.cuh"
+#include "cuda/elementwise.cuh"
+#include "cuda/nccl.cuh"
+#include "cuda/blas.cuh"
+#include "cuda/rows.cuh"
+#include "cuda/columns.cuh"
+#include "cuda/linear.cuh"
+#include "cuda/embedding.cuh"
+#include "cuda/norm.cuh"
+#include "cuda/mma.cuh"
+#include "cuda/flash.cuh"
+#include "cuda/attention.cuh"
+#include "cuda/rope.cuh"
+#include "cuda/swiglu.cuh"
+#include "cuda/dropout.cuh"
+#include "cuda/loss.cuh"
+#include "cuda/text.cuh"
+#include "cuda/conv_tile.cuh"
+#include "cuda/conv_product.cuh"
+#include "cuda/channels.cuh"
+#include "cuda/conv_depthwise.cuh"
+#include "cuda/conv_point.cuh"
+#include "cuda/conv.cuh"
+#include "cuda/batch_norm.cuh"
+#include "cuda/pool.cuh"
+#include "cuda/verdict.cuh"
+#include "cuda/topk.cuh"
+#include "cuda/feedback.cuh"
+#include "cuda/quantise.cuh"
+#include "cuda/table.cuh"
+#include "cuda/self.cuh"
+#include "cuda/update.cuh"
+#include "cuda/stage.cuh"
+#include "cuda/profile.cuh"
+#include "cuda/backend.cuh"
+
+#endif /* DDP__CUDA_IMPLEMENTED */
+#endif /* DREAMDDP_IMPLEMENTATION */
