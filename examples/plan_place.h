@@ -7,7 +7,7 @@
 typedef struct place_arguments {
     const char *network, *variant, *solver, *svg, *json;
     long pipelines, stages, seed, candidates, noise; /* noise: -1 = none */
-    double seconds;
+    double seconds, dp_bytes, pp_bytes; /* bytes: -1 = as the file says */
 } place_arguments;
 
 static void place_json(FILE *f, const char *solver, const ddp_placement *p, int event)
@@ -393,7 +393,7 @@ static int plan_place(int argc, char **argv)
         "Which device runs which stage of which pipeline? The network is JSON: N, D_dp "
         "(pipelines),\n"
         "D_pp (stages), c_dp_bytes, c_pp_bytes, delay_ms and bandwidth_gbps, N x N or per group.";
-    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, 0, 0, 0, 0, -1, 0};
+    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, 0, 0, 0, 0, -1, 0, -1, -1};
     const cli_option table[] = {
         {"--network", CLI_TEXT, &a.network, "NET.json", "the network (.gz is fine)"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "use the members of this object, as_in_code"},
@@ -405,6 +405,8 @@ static int plan_place(int argc, char **argv)
         {"--seed", CLI_COUNT, &a.seed, "N", "same seed and count, same placement (default 0)"},
         {"--pipelines", CLI_COUNT, &a.pipelines, "N", "in place of D_dp"},
         {"--stages", CLI_COUNT, &a.stages, "N", "in place of D_pp"},
+        {"--dp-bytes", CLI_REAL, &a.dp_bytes, "B", "in place of c_dp_bytes"},
+        {"--pp-bytes", CLI_REAL, &a.pp_bytes, "B", "in place of c_pp_bytes"},
         {"--noise", CLI_COUNT, &a.noise, "SEED",
          "no two links alike: lognormal, 0.25 on rates and 0.1 on delays"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best placement"},
@@ -433,6 +435,8 @@ static int plan_place(int argc, char **argv)
         return ddp_status_exit_code(status);
     }
     if (a.noise >= 0) ddp_network_noise(&n, (uint64_t)a.noise, 0.25, 0.1, NULL);
+    if (a.dp_bytes >= 0) n.dp_bytes = a.dp_bytes;
+    if (a.pp_bytes >= 0) n.pp_bytes = a.pp_bytes;
     if (n.dp_bytes > 0 || n.pp_bytes > 0) {
         code = place_run(&a, &n, &o);
     } else {

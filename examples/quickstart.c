@@ -103,25 +103,6 @@ static double time_to_loss(const training_result *r, double target)
     return NAN;
 }
 
-/* One period in the middle of the run: what the lanes show. */
-static void choose_window(const training_result *r, int workers, int period, ddp_report_run *run)
-{
-    long first = r->steps / 2 / period * period;
-    int k, i;
-
-    run->window_begin_s = 1e300;
-    for (k = 0; k < workers; k++)
-        for (i = 0; i < r->rank[k].spans; i++) {
-            const ddp_span *s = &r->rank[k].span[i];
-            if (s->step < first || s->step >= first + period || s->kind == DDP_SPAN_COMM ||
-                s->kind == DDP_SPAN_FILL)
-                continue;
-            if (s->begin_s < run->window_begin_s) run->window_begin_s = s->begin_s;
-            if (s->end_s > run->window_end_s) run->window_end_s = s->end_s;
-        }
-    if (run->window_begin_s > run->window_end_s) run->window_begin_s = run->window_end_s = 0;
-}
-
 static ddp_status fill_report(quickstart *q, ddp_error *err)
 {
     const training_result *base = q->result[STRATEGIES - 1];
@@ -161,8 +142,11 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
         run->period = r->period, run->step_of = r->period ? r->step_of : NULL,
         run->fill = r->period ? r->fill : NULL;
         run->layer_divergence = s >= 2 ? r->layer_divergence : NULL;
+        run->slowest_rank = r->rank[0].stats.slowest_rank;
+        run->slow_ratio = r->rank[0].stats.slow_ratio, run->replans = r->rank[0].stats.replans;
         run->workers = q->worker[s], run->worker_count = (int)q->workers;
-        choose_window(r, (int)q->workers, (int)q->period, run);
+        training_window(r, (int)q->workers, r->steps / 2 / q->period * q->period, (int)q->period,
+                        run);
     }
     return DDP_OK;
 }

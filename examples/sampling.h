@@ -66,7 +66,8 @@ static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, cons
     for (l = 0; l < ddp_layer_count(g); l++) { /* a shorter position table is the other's begin */
         size_t count;
         float *to = ddp_layer_params(g, l, &count);
-        memcpy(to, ddp_layer_params(trained, l, NULL), count * sizeof *to);
+        if (count) bad = ddp_graph_read(trained, to, ddp_layer_params(trained, l, NULL), count);
+        if (bad) return bad;
     }
     ddp_node_describe(g, ddp_node_index(logits), &info);
     window = info.out.dim[1], vocabulary = info.out.dim[2];

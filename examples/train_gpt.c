@@ -3,13 +3,21 @@
  *   cc -O2 -I. examples/train_gpt.c -o train_gpt -lm -lpthread
  *   ./train_gpt --workers 4 --strategy dreamddp --net 100mbit,5ms --data dreamddp.h --steps 200
  *
+ * For a GPU (--device cuda):
+ *   nvcc -O3 -arch=sm_90 -x cu -I. examples/train_gpt.c -o build/train_gpt_cuda -lcublas -lcublasLt -lnccl
+ *
  * The last line of stdout is one JSON object with the results; --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION
+#if defined(__CUDACC__) || defined(DDP_CUDA_ON_CPU)
+#include "dreamddp_cuda.cuh"
+#else
 #include "dreamddp.h"
+#endif
 #include "cli.h"
 #include "training.h"
 #include "trainer_options.h"
 #include "trainer_results.h"
+#include "trainer_device.h"
 #include "trainer.h"
 
 static int parse_gpt(program *p, int argc, char **argv)

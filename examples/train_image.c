@@ -4,13 +4,21 @@
  *   cc -O2 -I. examples/train_image.c -o train_image -lm -lpthread
  *   ./train_image --model mlp --data data/mnist --threads 2
  *
+ * For a GPU (--device cuda):
+ *   nvcc -O3 -arch=sm_90 -x cu -I. examples/train_image.c -o build/train_image_cuda -lcublas -lcublasLt -lnccl
+ *
  * The last line of stdout is one JSON object with the results; --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION
+#if defined(__CUDACC__) || defined(DDP_CUDA_ON_CPU)
+#include "dreamddp_cuda.cuh"
+#else
 #include "dreamddp.h"
+#endif
 #include "cli.h"
 #include "training.h"
 #include "trainer_options.h"
 #include "trainer_results.h"
+#include "trainer_device.h"
 #include "trainer.h"
 
 /* The data and the model of a run. */

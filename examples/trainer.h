@@ -48,13 +48,14 @@ static ddp_status finish(const program *p, ddp_error *err)
     ddp_status s;
 
     if (p->t.label && !p->emulate) print_memory(p->t.result);
+    if (p->t.label) print_pace(p->t.result);
     if (p->print) p->print(p);
     out = ddp_jsonl_stream(stdout, err);
     ddp_jsonl_event(out, NULL);
     write_results(p, out);
     ddp_jsonl_end(out);
     s = ddp_jsonl_close(out, err);
-    if (s == DDP_OK && (p->json || p->trace)) s = write_files(p, err);
+    if (s == DDP_OK && (p->json || p->trace || p->report)) s = write_files(p, err);
     if (s == DDP_OK && p->write_profile) s = write_profile(p, err);
     return s;
 }
@@ -65,10 +66,12 @@ static ddp_status run(program *p, ddp_error *err)
 
     if (s == DDP_OK) s = p->choose(p, err);
     if (s == DDP_OK) s = check(p, err);
+    if (s == DDP_OK) s = choose_device(p, err);
     if (s == DDP_OK) s = prepare(p, err);
     if (s == DDP_OK) s = check_folder(p->t.save, err);
     if (s == DDP_OK) s = check_writable(p->json, err);
     if (s == DDP_OK) s = check_writable(p->trace, err);
+    if (s == DDP_OK) s = check_writable(p->report, err);
     if (s == DDP_OK) s = check_writable(p->write_profile, err);
     if (s == DDP_OK) s = check_writable(p->t.store, err);
     if (s != DDP_OK) return s;
@@ -93,6 +96,7 @@ static int trainer_main(program *p)
 
     memset(&err, 0, sizeof err);
     cli_catch_interrupt();
+    watcher_catch();
     code = ddp_status_exit_code(run(p, &err));
     if (code && cli_interrupted) {
         if (p->t.save)

@@ -9,12 +9,23 @@ typedef struct program {
     const char *name;    /* "train_gpt" */
     const char *samples; /* what a batch is of: "sequence" */
     const char *strategy, *transport, *model, *optimizer, *schedule, *solver, *cost, *fill;
-    const char *net, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
+    const char *net, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace,
+        *write_profile;
+    const char *device, *numbers;
+    int    nccl;
+    ddp_backend backend; /* of --device cuda */
+    const char *report;
+    const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank,
         profile_steps;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k;
+    long   min_world, max_world;
+    const char *algorithm;
     double lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
-    int    tied, recompute, deterministic, paper, average_state, insecure, check_writes, quiet;
+    double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
+    const char *dump;
+    char   dump_path[1024]; /* with %r in it */
+    int    tied, recompute, deterministic, paper, average_state, insecure, check_writes, quiet, join;
     ddp_config  cfg;
     training    t;
     ddp_llama2_config llama;
@@ -52,7 +63,7 @@ static void defaults(program *p, const char *name)
     p->lr = 3e-3, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
 }
 
-enum { OPTIONS = 64 }; /* most of a program */
+enum { OPTIONS = 96 }; /* most of a program */
 
 /* own: the count options that only this program has. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own,
@@ -84,14 +95,49 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
         {"--workers", CLI_COUNT, &p->workers, "N",
          "workers to start, or the world with --rank [1]"},
-        {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes) or threads [tcp]"},
+        {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes), threads, or mpi under mpirun [tcp]"},
         {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
-         "shape each worker's links, e.g. 100mbit,20ms [unshaped]"},
+         "shape each worker's links, e.g. 100mbit,20ms, or a topology FILE.json [unshaped]"},
+        {"--net-script", CLI_TEXT, &p->net_script, "FILE",
+         "stalls, drops, kills and rates at given times (docs/links.md)"},
+        {"--wire", CLI_TEXT, &p->wire, "NAME",
+         "how averages travel: f32, bf16 at half the bytes, int8 at 0.27 [f32]"},
         {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
-         "where rank 0 listens; with --rank [127.0.0.1:29500]"},
+         "where rank 0 listens, or file://PATH; with --rank [127.0.0.1:29500]"},
         {"--rank", CLI_COUNT, &p->rank, "R", "be one rank of a run over several machines"},
         {"--insecure", CLI_FLAG, &p->insecure, "",
          "allow addresses beyond this machine, without encryption"},
+        {"--connect-timeout", CLI_REAL, &p->connect_timeout, "S",
+         "seconds for rank 0 to answer [30]"},
+        {"--join-timeout", CLI_REAL, &p->join_timeout, "S",
+         "seconds for all workers to come [as --connect-timeout]"},
+        {"--peer-timeout", CLI_REAL, &p->peer_timeout, "S",
+         "seconds of silence after which a worker is lost [10]"},
+        {"--op-timeout", CLI_REAL, &p->op_timeout, "S",
+         "seconds for an operation, from the first worker's on [1800]"},
+        {"--dump", CLI_TEXT, &p->dump, "FILE",
+         "last operations on an error or SIGUSR1, %r = rank [in --save]"},
+        {"--algorithm", CLI_TEXT, &p->algorithm, "NAME",
+         "of all-reduces: auto, full, direct or ring [auto]"},
+        {"--probe", CLI_FLAG, &p->t.probe, "",
+         "measure all links first; rings then go where they are fast"},
+        {"--min-world", CLI_COUNT, &p->min_world, "N",
+         "elastic: go on while N workers and a majority are left; 0 = a lost one ends the run [0]"},
+        {"--max-world", CLI_COUNT, &p->max_world, "N",
+         "elastic: room for N workers in all, those beyond --workers come with --join [--workers]"},
+        {"--join", CLI_FLAG, &p->join, "",
+         "come into an elastic run, in the place of a lost worker; with --addr"},
+        {"--tls-psk", CLI_TEXT, &p->tls_psk, "FILE",
+         "encrypt: TLS 1.3 with the key in FILE, the same for all workers"},
+        {"--tls-ca", CLI_TEXT, &p->tls_ca, "FILE",
+         "or with certificates: whoever signed them all (PEM),"},
+        {"--tls-cert", CLI_TEXT, &p->tls_cert, "FILE", "this worker's, with the name rank-R,"},
+        {"--tls-key", CLI_TEXT, &p->tls_key, "FILE", "and its private key"},
+        {"--device", CLI_TEXT, &p->device, "NAME", "cpu, or cuda in a build by nvcc [cpu]"},
+        {"--numbers", CLI_TEXT, &p->numbers, "NAME",
+         "of --device cuda: f32, tf32 or bf16 with float32 master weights [f32]"},
+        {"--nccl", CLI_FLAG, &p->nccl, "",
+         "of --device cuda: layers go from GPU to GPU, a GPU for each worker"},
         {"--threads", CLI_COUNT, &p->threads, "N", "operator threads per worker [1]"},
         {"--deterministic", CLI_FLAG, &p->deterministic, "",
          "equal bits on every transport; plan without clocks"},
@@ -117,6 +163,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "begin with these weights (safetensors, the usual names)"},
         {"--export", CLI_TEXT, &p->t.store, "FILE", "write the trained weights (safetensors)"},
         {"--json", CLI_TEXT, &p->json, "FILE", "JSON lines of the run"},
+        {"--report", CLI_TEXT, &p->report, "FILE.html",
+         "a page: curves, schedule, transfers of each rank, what changed"},
         {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run, opens in Perfetto"},
         {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
          "write the measured profile, for --profile and `plan`"},
@@ -152,9 +200,15 @@ static ddp_status choose(program *p, ddp_error *err)
     if (c->strategy == DDP_STRATEGY_DEFAULT)
         return refuse(err, "unknown strategy %s; choose ssgd, wfbp, localsgd, enp or dreamddp",
                       p->strategy);
-    if (strcmp(p->transport, "tcp") && strcmp(p->transport, "threads"))
-        return refuse(err, "unknown transport %s; choose tcp or threads", p->transport);
-    c->transport = strcmp(p->transport, "tcp") ? DDP_THREADS : DDP_TCP;
+    if (p->algorithm && strcmp(p->algorithm, "auto") &&
+        !ddp_algorithm_named(p->algorithm, &c->algorithm))
+        return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring",
+                      p->algorithm);
+    if (p->wire && !ddp_wire_named(p->wire, &c->wire))
+        return refuse(err, "unknown wire format %s; choose f32, bf16 or int8", p->wire);
+    c->transport = ddp_transport_named(p->transport);
+    if (c->transport == DDP_TRANSPORT_DEFAULT)
+        return refuse(err, "unknown transport %s; choose tcp, threads or mpi", p->transport);
     if (p->solver && ddp_solver_named(p->solver, &c->solver, NULL))
         return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter",
                       p->solver);
@@ -192,6 +246,9 @@ static ddp_status check(const program *p, ddp_error *err)
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
     if (!(p->weight_decay >= 0))
         return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
+    if (!(p->connect_timeout >= 0 && p->join_timeout >= 0 && p->peer_timeout >= 0 &&
+          p->op_timeout >= 0))
+        return refuse(err, "a time-out below 0 s is not possible; 0 is the default");
     if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
     if (!(p->held_out >= 0 && p->held_out < 1))
         return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1",
@@ -202,12 +259,28 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->rank >= p->workers)
         return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank,
                       p->workers);
-    if (p->addr && p->rank < 0)
+    if (p->min_world > p->workers)
+        return refuse(err, "--min-world %ld is more than --workers %ld", p->min_world, p->workers);
+    if (p->max_world && (p->max_world < p->workers || p->max_world > 64))
+        return refuse(err, "--max-world %ld: room for --workers %ld is needed, and 64 are the most",
+                      p->max_world, p->workers);
+    if (p->max_world && !p->min_world && !p->join)
+        return refuse(err, "--max-world %ld needs --min-world", p->max_world);
+    if (p->join && !p->addr)
+        return refuse(err, "--join needs --addr with the address of a live worker");
+    if (p->join && p->rank >= 0)
+        return refuse(err, "--join and --rank %ld: the run gives a newcomer its rank", p->rank);
+    if (p->join && (p->t.resume || p->t.load))
+        return refuse(err, "--join takes everything from the run; leave out --resume and --load");
+    if (p->addr && p->rank < 0 && !p->join)
         return refuse(err,
-                      "--addr %s needs --rank R; each machine starts its own rank of --workers N",
+                      "--addr %s needs --rank R, or --join; each machine starts its own rank of --workers N",
                       p->addr);
     if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
         return refuse(err, "--rank %ld needs --transport tcp; threads live in one process",
+                      p->rank);
+    if (p->rank >= 0 && p->cfg.transport == DDP_MPI)
+        return refuse(err, "--rank %ld needs --transport tcp; MPI's launcher gives ranks",
                       p->rank);
     if (p->t.save_every && !p->t.save)
         return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
@@ -227,19 +300,37 @@ static ddp_status check(const program *p, ddp_error *err)
     return DDP_OK;
 }
 
+/* Each rank needs a file of its own. */
+static void choose_dump(program *p)
+{
+    const char *name = or_environment(p->dump, "DREAMDDP_DUMP", NULL);
+
+    if (!name && !p->t.save) return;
+    if (!name) snprintf(p->dump_path, sizeof p->dump_path, "%.1000s/dump.%%r.jsonl", p->t.save);
+    else snprintf(p->dump_path, sizeof p->dump_path, "%.1000s%s", name,
+                  strstr(name, "%r") ? "" : ".%r");
+    p->cfg.dump_path = p->t.dump = p->dump_path;
+}
+
 static void configure(program *p)
 {
     ddp_config *c = &p->cfg;
 
     if (p->period > 0) c->period = (int)p->period;
+    c->connect_timeout_s = p->connect_timeout, c->join_timeout_s = p->join_timeout;
+    c->peer_timeout_s = p->peer_timeout, c->op_timeout_s = p->op_timeout;
+    choose_dump(p);
     if (p->threads > 0) c->threads = (int)p->threads;
     if (p->rank >= 0 || p->workers > 1) c->world = (int)p->workers;
     c->addr = p->addr;
+    c->min_world = (int)p->min_world, c->max_world = (int)p->max_world;
+    c->join = p->join;
     if (p->rank >= 0) {
         c->rank = (int)p->rank;
         if (!p->addr) c->addr = or_environment(NULL, "DREAMDDP_ADDR", "127.0.0.1:29500");
     }
     c->net = p->net;
+    c->net_script = p->net_script;
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
     if (p->emulate)
@@ -253,8 +344,12 @@ static void configure(program *p)
     c->profile_path = p->profile;
     c->plan_path = p->plan;
     c->insecure = p->insecure;
+    c->tls_psk = p->tls_psk;
+    c->tls_ca = p->tls_ca;
+    c->tls_cert = p->tls_cert;
+    c->tls_key = p->tls_key;
     c->check_writes = p->check_writes;
-    c->trace_spans = p->trace ? TRAINING_SPANS : 0;
+    c->trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
     c->cancel = &cli_interrupted;
 }
 

@@ -31,6 +31,19 @@ static void print_memory(const training_result *r)
             r->state_mb, r->activation_mb, r->peak_rss_mb);
 }
 
+/* Who keeps the others waiting; and how the plan followed the link. */
+static void print_pace(const training_result *r)
+{
+    const ddp_stats *s = &r->rank[r->leader].stats;
+
+    if (s->slow_ratio >= 1.1)
+        fprintf(stderr, "slowest: rank %d computes %.1f x slower than the median (%.1f ms)\n",
+                s->slowest_rank, s->slow_ratio, 1e3 * s->median_compute_s);
+    if (s->replans > 0)
+        fprintf(stderr, "the link changed: planned again %ld time%s\n", s->replans,
+                s->replans > 1 ? "s" : "");
+}
+
 /* The same for the folder of checkpoints, which is made. */
 static ddp_status check_folder(const char *path, ddp_error *err)
 {
@@ -66,10 +79,16 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_number(j, "step_ms", 1e3 * r->step_s);
     ddp_jsonl_number(j, p->t.task ? "images_per_s" : "tokens_per_s", r->samples_per_s);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
-    ddp_jsonl_number(j, "predicted_step_ms", 1e3 * r->rank[0].stats.predicted_step_s);
-    ddp_jsonl_number(j, "predicted_hidden_pct", r->rank[0].stats.predicted_hidden_pct);
-    ddp_jsonl_number(j, "wait_ms", 1e3 * r->rank[0].stats.wait_s);
+    ddp_jsonl_number(j, "predicted_step_ms", 1e3 * r->rank[r->leader].stats.predicted_step_s);
+    ddp_jsonl_number(j, "predicted_hidden_pct", r->rank[r->leader].stats.predicted_hidden_pct);
+    ddp_jsonl_number(j, "wait_ms", 1e3 * r->rank[r->leader].stats.wait_s);
+    if (r->rank[r->leader].stats.slow_ratio > 0) {
+        ddp_jsonl_integer(j, "slowest_rank", r->rank[r->leader].stats.slowest_rank);
+        ddp_jsonl_number(j, "slow_ratio", r->rank[r->leader].stats.slow_ratio);
+    }
+    ddp_jsonl_integer(j, "replans", r->rank[r->leader].stats.replans);
     ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    ddp_jsonl_number(j, "comm_cpu_s", r->rank[0].stats.comm_cpu_s);
     ddp_jsonl_number(j, "planned_mb", planned_mb(r));
     ddp_jsonl_number(j, "peak_rss_mb", r->peak_rss_mb);
     ddp_jsonl_string(j, "param_hash", r->param_hash);
@@ -85,11 +104,28 @@ static void describe(const program *p, ddp_report_data *d)
     d->target_loss = NAN;
 }
 
+/* What changed while it ran, as the leader saw it; texts: a line for each note. */
+static void report_notes(const training_result *r, ddp_report_note *note,
+                         char texts[TRAINING_NOTES][128], ddp_report_run *run)
+{
+    const training_rank *rank = &r->rank[r->leader];
+    int i;
+
+    for (i = 0; i < rank->notes; i++) {
+        ddp_note_text(&rank->note[i], texts[i], sizeof texts[i]);
+        note[i].time_s = rank->note[i].time_s - r->begin_s;
+        note[i].step = rank->note[i].step;
+        note[i].kind = ddp_note_name(rank->note[i].kind), note[i].text = texts[i];
+    }
+    run->notes = note, run->note_count = rank->notes;
+}
+
 static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer,
                    ddp_report_run *run, ddp_report_worker *worker)
 {
     const training_result *r = p->t.result;
-    int i;
+    long begin;
+    int i, steps;
 
     describe(p, d);
     for (i = 0; i < r->layers; i++) {
@@ -99,14 +135,22 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
     d->layers = layer, d->layer_count = r->layers, d->runs = run, d->run_count = 1;
     memset(run, 0, sizeof *run);
     run->strategy = p->strategy, run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
-    run->predicted_step_ms = 1e3 * r->rank[0].stats.predicted_step_s;
-    run->predicted_hidden_pct = r->rank[0].stats.predicted_hidden_pct;
+    run->predicted_step_ms = 1e3 * r->rank[r->leader].stats.predicted_step_s;
+    run->predicted_hidden_pct = r->rank[r->leader].stats.predicted_hidden_pct;
     run->bytes_sent = r->bytes_sent, run->time_to_loss_s = NAN, run->final_loss = r->final_loss;
     run->param_hash = r->param_hash;
     run->period = r->period, run->step_of = r->step_of, run->fill = r->fill;
+    run->steps = r->step + r->first, run->step_count = (int)(r->steps - r->first);
+    run->slowest_rank = r->rank[r->leader].stats.slowest_rank;
+    run->slow_ratio = r->rank[r->leader].stats.slow_ratio, run->replans = r->rank[r->leader].stats.replans;
+    run->layer_divergence = r->layer_divergence;
     run->workers = worker, run->worker_count = r->workers;
     for (i = 0; i < r->workers; i++)
         worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
+    /* the last whole period; without a plan a few steps */
+    steps = r->period > 0 ? r->period : 4;
+    begin = (r->steps / steps - 1) * steps;
+    training_window(r, r->workers, begin > r->first ? begin : r->first, steps, run);
 }
 
 /* The evaluation after step - 1 of r->step, if there was one; *at counts them. */
@@ -142,6 +186,7 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
         before = s->time_s;
         write_eval(p, j, i + 1, &evals);
     }
+    ddp_jsonl_notes(j, d->runs);
     ddp_jsonl_event(j, "result");
     write_results(p, j);
     ddp_jsonl_number(j, "time_to_loss_s", NAN); /* one run has nothing to be compared with */
@@ -157,11 +202,15 @@ static ddp_status write_files(const program *p, ddp_error *err)
     ddp_report_worker *worker = (ddp_report_worker *)calloc((size_t)r->workers, sizeof *worker);
     ddp_report_data d;
     ddp_report_run run;
+    ddp_report_note note[TRAINING_NOTES];
+    char texts[TRAINING_NOTES][128];
     ddp_status s = DDP_OK;
 
     if (layer && worker) {
         report(p, &d, layer, &run, worker);
+        report_notes(r, note, texts, &run);
         if (p->json) s = write_lines(p, &d, err);
+        if (s == DDP_OK && p->report) s = ddp_report_html(&d, p->report, err);
         if (s == DDP_OK && p->trace) s = ddp_report_trace(&d, p->trace, err);
     } else {
         refuse(err, "out of memory for the report");
@@ -175,7 +224,7 @@ static ddp_status write_files(const program *p, ddp_error *err)
 static ddp_status write_profile(const program *p, ddp_error *err)
 {
     const training_result *r = p->t.result;
-    double alpha = r->rank[0].stats.link.alpha_s, measured = 0;
+    double alpha = r->rank[r->leader].stats.link.alpha_s, measured = 0;
     ddp_profile out;
     ddp_status s;
     int l;

@@ -7,12 +7,15 @@
 #include <sys/resource.h>
 
 #include "sampling.h"
+#include "watcher.h"
 
-enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000 };
+enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_NOTES = 64 };
 
 /* What one rank leaves behind. */
 typedef struct training_rank {
     ddp_stats stats;
+    ddp_note  note[TRAINING_NOTES];
+    int       notes;
     ddp_span *span;
     int       spans;
     float    *loss, *divergence; /* [steps] of this rank */
@@ -33,10 +36,11 @@ typedef struct training_result {
     int32_t *sample;               /* [sampling.length] tokens drawn after training */
     double step_s, hidden_pct;     /* over the counted steps */
     double seconds;                /* rank 0, profile steps included */
+    double begin_s;                /* ddp_now() before the first step */
     double samples_per_s;          /* tokens or images, all ranks */
     long   steps, first;           /* first: of this run, the step of the checkpoint */
     long   room;                   /* steps that the arrays below have room for */
-    int    world;
+    int    world, leader;          /* leader: place in rank of who filled it, rank 0 if it lives */
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
     double param_mb, state_mb, activation_mb; /* planned, of each rank; 0 where layers sleep */
@@ -101,7 +105,9 @@ typedef struct training {
     long              save_every, keep; /* steps; 0 = at the end only, 0 = all */
     long              first_pass;   /* micro-batches before this run, in this world's counting */
     const char       *load, *store; /* weights to begin with, and where they go; or NULL */
+    const char       *dump;         /* where SIGUSR1 writes; NULL = the working directory */
     int               workers, period;
+    int               probe;        /* measure all links first, and order the ring by them */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
     double            emulate_scale; /* their parameters are divided by this */
     training_result  *result;
@@ -135,6 +141,15 @@ static training_result *training_result_new(int workers, long steps, int period)
         if (!r->rank[i].span || !r->rank[i].loss || !r->rank[i].divergence) return NULL;
     }
     return r;
+}
+
+/* The rank that reports: 0, or in an elastic world the lowest that is live. */
+static int training_leads(const ddp_ctx *d)
+{
+    const uint64_t live = ddp_live(d);
+    const int rank = ddp_rank(d);
+
+    return rank < 64 && (live >> rank & 1) && !(live & (((uint64_t)1 << rank) - 1));
 }
 
 /* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
@@ -176,7 +191,7 @@ typedef struct training_model {
     int        layers;
     float    **params, **grads; /* emulated layers */
     size_t    *count;
-    double     pace;            /* when the emulated computing so far is over */
+    double     late;            /* seconds that the emulated computing is behind */
 } training_model;
 
 /* The model of a run for batch sequences of context tokens. */
@@ -287,18 +302,18 @@ static void training_free(training_model *m)
 }
 
 /* Lets the emulated computer work for seconds more; waiting in a hook delays it, oversleeping
- * does not, because the next layer is timed from where this one should have ended. */
-static void training_pace(training_model *m, double seconds, int waited)
+ * does not, because later layers make up for it. */
+static void training_pace(training_model *m, double seconds)
 {
-    double now = ddp_now();
+    double begin = ddp_now(), rest = seconds - m->late;
     struct timespec ts;
 
-    if (waited || m->pace <= 0) m->pace = now;
-    m->pace += seconds;
-    if (m->pace <= now) return;
-    ts.tv_sec = (time_t)(m->pace - now);
-    ts.tv_nsec = (long)((m->pace - now - (double)ts.tv_sec) * 1e9);
-    nanosleep(&ts, NULL);
+    if (rest > 0) {
+        ts.tv_sec = (time_t)rest;
+        ts.tv_nsec = (long)((rest - (double)ts.tv_sec) * 1e9);
+        nanosleep(&ts, NULL);
+    }
+    m->late += ddp_now() - begin - seconds;
 }
 
 static int training_emulated_step(ddp_ctx *d, const training *t, training_model *m)
@@ -306,13 +321,12 @@ static int training_emulated_step(ddp_ctx *d, const training *t, training_model 
     int l, bad = 0;
 
     for (l = 0; !bad && l < m->layers; l++) {
-        double begin = ddp_now();
         bad = ddp_forward_begin(d, l);
-        training_pace(m, t->emulate->forward_s[l], ddp_now() - begin > 1e-4 || l == 0);
+        training_pace(m, t->emulate->forward_s[l]);
     }
     for (l = m->layers - 1; !bad && l >= 0; l--) {
         bad = ddp_backward_begin(d, l);
-        training_pace(m, t->emulate->backward_s[l], 0);
+        training_pace(m, t->emulate->backward_s[l]);
         if (!bad) bad = ddp_backward_end(d, l);
     }
     return bad;
@@ -402,7 +416,7 @@ static int training_evaluate(ddp_ctx *d, const training *t, const training_model
 
     if (!bad) bad = training_validate(d, t, m, &e.loss, &e.accuracy);
     *pause_s += ddp_now() - begin;
-    if (bad || ddp_rank(d)) return bad;
+    if (bad || !training_leads(d)) return bad;
     e.step = done;
     r->eval[r->evals++] = e;
     if (!t->label) return 0;
@@ -427,17 +441,46 @@ static int training_sample(const training *t, const training_model *m)
     return bad;
 }
 
-static uint64_t training_hash(const training_model *m)
+/* Through a copy: the parameters may lie on a device. Returns 0 or a ddp_status. */
+static int training_hash(const training_model *m, uint64_t *hash)
 {
-    uint64_t h = 0;
-    int l;
+    int l, bad = 0;
 
-    for (l = 0; l < m->layers; l++) {
+    *hash = 0;
+    for (l = 0; !bad && l < m->layers; l++) {
         size_t n = m->graph ? 0 : m->count[l];
         const float *p = m->graph ? ddp_layer_params(m->graph, l, &n) : m->params[l];
-        h = ddp_hash_floats(h, p, n);
+        float *copy = (float *)malloc((n + 1) * sizeof *copy);
+
+        if (!copy) return DDP_MEMORY;
+        if (n && m->graph) bad = ddp_graph_read(m->graph, copy, p, n);
+        *hash = ddp_hash_floats(*hash, m->graph ? copy : p, n);
+        free(copy);
     }
-    return h;
+    return bad;
+}
+
+/* After ddp_sync_all every live rank holds the same parameters, bit for bit: it is checked in every
+ * run, since nothing else would tell. */
+static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
+{
+    const int world = ddp_world(d), rank = ddp_rank(d);
+    float *word = (float *)calloc((size_t)world * 4, sizeof *word);
+    char why[DDP_ERROR_TEXT];
+    int bad, i, other = -1;
+
+    if (!word) return DDP_MEMORY;
+    for (i = 0; i < 4; i++) word[4 * rank + i] = (float)(hash >> 16 * i & 0xffff);
+    bad = ddp_all_gather(d, word, 4);
+    for (i = 0; !bad && i < world; i++)
+        if ((i >= 64 || ddp_live(d) >> i & 1) &&
+            memcmp(word + 4 * i, word + 4 * rank, 4 * sizeof *word))
+            other = i;
+    free(word);
+    if (bad || other < 0) return bad;
+    snprintf(why, sizeof why, "ranks %d and %d hold unlike parameters after the last averaging",
+             rank, other);
+    return training_fail(d, r, DDP_MISMATCH, why);
 }
 
 /* ---- results ---- */
@@ -458,8 +501,8 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
     for (i = 0; i < L; i++) x[2 * n + i] = (float)ddp_divergence(d, (int)i);
     x[2 * n + L] = (float)own->step_s;
     x[2 * n + L + 1] = (float)own->hidden_pct;
-    bad = ddp_all_reduce(d, x, 2 * n + L + 2, 1.0f / (float)ddp_world(d));
-    if (!bad && ddp_rank(d) == 0) {
+    bad = ddp_all_mean(d, x, 2 * n + L + 2);
+    if (!bad && training_leads(d)) {
         long last = t->steps / 10 + 1, k;
         if (last > 10) last = 10;
         if (last > t->steps - r->first) last = t->steps - r->first;
@@ -515,28 +558,35 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     double seconds = ddp_now() - begin;
     int bad = ddp_wait(d);
     struct rusage use;
+    uint64_t hash;
 
     if (bad) return bad;
     ddp_get_stats(d, &own->stats);
     if (own->stats.counted_steps) own->stats.step_s -= paused / (double)own->stats.counted_steps;
     bad = training_gather(d, t, &own->stats, m);
     own->spans = ddp_trace_copy(d, own->span, TRAINING_SPANS);
+    own->notes = ddp_notes(d, own->note, TRAINING_NOTES);
     if (!bad) bad = ddp_sync_all(d);
-    if (bad || ddp_rank(d)) return bad;
+    if (bad) return bad;
+    bad = training_hash(m, &hash);
+    if (!bad) bad = training_compare(d, r, hash);
+    if (bad || !training_leads(d)) return bad;
     training_describe(d, t, m);
     r->seconds = seconds;
-    r->world = ddp_world(d);
+    r->begin_s = begin;
+    r->world = ddp_workers(d);
+    r->leader = (int)(own - r->rank);
     r->bytes_sent = own->stats.bytes_sent;
     r->samples_per_s =
         t->emulate || r->step_s <= 0
             ? 0
-            : (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d)) /
+            : (double)(t->model.batch * t->model.context * t->accumulate * ddp_workers(d)) /
                   r->step_s;
     r->test_accuracy = NAN;
     bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
     if (!bad && t->task && !t->emulate) bad = t->task->judge(t, m, r);
     if (bad) return bad;
-    snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)training_hash(m));
+    snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)hash);
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
     r->param_mb = (double)ddp_param_count(m->graph) * sizeof(float) / 1048576;
@@ -549,6 +599,24 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     }
     bad = training_sample(t, m);
     r->complete = !bad;
+    return bad;
+}
+
+/* Measures the links and lets rings go where they are fast. */
+static int training_probe(ddp_ctx *d, const training *t)
+{
+    ddp_probe_result r;
+    ddp_ring_choice ring;
+    int bad;
+
+    if (!t->probe || ddp_world(d) < 2) return 0;
+    bad = ddp_probe(d, &r);
+    if (bad) return bad;
+    bad = ddp_ring_tune(d, &r, &ring);
+    if (!bad && t->label && ddp_rank(d) == 0)
+        fprintf(stderr, "links measured in %.1f s: slowest hop of the best ring %.1f MB/s, rings "
+                "from %.2f MB on\n", r.seconds, 1e-6 * ring.least_rate, 1e-6 * ring.from_bytes);
+    ddp_probe_free(&r);
     return bad;
 }
 
@@ -580,8 +648,7 @@ static int training_resume(ddp_ctx *d, training *t, long *first)
     return training_fail(d, t->result, DDP_ARG, why);
 }
 
-/* The loop of one rank: what ddp_launch calls. */
-static int training_run(ddp_ctx *d, void *user)
+static int training_loop(ddp_ctx *d, void *user)
 {
     training own_copy = *(const training *)user, *t = &own_copy;
     training_result *r = t->result;
@@ -608,8 +675,9 @@ static int training_run(ddp_ctx *d, void *user)
     }
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     if (!bad) bad = training_resume(d, t, &first);
-    if (ddp_rank(d) == 0) r->first = first;
-    ddp_progress_start(&progress, ddp_rank(d) == 0 && t->label ? stderr : NULL, t->label, t->steps);
+    if (!bad) bad = training_probe(d, t);
+    if (training_leads(d)) r->first = first;
+    ddp_progress_start(&progress, t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
     memset(&before, 0, sizeof before);
     for (step = first; !bad && step < t->steps; step++) {
@@ -630,7 +698,7 @@ static int training_run(ddp_ctx *d, void *user)
         ddp_get_stats(d, &s);
         own->loss[step] = (float)loss;
         own->divergence[step] = (float)s.divergence;
-        if (ddp_rank(d) == 0) {
+        if (training_leads(d)) {
             r->step[step].time_s = ddp_now() - begin;
             r->step[step].loss = loss;
             r->step[step].bytes = s.bytes_sent;
@@ -641,7 +709,9 @@ static int training_run(ddp_ctx *d, void *user)
         before = s;
         if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
             bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
-        ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
+        if (training_leads(d))
+            ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss,
+                              t->emulate ? 0 : samples);
         if (bad || !t->eval_every || (step + 1) % t->eval_every) continue;
         ddp_progress_end(&progress);
         pause = 0;
@@ -651,6 +721,38 @@ static int training_run(ddp_ctx *d, void *user)
     ddp_progress_end(&progress);
     if (!bad) bad = training_finish(d, t, &m, begin, paused);
     training_free(&m);
+    return bad;
+}
+
+/* What the lanes of a report show: `period` steps from step `first` on. */
+static void training_window(const training_result *r, int workers, long first, int period,
+                            ddp_report_run *run)
+{
+    int k, i;
+
+    run->window_begin_s = 1e300;
+    run->window_end_s = 0;
+    for (k = 0; k < workers; k++)
+        for (i = 0; i < r->rank[k].spans; i++) {
+            const ddp_span *s = &r->rank[k].span[i];
+            if (s->step < first || s->step >= first + period || s->kind == DDP_SPAN_COMM ||
+                s->kind == DDP_SPAN_FILL)
+                continue;
+            if (s->begin_s < run->window_begin_s) run->window_begin_s = s->begin_s;
+            if (s->end_s > run->window_end_s) run->window_end_s = s->end_s;
+        }
+    if (run->window_begin_s > run->window_end_s) run->window_begin_s = run->window_end_s = 0;
+}
+
+/* One rank: what ddp_launch calls. */
+static int training_run(ddp_ctx *d, void *user)
+{
+    watcher w;
+    int bad;
+
+    watcher_start(&w, d, ((const training *)user)->dump);
+    bad = training_loop(d, user);
+    watcher_stop(&w);
     return bad;
 }
 

@@ -1,0 +1,140 @@
+/* Bring your own loop on a GPU: a network with its own kernels, arrays and stream, trained by as
+ * many workers as are started. The lines marked "dreamddp" are all that was added to it.
+ *
+ *   nvcc -O3 -arch=sm_90 -I. examples/own_loop_cuda.cu -o own_loop_cuda -lcublas -lcublasLt -lnccl
+ *   for r in 0 1; do DREAMDDP_WORLD_SIZE=2 DREAMDDP_RANK=$r ./own_loop_cuda & done; wait
+ *
+ * Prints the loss now and then, at last a hash of the parameters, equal on all workers. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp_cuda.cuh"
+
+enum { HIDDEN = 64, LAYERS = 3, BATCH = 64, STEPS = 400 };
+static const int width[LAYERS + 1] = {2, HIDDEN, HIDDEN, 1};
+
+static int count(int l) { return (width[l] + 1) * width[l + 1]; }
+
+/* Every worker its own data: a hash of worker, step and place. */
+__global__ void batch(float *x, int seed)
+{
+    unsigned h = (unsigned)(seed * 131 + (int)threadIdx.x) * 2654435761u;
+    h = (h ^ h >> 15) * 2246822519u, h = (h ^ h >> 13) * 3266489917u;
+    x[threadIdx.x] = (float)(h >> 8) * (2.0f / 16777216) - 1;
+}
+
+/* A block per sample, a thread per output. */
+__global__ void forward(const float *w, const float *x, float *y, int in, int out, int last)
+{
+    const int b = (int)blockIdx.x, o = (int)threadIdx.x;
+    float s = w[in * out + o];
+    for (int i = 0; i < in; i++) s += w[o * in + i] * x[b * in + i];
+    y[b * out + o] = last ? s : tanhf(s);
+}
+
+/* Mean squared error against sin(3x) cos(2y); e gets its gradient. */
+__global__ void error(const float *x, const float *y, float *e, float *loss)
+{
+    float sum = 0;
+    for (int b = 0; b < BATCH; b++) {
+        const float d = y[b] - sinf(3 * x[2 * b]) * cosf(2 * x[2 * b + 1]);
+        e[b] = 2 * d / BATCH;
+        sum += d * d / BATCH;
+    }
+    *loss = sum;
+}
+
+/* dy becomes the gradient before the tanh. */
+__global__ void through_tanh(const float *y, float *dy)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    dy[i] *= 1 - y[i] * y[i];
+}
+
+/* A block per output, a thread per weight of it, and one for the bias. */
+__global__ void gradient(const float *x, const float *dy, float *g, int in, int out)
+{
+    const int o = (int)blockIdx.x, i = (int)threadIdx.x;
+    float s = 0;
+    for (int b = 0; b < BATCH; b++) s += dy[b * out + o] * (i < in ? x[b * in + i] : 1);
+    g[i < in ? o * in + i : in * out + o] += s;
+}
+
+__global__ void backward(const float *w, const float *dy, float *dx, int in, int out)
+{
+    const int b = (int)blockIdx.x, i = (int)threadIdx.x;
+    float s = 0;
+    for (int o = 0; o < out; o++) s += dy[b * out + o] * w[o * in + i];
+    dx[b * in + i] = s;
+}
+
+static float *array(int n)
+{
+    float *p = NULL;
+    if (cudaMalloc((void **)&p, (size_t)n * sizeof *p)) return NULL;
+    cudaMemset(p, 0, (size_t)n * sizeof *p);
+    return p;
+}
+
+static int train(ddp_ctx *d, cudaStream_t s)
+{
+    ddp_optimizer adam = ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0);
+    ddp_rng r = ddp_rng_seed(1, 0);
+    float *w[LAYERS], *g[LAYERS], *a[LAYERS + 1], *e[LAYERS + 1], *loss = array(1);
+    float host[HIDDEN * (HIDDEN + 1)];
+    uint64_t hash = 0;
+    for (int l = 0; l <= LAYERS; l++)
+        a[l] = array(BATCH * width[l]), e[l] = array(BATCH * width[l]);
+    for (int l = 0; l < LAYERS; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.count = (size_t)count(l);
+        layer.params = w[l] = array(count(l)), layer.grads = g[l] = array(count(l));
+        for (int i = 0; i < count(l); i++) host[i] = (float)(ddp_rng_normal(&r) / sqrt(width[l]));
+        cudaMemcpy(w[l], host, layer.count * sizeof *host, cudaMemcpyHostToDevice);
+        ddp_add_layer(d, &layer);                                                  /* dreamddp */
+    }
+    ddp_set_optimizer(d, &adam); /* takes rank 0's parameters */                   /* dreamddp */
+    for (int step = 0; step < STEPS; step++) {
+        batch<<<1, 2 * BATCH, 0, s>>>(a[0], step * 64 + ddp_rank(d));
+        for (int l = 0; l < LAYERS; l++)
+            forward<<<BATCH, width[l + 1], 0, s>>>(w[l], a[l], a[l + 1], width[l], width[l + 1],
+                                                   l + 1 == LAYERS);
+        error<<<1, 1, 0, s>>>(a[0], a[LAYERS], e[LAYERS], loss);
+        for (int l = LAYERS - 1; l >= 0; l--) {
+            if (l + 1 < LAYERS)
+                through_tanh<<<BATCH, width[l + 1], 0, s>>>(a[l + 1], e[l + 1]);
+            gradient<<<width[l + 1], width[l] + 1, 0, s>>>(a[l], e[l + 1], g[l], width[l],
+                                                           width[l + 1]);
+            backward<<<BATCH, width[l], 0, s>>>(w[l], e[l + 1], e[l], width[l], width[l + 1]);
+            ddp_backward_end(d, l); /* queues update and averaging */              /* dreamddp */
+        }
+        if (ddp_step_end(d)) break; /* what follows waits for them */              /* dreamddp */
+        if (step % 50 != 49 || ddp_rank(d)) continue;
+        cudaMemcpyAsync(host, loss, sizeof *host, cudaMemcpyDeviceToHost, s);
+        cudaStreamSynchronize(s);
+        printf("step %3d  loss %.4f\n", step + 1, (double)host[0]);
+    }
+    int bad = ddp_sync_all(d); /* all workers leave with equal parameters */       /* dreamddp */
+    for (int l = 0; l < LAYERS; l++) {
+        cudaMemcpy(host, w[l], (size_t)count(l) * sizeof *host, cudaMemcpyDeviceToHost);
+        hash = ddp_hash_floats(hash, host, (size_t)count(l));
+    }
+    if (!bad) printf("rank %d  parameters %016" PRIx64 "\n", ddp_rank(d), hash);
+    return bad;
+}
+
+int main(void)
+{
+    const ddp_backend gpu = ddp_cuda(DDP_CUDA_F32, 0);                             /* dreamddp */
+    cudaStream_t s = NULL;
+    ddp_config cfg;
+    ddp_error err;
+    if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking))
+        return fprintf(stderr, "own_loop_cuda: no GPU was found here\n"), 1;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.backend = &gpu, cfg.cuda_stream = s, cfg.period = 4;                       /* dreamddp */
+    ddp_ctx *d = ddp_open(&cfg, &err);                                             /* dreamddp */
+    int bad = d ? train(d, s) : (int)err.code;
+    if (bad) fprintf(stderr, "own_loop_cuda: %s\n", d ? ddp_last_error(d)->msg : err.msg);
+    ddp_close(d);                                                                  /* dreamddp */
+    return ddp_status_exit_code((ddp_status)bad);
+}
