@@ -1,19 +1,25 @@
 /* Time of an all-reduce: ranks of this machine, or one rank of several machines.
  *
  *   cc -O2 -I. -Iexamples bench/bench_allreduce.c -o bench_allreduce -lm -lpthread
+ *   (for --tls-psk also -DDDP_USE_OPENSSL -lssl -lcrypto)
  *   ./bench_allreduce --ranks 4 --bytes 16777216 --iters 20
- *   ./bench_allreduce --ranks 4 --rank 0 --addr 10.0.0.1:29500 --insecure     (on each machine)
+ *   ./bench_allreduce --ranks 4 --rank 0 --addr 10.0.0.1:29500 --tls-psk run.key     (on each machine)
+ *   mpirun -n 4 ./bench_allreduce --transport mpi          (built by mpicc -DDDP_USE_MPI)
  *
  * A barrier precedes every iteration, an iteration takes as long as its slowest rank, and the
- * result is compared with a sum in double. The last line of stdout is one JSON object. */
+ * result is compared with a sum in double. The last line of stdout is one JSON object, of rank 0
+ * (with --rank of each); comm_cpu_ms is its comm thread's processor time per iteration, without what
+ * the calling thread moved itself. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "cli.h"
+#include "connect.h"
 
 enum { BENCH_WARMUP = 2 };
 
 typedef struct bench {
     long bytes, iters;
+    ddp_wire wire;
     int  alone; /* this process is one rank: each prints; else rank 0 does for all */
 } bench;
 
@@ -75,7 +81,7 @@ static int bench_slowest(ddp_ctx *d, float *ms, size_t iters)
 }
 
 static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const float *ms,
-                        const float *x, size_t n)
+                        double comm_cpu_s, const float *x, size_t n)
 {
     size_t iters = (size_t)b->iters;
     double median = ((double)ms[iters / 2] + (double)ms[(iters - 1) / 2]) / 2;
@@ -86,6 +92,7 @@ static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const
     ddp_jsonl_event(j, NULL);
     ddp_jsonl_number(j, "median_ms", median);
     ddp_jsonl_number(j, "min_ms", (double)ms[0]);
+    ddp_jsonl_number(j, "comm_cpu_ms", 1e3 * comm_cpu_s / (double)iters);
     ddp_jsonl_string(j, "algorithm", algorithm);
     ddp_jsonl_integer(j, "bytes", (int64_t)(n * sizeof *x));
     ddp_jsonl_integer(j, "ranks", ddp_world(d));
@@ -98,6 +105,7 @@ static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const
 static int bench_measure(ddp_ctx *d, const bench *b, float *x, size_t n, float *ms)
 {
     const char *algorithm;
+    ddp_stats before, after;
     double error;
     long i;
     int bad = 0;
@@ -106,19 +114,25 @@ static int bench_measure(ddp_ctx *d, const bench *b, float *x, size_t n, float *
         double begin;
         bench_fill(x, n, ddp_rank(d));
         bad = ddp_barrier(d);
+        if (i == 0) ddp_get_stats(d, &before);
         begin = ddp_now();
-        if (!bad) bad = ddp_all_reduce(d, x, n, 1);
+        if (!bad)
+            bad = b->wire == DDP_WIRE_BF16   ? ddp_all_reduce_bf16(d, x, n, 1)
+                  : b->wire == DDP_WIRE_INT8 ? ddp_all_reduce_int8(d, x, n, 1)
+                                             : ddp_all_reduce(d, x, n, 1);
         if (i >= 0) ms[i] = (float)(1e3 * (ddp_now() - begin));
     }
+    ddp_get_stats(d, &after);
     algorithm = ddp_last_algorithm(d);
     if (!bad) bad = bench_slowest(d, ms, (size_t)b->iters);
     if (bad) return bad;
     error = bench_error(x, n, ddp_world(d));
-    if (error > 1e-6 * ddp_world(d)) {
+    if (error > (b->wire == DDP_WIRE_F32 ? 1e-6 : 1.0 / 128) * ddp_world(d)) {
         fprintf(stderr, "bench_allreduce: rank %d: the sum is off by %g\n", ddp_rank(d), error);
         return DDP_NUMERIC;
     }
-    if (b->alone || ddp_rank(d) == 0) bench_print(d, b, algorithm, ms, x, n);
+    if (b->alone || ddp_rank(d) == 0)
+        bench_print(d, b, algorithm, ms, after.comm_cpu_s - before.comm_cpu_s, x, n);
     return 0;
 }
 
@@ -142,49 +156,45 @@ static int bench_usage(const char *sentence)
 
 int main(int argc, char **argv)
 {
-    const char *transport = "tcp", *addr = NULL, *net = NULL;
-    long ranks = 4, rank = -1;
-    int deterministic = 0, insecure = 0, quick = 0, code;
-    bench b = {16777216, 20, 0};
-    const cli_option table[] = {
-        {"--transport", CLI_TEXT, &transport, "NAME", "tcp (processes) or threads [tcp]"},
-        {"--ranks", CLI_COUNT, &ranks, "N", "ranks in all [4]"},
-        {"--bytes", CLI_COUNT, &b.bytes, "B", "size of the array, a multiple of 4 [16777216]"},
-        {"--iters", CLI_COUNT, &b.iters, "N", "timed iterations, after two of warm-up [20]"},
-        {"--net", CLI_TEXT, &net, "RATE,DELAY",
-         "shape each rank's uplink and downlink, e.g. 100mbit,20ms"},
-        {"--deterministic", CLI_FLAG, &deterministic, "",
-         "sums in rank order: equal bits on every transport"},
-        {"--rank", CLI_COUNT, &rank, "R", "be one rank; the others are started elsewhere"},
-        {"--addr", CLI_TEXT, &addr, "HOST:PORT", "where rank 0 listens; with --rank"},
-        {"--insecure", CLI_FLAG, &insecure, "",
-         "allow addresses beyond this machine, without encryption"},
-        {"--quick", CLI_FLAG, &quick, "", "five iterations"},
-    };
+    const char *algorithm = "auto", *wire = "f32";
+    int deterministic = 0, quick = 0, code, count;
+    bench b = {16777216, 20, DDP_WIRE_DEFAULT, 0};
+    connection meet;
     ddp_config cfg;
     ddp_error err;
+    const cli_option own[] = {
+        {"--ranks", CLI_COUNT, &meet.workers, "N", "ranks in all [4]"},
+        {"--workers", CLI_COUNT, &meet.workers, "N", "the same, as the trainers call it"},
+        {"--bytes", CLI_COUNT, &b.bytes, "B", "size of the array, a multiple of 4 [16777216]"},
+        {"--iters", CLI_COUNT, &b.iters, "N", "timed iterations, after two of warm-up [20]"},
+        {"--wire", CLI_TEXT, &wire, "NAME", "f32, bf16: half the bytes, int8: 0.27, rounded [f32]"},
+        {"--algorithm", CLI_TEXT, &algorithm, "NAME",
+         "auto (by size and link), full, direct or ring [auto]"},
+        {"--deterministic", CLI_FLAG, &deterministic, "",
+         "sums in rank order: equal bits on every transport"},
+        {"--quick", CLI_FLAG, &quick, "", "five iterations"},
+    };
+    cli_option table[sizeof own / sizeof own[0] + CONNECT_OPTIONS];
 
-    code = cli_parse(argc, argv, "Times ddp_all_reduce and prints one JSON object.", table,
-                     (int)(sizeof table / sizeof table[0]));
+    memset(&cfg, 0, sizeof cfg);
+    count = (int)(sizeof own / sizeof own[0]);
+    memcpy(table, own, sizeof own);
+    count += connect_options(&meet, &cfg, table + count);
+    meet.workers = 4;
+    code = cli_parse(argc, argv, "Times ddp_all_reduce and prints one JSON object.", table, count);
     if (code >= 0) return code;
     if (quick) b.iters = 5;
-    if (strcmp(transport, "tcp") && strcmp(transport, "threads"))
-        return bench_usage("--transport must be tcp or threads");
+    if (!ddp_wire_named(wire, &b.wire)) return bench_usage("--wire must be f32, bf16 or int8");
+    if (!ddp_algorithm_named(algorithm, &cfg.algorithm))
+        return bench_usage("--algorithm must be auto, full, direct or ring");
     if (b.bytes < 4 || b.bytes % 4 || b.iters < 1)
         return bench_usage("--bytes must be a multiple of 4 above 0, and --iters at least 1");
-    if (ranks < 2 || ranks > 256) return bench_usage("--ranks must be 2 to 256");
-    if ((rank >= 0) != (addr != NULL))
-        return bench_usage("--rank R and --addr HOST:PORT belong together");
-    b.alone = rank >= 0;
-    memset(&cfg, 0, sizeof cfg);
-    cfg.transport = strcmp(transport, "tcp") ? DDP_THREADS : DDP_TCP;
-    cfg.world = (int)ranks;
-    cfg.rank = rank > 0 ? (int)rank : 0;
-    cfg.addr = addr;
-    cfg.net = net;
+    if (meet.workers < 2 || meet.workers > 256) return bench_usage("--ranks must be 2 to 256");
+    code = connect_configure("bench_allreduce", &meet, &cfg);
+    if (code) return code;
+    b.alone = meet.rank >= 0;
+    cfg.wire = b.wire;
     cfg.deterministic = deterministic;
-    cfg.insecure = insecure;
-    cfg.cancel = &cli_interrupted;
     cli_catch_interrupt();
     code = ddp_launch(&cfg, bench_worker, &b, &err);
     if (cli_interrupted) return 130;

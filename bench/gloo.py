@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The yardstick of bench/allreduce.py: the same all-reduce by torch.distributed over gloo.
+"""The yardstick of bench/transport.py: the same all-reduce by torch.distributed over gloo.
 
     bench/gloo.py --ranks 4 --bytes 16777216 --iters 20
+    GLOO_SOCKET_IFNAME=eth0 bench/gloo.py --ranks 4 --rank 0 --addr 10.0.0.1:29500
 
-Ranks are processes on 127.0.0.1. As in bench_allreduce, a barrier precedes every iteration, an
+Ranks are processes on 127.0.0.1, or with --rank this process is one of them. As in bench_allreduce, a barrier precedes every iteration, an
 iteration takes as long as its slowest rank, and the last line of stdout is one JSON object.
 """
 import argparse
@@ -17,9 +18,9 @@ import time
 WARMUP = 2
 
 
-def rank_main(rank, args, port, torch, dist):
+def rank_main(rank, args, addr, torch, dist):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank,
+    dist.init_process_group("gloo", init_method=f"tcp://{addr}", rank=rank,
                             world_size=args.ranks)
     torch.manual_seed(rank)
     value = torch.rand(args.bytes // 4) * 2 - 1
@@ -47,13 +48,17 @@ def main():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--bytes", type=int, default=16777216)
     parser.add_argument("--iters", type=int, default=20)
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--addr", help="HOST:PORT of rank 0; with --rank")
     args = parser.parse_args()
 
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
     import torch.distributed as dist
 
+    if args.rank is not None:
+        return rank_main(args.rank, args, args.addr, torch, dist)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -61,7 +66,7 @@ def main():
     for rank in range(args.ranks):
         pid = os.fork()
         if pid == 0:
-            rank_main(rank, args, port, torch, dist)
+            rank_main(rank, args, f"127.0.0.1:{port}", torch, dist)
             sys.stdout.flush()
             os._exit(0)
         children.append(pid)
