@@ -5,8 +5,14 @@
 
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 void *heap_realloc(void *p, size_t bytes);
 void  heap_free(void *p);
+#ifdef __cplusplus
+}
+#endif
 #define DDP_REALLOC(p, bytes) heap_realloc(p, bytes)
 #define DDP_FREE(p)           heap_free(p)
 

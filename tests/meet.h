@@ -22,7 +22,7 @@ static void *meet_run(void *arg)
 }
 
 /* A listening socket on a free port; addr[DDP__ADDR_TEXT] gets "127.0.0.1:PORT". */
-static int meet_listen(char *addr)
+static DDP__UNUSED int meet_listen(char *addr)
 {
     ddp__addr at;
     int fd = -1, count;
@@ -34,7 +34,7 @@ static int meet_listen(char *addr)
 }
 
 /* Prepares ranks 0..world-1 of one run; rank 0 takes over listen_fd. */
-static void meet_prepare(meet_rank *m, int world, int listen_fd, const char *addr)
+static DDP__UNUSED void meet_prepare(meet_rank *m, int world, int listen_fd, const char *addr)
 {
     int r;
     memset(m, 0, (size_t)world * sizeof *m);
@@ -49,16 +49,32 @@ static void meet_prepare(meet_rank *m, int world, int listen_fd, const char *add
     }
 }
 
-static void meet_start(meet_rank *m, int count)
+static DDP__UNUSED void meet_start(meet_rank *m, int count)
 {
     int r;
     for (r = 0; r < count; r++) pthread_create(&m[r].thread, NULL, meet_run, &m[r]);
 }
 
-static void meet_join(meet_rank *m, int count)
+static DDP__UNUSED void meet_join(meet_rank *m, int count)
 {
     int r;
     for (r = 0; r < count; r++) pthread_join(m[r].thread, NULL);
+}
+
+/* The k-th byte of the stream from one rank to another. */
+static DDP__UNUSED unsigned char stream_byte(int from, int to, size_t k)
+{
+    uint64_t x =
+        (uint64_t)(k / 8) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(from * 64 + to) * 977;
+    x ^= x >> 29;
+    x *= UINT64_C(0xbf58476d1ce4e5b9);
+    return (unsigned char)(x >> (8 * (k & 7)));
+}
+
+static DDP__UNUSED void fill_stream(int from, int to, size_t at, unsigned char *b, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i++) b[i] = stream_byte(from, to, at + i);
 }
 
 #endif /* MEET_H */

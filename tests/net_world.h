@@ -38,6 +38,7 @@ static DDP__UNUSED void net_defaults(net_setup *s, int world)
     s->cfg.peer_timeout_s = 20;
     s->cfg.op_timeout_s = 20;
     s->cfg.queue = 256;
+    s->cfg.full_bytes = 1; /* direct */
     s->cfg.layer_name = net_layer_name;
 }
 
@@ -102,9 +103,9 @@ static DDP__UNUSED void *net_thread(void *arg)
     return NULL;
 }
 
-static DDP__UNUSED void net_tcp_wires(net_rank *ranks, int world)
+/* Connected sockets between all pairs; those of a rank with itself are -1. */
+static DDP__UNUSED void net_tcp_mesh(int fds[8][8], int world)
 {
-    int fds[8][8];
     for (int a = 0; a < world; a++) {
         fds[a][a] = -1;
         for (int b = a + 1; b < world; b++) {
@@ -124,6 +125,13 @@ static DDP__UNUSED void net_tcp_wires(net_rank *ranks, int world)
             close(l);
         }
     }
+}
+
+static DDP__UNUSED void net_tcp_wires(net_rank *ranks, int world)
+{
+    int fds[8][8];
+
+    net_tcp_mesh(fds, world);
     for (int r = 0; r < world; r++) {
         ddp_error err;
         memset(&err, 0, sizeof err);

@@ -187,7 +187,7 @@ static int lab_graph(ddp_ctx *d, lab *x)
     for (l = 0; !bad && l < ddp_layer_count(g); l++) {
         size_t n;
         const float *p = ddp_layer_params(g, l, &n);
-        memcpy(x->params[ddp_rank(d)] + at, p, n * sizeof(float));
+        bad = ddp_graph_read(g, x->params[ddp_rank(d)] + at, p, n);
         at += n;
     }
     if (ddp_rank(d) == 0) *x->values = at;
@@ -258,7 +258,8 @@ static void lab_update(const ddp_optimizer *o, lab_replica *r, int layer, size_t
 }
 
 /* step_of NULL: localsgd, all layers in the last step of the period. gradients: S-SGD. */
-static void lab_reference(const lab *x, int gradients, const int *step_of, float (*out)[LAB_VALUES])
+static DDP__UNUSED void lab_reference(const lab *x, int gradients, const int *step_of,
+                                      float (*out)[LAB_VALUES])
 {
     size_t count[LAB_LAYERS], i, at;
     lab_replica r[LAB_RANKS];

@@ -77,6 +77,10 @@ def include(line):
     return lambda root: replace(root, CLOCK_C, '#include "base/clock.h"\n', '#include "base/clock.h"\n' + line)
 
 
+def companion(text):
+    return lambda root: write(root, "src/dreamddp_cuda.cuh", '#include "dreamddp.h"\n' + text)
+
+
 # name, what to do, regenerate the header after it?, what the sentence must say
 FAULTS = (
     ("a stale header", private("\n/* one more line */\n"), False, "dreamddp.h is stale: run `make header`"),
@@ -106,6 +110,10 @@ FAULTS = (
     ("thread-local data", private("\nstatic _Thread_local int ddp__mine;\n"), True, "ddp__mine is mutable"),
     ("an exported private function", private("\nvoid ddp__open_door(void);\nvoid ddp__open_door(void) {}\n"),
      True, "ddp__open_door is exported"),
+    ("a name of both headers", companion("enum { DDP_ERROR_TEXT = 4 };\n"), True,
+     "dreamddp_cuda.cuh:2: DDP_ERROR_TEXT is a name of dreamddp.h already"),
+    ("a kernel's name", companion("template <typename T> __global__ void __launch_bounds__(256)\nmy_kernel(T *x) {}\n"), True,
+     "dreamddp_cuda.cuh:3: name my_kernel"),
     ("text that does not compile", private("\nint ddp_broken(void) { return }\n"), True, "does not compile"),
 )
 # What must not be taken for a fault.
@@ -114,6 +122,11 @@ typedef enum ddp_e { DDP_E0 = sizeof(int), DDP_E1 /* one, two */ } ddp_e;
 typedef struct ddp_s { int (*fn)(void *user, int n); struct { int inner; } part; char text[8]; } ddp_s;
 typedef void (*ddp_fn)(int count, const char *name);
 DDP_API const ddp_s *ddp_make(int (*callback)(int x), const char *what);
+""")
+FINE_KERNELS = companion("""template <typename T, int N = 3> struct ddp__box { T v[N]; };
+template <typename T> __device__ static __forceinline__ T ddp__less(ddp__box<T> b) { return b.v[0]; }
+template <> __device__ __forceinline__ float ddp__less<float>(ddp__box<float> b) { return b.v[0]; }
+template <typename T> static __global__ void __launch_bounds__(64) ddp__k_box(T *x, long n) { }
 """)
 
 
@@ -128,7 +141,7 @@ def main():
     with tempfile.TemporaryDirectory() as top:
         clean = os.path.join(top, "clean")
         tree(clean)
-        for name, seed in (("the clean tree", None), ("names that are right", FINE)):
+        for name, seed in (("the clean tree", None), ("names that are right", FINE), ("a companion", FINE_KERNELS)):
             root = os.path.join(top, name.replace(" ", "_"))
             shutil.copytree(clean, root)
             if seed:

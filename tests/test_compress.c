@@ -440,7 +440,8 @@ static void reference_message(ddp_packing packing, const float *x, size_t n, uns
         for (i = b * 64; i < n && i < b * 64 + 64; i++)
             if (fabsf(x[i]) > largest) largest = fabsf(x[i]);
         s = (float)((double)largest / top);
-        if ((double)s * top < (double)largest) s = nextafterf(s, INFINITY);
+        while ((float)((double)s * top) < largest) s = nextafterf(s, INFINITY);
+        while (s > 0 && (float)((double)nextafterf(s, 0) * top) >= largest) s = nextafterf(s, 0);
         if ((double)s * top > (double)FLT_MAX) s = nextafterf(s, 0);
         memcpy(out + 24 + 4 * b, &s, sizeof s);
         for (i = b * 64; i < n && i < b * 64 + 64; i++) {
@@ -565,7 +566,7 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
 {
     const double top = packing == DDP_PACK_INT8 ? 127 : 7;
     size_t bound = ddp_pack_bound(packing, n, n), bytes = 0, i, b;
-    unsigned char *out = (unsigned char *)must(bound);
+    unsigned char *out = (unsigned char *)must(bound), *again = (unsigned char *)must(bound);
     float *y = (float *)must(n * sizeof *y), *z = (float *)must(n * sizeof *z);
     float *r = (float *)must(n * sizeof *r);
     ddp_error err;
@@ -590,8 +591,17 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
         /* the next finer scale could not hold the largest; this one can, but at the end of the
          * range of floats */
         assert_true(largest > 0 || s == 0);
-        assert_true(top * s >= largest || largest > 0.999 * (double)FLT_MAX);
-        assert_true(largest == 0 || top * (double)nextafterf(scale, 0) < largest);
+        assert_true((double)(float)(top * s) >= largest || largest > 0.999 * (double)FLT_MAX);
+        assert_true(largest == 0 ||
+                    (double)(float)(top * (double)nextafterf(scale, 0)) < largest);
+    }
+    memcpy(again, out, bound);
+    assert_int_equal(ddp_pack_quantised(packing, y, n, again, bound, &bytes, NULL), DDP_OK);
+    assert_int_equal(ddp_unpack_store(again, bytes, z, n, NULL), DDP_OK);
+    for (i = 0; i < n; i++) { /* what was received is quantised to itself */
+        float scale;
+        memcpy(&scale, out + 24 + 4 * (i / 64), sizeof scale);
+        assert_true(scale < FLT_MIN || same_bits(y + i, z + i, 1));
     }
     for (i = 0; i < n; i++) z[i] = -x[i]; /* of the other sign: no sum overflows */
     memcpy(r, x, n * sizeof *r);
@@ -602,6 +612,7 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
         float a = sum, c = rest;
         assert_true(same_bits(&a, z + i, 1) && same_bits(&c, r + i, 1));
     }
+    free(again);
     free(out);
     free(y);
     free(z);

@@ -46,6 +46,9 @@ static void a_frame_survives_the_wire_and_any_flipped_bit_is_noticed(void **stat
     f.length = 4096;
     f.layer = -1;
     f.sent = 12;
+    assert_int_equal(ddp__frame_values(&f), 1024);
+    f.coding = (int)DDP__AS_BFLOAT;
+    assert_int_equal(ddp__frame_values(&f), 2048);
     ddp__frame_encode(&f, head);
     assert_int_equal(ddp__frame_decode(head, &g), 1);
     assert_memory_equal(&f, &g, sizeof f);
@@ -553,6 +556,7 @@ static void abort_reaches_every_rank_with_the_same_sentence(void **state)
         net_defaults(&set, 4);
         set.tcp = tcp;
         if (tcp) set.cfg.rate = 1e6;
+        else set.cfg.share_bytes = SIZE_MAX; /* it might be over before the abort */
         net_run(&set, abort_all, NULL);
     }
 }
@@ -609,7 +613,7 @@ static void bad_close(ddp__wire *w)
 }
 
 static const ddp__wire_table bad_table = {bad_send, bad_recv, bad_wait,
-                                          bad_wake, bad_name, bad_close};
+                                          bad_wake, bad_name, bad_close, NULL};
 
 static void rank_two_has_a_bad_wire(ddp__engine_config *cfg, int rank)
 {

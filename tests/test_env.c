@@ -35,6 +35,7 @@ static int forget(void **state)
         "PMI_SIZE",
         "MPI_LOCALRANKID",
         "MPI_LOCALNRANKS",
+        "PMIX_RANK",
         "SLURM_PROCID",
         "SLURM_NTASKS",
         "SLURM_LOCALID",
@@ -145,6 +146,40 @@ static void launchers_are_recognised_in_order(void **state)
          0,
          "127.0.0.1:29500"},
         {{"SLURM_PROCID=0", "SLURM_NTASKS=2"}, NULL, 0, 1, 0, ""},
+        {{"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=3", "LOCAL_WORLD_SIZE=4", "MASTER_ADDR=node7",
+          "MASTER_PORT=41000", "TORCHELASTIC_USE_AGENT_STORE=True"},
+         "torchrun",
+         3,
+         4,
+         3,
+         "127.0.0.1:41001"},
+        {{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "PMIX_RANK=1", "SLURM_NTASKS=9"},
+         "Open MPI",
+         1,
+         2,
+         1,
+         ""},
+        {{"PMIX_RANK=3", "SLURM_NTASKS=4", "SLURM_LOCALID=1", "SLURM_STEP_ID=0", "SLURM_PROCID=3",
+          "SLURM_STEP_NODELIST=rack[1-2]n[08-09]"},
+         "PMIx",
+         3,
+         4,
+         1,
+         "rack1n08:29500"},
+        {{"PMI_RANK=1", "PMI_SIZE=2", "SLURM_STEP_ID=0", "SLURM_LOCALID=0",
+          "SLURM_STEP_NODELIST=node[007,009]"},
+         "MPICH",
+         1,
+         2,
+         0,
+         "node007:29500"},
+        {{"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=a[x],b",
+          "SLURM_LAUNCH_NODE_IPADDR=fd00::1"},
+         "Slurm",
+         1,
+         2,
+         1,
+         "[fd00::1]:29500"},
         {{"RANK=", "WORLD_SIZE="}, NULL, 0, 1, 0, ""},
     };
     size_t i;
@@ -173,6 +208,7 @@ static void mistakes_are_named(void **state)
         {{"OMPI_COMM_WORLD_RANK=0"}, "OMPI_COMM_WORLD_SIZE is not"},
         {{"PMI_SIZE=2"}, "PMI_RANK is not"},
         {{"SLURM_PROCID=1", "SLURM_STEP_ID=0"}, "SLURM_NTASKS is not"},
+        {{"PMIX_RANK=0"}, "PMIX_RANK is set but SLURM_NTASKS is not"},
         {{"RANK=0", "WORLD_SIZE=2"}, "MASTER_ADDR is not"},
         {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x"}, "MASTER_PORT is not"},
         {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=y"}, "MASTER_PORT='y'"},
@@ -199,27 +235,41 @@ static void mistakes_are_named(void **state)
 
 static void run_ids_and_settings_are_handed_on(void **state)
 {
-    static const char *const a[] = {"DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit",
-                                    "DREAMDDP_LOG=", NULL};
-    static const char *const b[] = {"DREAMDDP_RUN_ID=blue", NULL};
-    static const char *const c[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue", NULL};
-    static const char *const d[] = {"DREAMDDP_RUN_ID=99999999999999999999999", NULL};
+    static const char *const a[] = {"DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit", "DREAMDDP_LOG=",
+                                    "DREAMDDP_SOCKET_IFNAME=^lo", NULL};
+    static const char *const b[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue", NULL};
+    static const char *const c[] = {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_JOB_ID=7",
+                                    "SLURM_STEP_ID=3", NULL};
+    static const char *const d[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue",
+                                    "DREAMDDP_RUN_ID=red", "SLURM_JOB_ID=7", NULL};
+    static const char *const e[] = {"SLURM_JOB_ID=7", NULL};
     ddp__env env;
     ddp_error err;
-    uint64_t blue;
     (void)state;
     assert_int_equal(read_with(a, &env, &err), DDP_OK);
-    assert_true(env.has_run_id && env.run_id == 42);
+    assert_string_equal(env.run_id, "42");
     assert_string_equal(env.net, "1gbit");
+    assert_string_equal(env.socket_ifname, "^lo");
     assert_null(env.log);
     assert_null(env.strategy);
     assert_int_equal(read_with(b, &env, &err), DDP_OK);
-    blue = env.run_id;
-    assert_true(env.has_run_id && blue != 0);
+    assert_string_equal(env.run_id, "blue");
     assert_int_equal(read_with(c, &env, &err), DDP_OK);
-    assert_true(env.has_run_id && env.run_id == blue);
+    assert_string_equal(env.run_id, "7.3");
     assert_int_equal(read_with(d, &env, &err), DDP_OK);
-    assert_true(env.has_run_id);
+    assert_string_equal(env.run_id, "red");
+    assert_int_equal(read_with(e, &env, &err), DDP_OK);
+    assert_string_equal(env.run_id, "");
+}
+
+static void a_run_is_called_by_number_or_name(void **state)
+{
+    (void)state;
+    assert_true(ddp__run_id(NULL) == 0 && ddp__run_id("") == 0);
+    assert_true(ddp__run_id("42") == 42);
+    assert_true(ddp__run_id("blue") != 0 && ddp__run_id("blue") != ddp__run_id("bluf"));
+    assert_true(ddp__run_id("7.3") != 7);
+    assert_true(ddp__run_id("99999999999999999999999") != UINT64_MAX); /* a name, not a number */
 }
 
 static void the_agent_of_torchrun_is_avoided_and_said_so(void **state)
@@ -265,6 +315,7 @@ int main(void)
         cmocka_unit_test(launchers_are_recognised_in_order),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(run_ids_and_settings_are_handed_on),
+        cmocka_unit_test(a_run_is_called_by_number_or_name),
         cmocka_unit_test(the_agent_of_torchrun_is_avoided_and_said_so),
         cmocka_unit_test(a_batch_script_without_srun_is_told_so),
     };

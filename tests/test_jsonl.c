@@ -22,7 +22,8 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     char path[128], *line, *next;
     ddp_jsonl *j;
     ddp__text t;
-    int lines = 0, i;
+    int lines = 0, notes = 0, i;
+    ddp_report_note note[2];
     ddp_error err;
 
     path_in(s, "r.jsonl", path);
@@ -32,6 +33,14 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     ddp_jsonl_profile(j, &s->data);
     for (i = 0; i < RUNS; i++) ddp_jsonl_plan(j, &s->data, &s->run[i]);
     ddp_jsonl_step(j, "ssgd", 1, 2.5, 10, 1, 4096, (double)NAN);
+    memset(note, 0, sizeof note);
+    note[0].kind = "lost", note[0].text = "rank 2 was lost, 3 workers";
+    note[0].step = 12, note[0].time_s = 1.5;
+    note[1].kind = "replan", note[1].text = "planned again", note[1].step = 13;
+    s->run[4].notes = note, s->run[4].note_count = 2;
+    ddp_jsonl_notes(j, &s->run[3]);
+    ddp_jsonl_notes(j, &s->run[4]);
+    s->run[4].slow_ratio = 1.5, s->run[4].slowest_rank = 3, s->run[4].replans = 2;
     ddp_jsonl_result(j, &s->data, &s->run[4]);
     memset(&err, 0, sizeof err);
     ddp__fail(&err, DDP_PEER_LOST, "rank 3 \"went\" away\n");
@@ -70,6 +79,16 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
             assert_non_null(
                 strstr(line, "\"large\":-9223372036854775808,\"none\":null,\"open\":{}}"));
         }
+        if (!strcmp(event->string, "note")) {
+            if (notes++) assert_non_null(strstr(line, "\"step\":13"));
+            else
+                assert_string_equal(line, "{\"event\":\"note\",\"strategy\":\"dreamddp\",\"step\":12,"
+                                          "\"time_s\":1.5,\"kind\":\"lost\",\"text\":"
+                                          "\"rank 2 was lost, 3 workers\"}");
+        }
+        if (!strcmp(event->string, "result"))
+            assert_non_null(
+                strstr(line, "\"slowest_rank\":3,\"slow_ratio\":1.5,\"replans\":2}"));
         if (!strcmp(event->string, "plan")) {
             const ddp__json *set;
             long layers = 0;
@@ -87,7 +106,7 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
         ddp__json_free(v);
         lines++;
     }
-    assert_int_equal(lines, 8); /* run, profile, two plans, step, result, error, odd */
+    assert_int_equal(lines, 10); /* run, profile, two plans, step, two notes, result, error, odd */
     ddp__text_free(&t);
 }
 

@@ -19,7 +19,8 @@ static void links_are_read_in_decimal_units(void **state)
     static const struct { const char *spec; double rate, delay; } cases[] = {
         {"100mbit,20ms", 12.5e6, 0.02}, {"1gbit", 125e6, 0}, {"50kbit,0.5s", 6250, 0.5},
         {"8bit,7us", 1, 7e-6}, {"0", 0, 0}, {"none", 0, 0}, {"none,3ms", 0, 0.003}, {"0,0s", 0, 0},
-        {"2.5gbit,0.25ms", 312.5e6, 0.00025},
+        {"2.5gbit,0.25ms", 312.5e6, 0.00025}, {"100mbit,20ms,5ms", 12.5e6, 0.0225},
+        {"none,0ms,2us", 0, 1e-6},
     };
     size_t i;
     (void)state;
@@ -44,7 +45,10 @@ static void nonsense_names_the_part_and_an_example(void **state)
         {",20ms", "the rate ''"},
         {"1mbit,20", "the delay '20'"},
         {"1mbit,-1ms", "the delay '-1ms'"},
-        {"1mbit,20ms,3", "the delay '20ms,3'"},
+        {"1mbit,20ms,3", "the jitter '3'"},
+        {"1mbit,20ms,", "the jitter ''"},
+        {"1mbit,20ms,1ms,1ms", "the jitter '1ms,1ms'"},
+        {"1mbit,,1ms", "the delay ''"},
         {"1e3mbit", "the rate '1e3mbit'"},
         {"0x10mbit", "the rate"},
         {" 1mbit", "the rate ' 1mbit'"},

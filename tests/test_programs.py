@@ -516,7 +516,7 @@ def check(folder):
 
 
 KEYS = {"final_loss", "first_loss", "val_loss", "steps", "step_ms", "tokens_per_s", "hidden_pct", "bytes_sent",
-        "planned_mb", "peak_rss_mb", "param_hash"}
+        "planned_mb", "peak_rss_mb", "param_hash", "comm_cpu_s"}
 
 
 @case("the JSON object, the JSON lines and the trace")
@@ -526,6 +526,7 @@ def check(folder):
     r = result(out)
     expect(KEYS <= set(r), "missing: %s" % (KEYS - set(r)))
     expect(r["steps"] == 24 and 0 <= r["hidden_pct"] <= 100 and r["bytes_sent"] > 0 and r["step_ms"] > 0, str(r))
+    expect(0 < r["comm_cpu_s"] < 60, str(r))
     with open(os.path.join(folder, "x.jsonl")) as f:
         events = [json.loads(line) for line in f]
     kinds = [e["event"] for e in events]

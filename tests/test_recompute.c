@@ -188,14 +188,14 @@ static int simulate(ddp_graph *g, ddp_node *loss)
     assert_true(real && sim.tag && sim.forwards);
     for (i = 0; i < g->nodes; i++) {
         real[i] = g->node[i]->op;
-        if (real[i]) g->node[i]->op = &follow;
+        if (real[i]) g->node[i]->op = g->node[i]->run = &follow;
         else sim_write(ddp_data(g, g->node[i]->name), sim_count(i), VALUE, i);
     }
     assert_int_equal(ddp_forward(g), 0);
     sim_outputs();
     assert_int_equal(ddp_backward(g, loss), 0);
     for (i = 0; i < g->nodes; i++) {
-        g->node[i]->op = real[i];
+        g->node[i]->op = g->node[i]->run = real[i];
         assert_in_range(sim.forwards[i], real[i] != NULL, 1 + (real[i] != NULL));
         again += sim.forwards[i] == 2;
         assert_int_equal(sim.forwards[i] == 2, g->reuse.fate[i] == DDP__AGAIN);

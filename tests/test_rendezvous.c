@@ -14,48 +14,7 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
-
-static void assert_says(const meet_rank *m, ddp_status status, const char *part)
-{
-    if (m->status != status || !strstr(m->err.msg, part))
-        fail_msg("rank %d: status %d, '%s'; expected status %d with '%s'", m->how.rank,
-                 (int)m->status, m->err.msg, (int)status, part);
-}
-
-static void assert_all_met(meet_rank *m, int count)
-{
-    int r;
-    for (r = 0; r < count; r++) {
-        assert_says(&m[r], DDP_OK, "");
-        assert_non_null(m[r].wire);
-    }
-    for (r = 0; r < count; r++) m[r].wire->table->close(m[r].wire);
-}
-
-/* One byte each way between every pair. */
-static void assert_pairs_are_right(meet_rank *m, int world)
-{
-    int a, b;
-    for (a = 0; a < world; a++) {
-        for (b = 0; b < world; b++) {
-            unsigned char c = (unsigned char)(a * 16 + b);
-            struct iovec iov;
-            iov.iov_base = &c;
-            iov.iov_len = 1;
-            if (a != b) assert_int_equal(m[a].wire->table->send(m[a].wire, b, &iov, 1), 1);
-        }
-    }
-    for (a = 0; a < world; a++) {
-        for (b = 0; b < world; b++) {
-            unsigned char c = 0;
-            double end = ddp_now() + 10;
-            if (a == b) continue;
-            while (m[a].wire->table->recv(m[a].wire, b, &c, 1) == 0 && ddp_now() < end)
-                m[a].wire->table->wait(m[a].wire, NULL, NULL, end);
-            assert_int_equal(c, b * 16 + a);
-        }
-    }
-}
+#include "meet_check.h"
 
 static void every_pair_is_connected_to_the_right_rank(void **state)
 {
@@ -213,6 +172,27 @@ static void both_sides_name_both_values(void **state)
     }
 }
 
+static void a_worker_of_an_older_run_is_refused_at_once(void **state)
+{
+    meet_rank m[4];
+    char addr[DDP__ADDR_TEXT];
+    double begin = ddp_now();
+    (void)state;
+
+    meet_prepare(m, 3, meet_listen(addr), addr);
+    m[3] = m[1]; /* comes first, and from another run */
+    m[3].how.run_id = ddp__run_id("blue");
+    m[3].how.run_name = "blue";
+    m[1].pause = m[2].pause = 0.5;
+    meet_start(m, 4);
+    meet_join(m + 3, 1);
+    assert_true(ddp_now() - begin < 5);
+    assert_says(&m[3], DDP_MISMATCH, "belongs to run 7, rank 1 to run ");
+    assert_says(&m[3], DDP_MISMATCH, "('blue'): another run uses this port, or DREAMDDP_RUN_ID");
+    meet_join(m, 3);
+    assert_all_met(m, 3);
+}
+
 static void a_rank_that_comes_twice_is_refused(void **state)
 {
     meet_rank m[4];
@@ -350,7 +330,8 @@ static void bad_addresses_are_explained(void **state)
         {"127.0.0.1:-1", "the port '-1'"},
         {"127.0.0.1:", "the port ''"},
         {"127.0.0.1:0", "port 0 leaves"},
-        {"file:///tmp/x", "names no host"},
+        {"file://", "names no file"},
+        {"::1:29500", "write an IPv6 address in brackets"},
         {"[::1]x:5", "names no host"},
         {"192.0.2.7:29500", "lies beyond this machine"},
         {"0.0.0.0:29500", "DREAMDDP_INSECURE=1"},
@@ -425,6 +406,7 @@ int main(void)
         cmocka_unit_test(strangers_are_turned_away_and_the_run_goes_on),
         cmocka_unit_test(wrong_hellos_are_refused_with_the_reason),
         cmocka_unit_test(both_sides_name_both_values),
+        cmocka_unit_test(a_worker_of_an_older_run_is_refused_at_once),
         cmocka_unit_test(a_rank_that_comes_twice_is_refused),
         cmocka_unit_test(a_rank_that_died_may_come_again),
         cmocka_unit_test(missing_ranks_are_named_on_every_rank),

@@ -105,6 +105,62 @@ static void the_table_shows_the_numbers_it_was_given(void **state)
     ddp__text_free(&t);
 }
 
+/* The notes of a run are rows in their order; a dashed line stands for each in the charts over time
+ * and over steps, except for those on slow ranks. */
+static void what_changed_is_told_and_marked(void **state)
+{
+    static const char *const texts[3] = {"rank 1 computes 2.1 x slower", "rank <2> was lost",
+                                         "planned again"};
+    static const char *const kinds[3] = {"slow", "lost", "replan"};
+    sample *s = (sample *)*state;
+    ddp_report_note note[60];
+    const char *at, *before = NULL;
+    char path[128];
+    ddp__text t;
+    int i;
+
+    path_in(s, "r.html", path);
+    assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
+    t = read_whole(path);
+    assert_null(strstr(t.data, "What changed"));
+    assert_int_equal(count_of(t.data, "<path class=\"mark\""), 0);
+    ddp__text_free(&t);
+
+    for (i = 0; i < 60; i++) {
+        note[i].kind = kinds[i % 3], note[i].text = texts[i % 3];
+        note[i].step = i % 3 + 7, note[i].time_s = 0.5 * (i % 3 + 1);
+    }
+    s->run[4].notes = note, s->run[4].note_count = 3;
+    s->run[4].slow_ratio = 2.13, s->run[4].slowest_rank = 1, s->run[4].replans = 1;
+    s->run[3].slow_ratio = 1.02;
+    assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
+    t = read_whole(path);
+    for (i = 0; i < 3; i++) {
+        char row[128];
+        snprintf(row, sizeof row, "<tr><td>dreamddp</td><td>%d</td><td>%.1f</td><td>%s</td></tr>",
+                 i + 7, 0.5 * (i + 1), i == 1 ? "rank &lt;2&gt; was lost" : texts[i]);
+        at = strstr(t.data, row);
+        if (!at || (before && at < before)) fail_msg("%s", row);
+        before = at;
+    }
+    assert_non_null(strstr(t.data, "dreamddp: rank 1 computes 2.1 x slower than the median, and "
+                                   "the others wait for it; the link changed, planned again 1 "
+                                   "time."));
+    assert_non_null(strstr(t.data, "enp: all ranks compute about equally fast."));
+    assert_null(strstr(t.data, "localsgd: "));
+    assert_int_equal(count_of(t.data, "<path class=\"mark\""), 4); /* two notes in two charts */
+    assert_int_equal(count_of(t.data, "<title>rank &lt;2&gt; was lost</title>"), 2);
+    ddp__text_free(&t);
+    assert_true(python_accepts("import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])", path));
+
+    s->run[4].note_count = 60; /* the newest two dozen are shown */
+    assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
+    t = read_whole(path);
+    assert_int_equal(count_of(t.data, "<tr><td>dreamddp</td><td>7</td>"), 8);
+    assert_non_null(strstr(t.data, "36 earlier ones are left out"));
+    ddp__text_free(&t);
+}
+
 /* Whatever the order of the data, an empty report is a page and a trace too. */
 static void an_empty_report_is_still_a_report(void **state)
 {
@@ -324,6 +380,7 @@ int main(int argc, char **argv)
                                         folder_gone),
         cmocka_unit_test_setup_teardown(the_table_shows_the_numbers_it_was_given, in_folder,
                                         folder_gone),
+        cmocka_unit_test_setup_teardown(what_changed_is_told_and_marked, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(an_empty_report_is_still_a_report, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(the_trace_holds_every_span_once, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(a_full_disk_is_a_sentence_and_leaves_no_file, in_folder,

@@ -407,15 +407,21 @@ static void the_link_and_the_size_choose(void **state)
     }
     { /* a long round trip does not fit into one peer's staging */
         ddp__engine e;
+        ddp__links pairs;
         memset(&e, 0, sizeof e);
+        memset(&pairs, 0, sizeof pairs);
+        pairs.by_pair = 1;
         e.world = 4;
         e.chunk = 15616;
         e.credits = 15;
         e.width = 4;
-        e.link.rate = 12.5e6;
-        e.link.delay_s = 0.02;
+        e.slowest = 12.5e6;
+        e.farthest = 0.02;
         assert_true(ddp__ring_bytes(&e) < SIZE_MAX);
-        e.link.delay_s = 0.03;
+        e.cfg.links = &pairs; /* each pair has its own way: a ring would leave most of them idle */
+        assert_true(ddp__ring_bytes(&e) == SIZE_MAX);
+        e.cfg.links = NULL;
+        e.farthest = 0.03;
         assert_true(ddp__ring_bytes(&e) == SIZE_MAX);
     }
 }

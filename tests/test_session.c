@@ -341,6 +341,7 @@ static void a_senseless_config_is_refused_by_field(void **state)
         {offsetof(ddp_config, world), -1, "world -1"},
         {offsetof(ddp_config, rank), 4, "rank 4"},
         {offsetof(ddp_config, threads), -2, "threads -2"},
+        {offsetof(ddp_config, algorithm), 9, "algorithm 9"},
         {offsetof(ddp_config, micro_batches), -1, "micro_batches -1"},
     };
     size_t i;
@@ -364,6 +365,22 @@ static void a_senseless_config_is_refused_by_field(void **state)
     cfg.transport = DDP_THREADS;
     assert_null(ddp_open(&cfg, &err));
     expect(&err, DDP_USAGE, "ddp_launch");
+    cfg.transport = DDP_TRANSPORT_DEFAULT;
+    cfg.algorithm = DDP_RING;
+    cfg.deterministic = 1;
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_ARG, "deterministic");
+    cfg.transport = DDP_MPI;
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_UNSUPPORTED, "mpicc -DDDP_USE_MPI");
+    memset(&cfg, 0, sizeof cfg);
+    setenv("DREAMDDP_TRANSPORT", "mpi", 1);
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_UNSUPPORTED, "mpicc -DDDP_USE_MPI");
+    setenv("DREAMDDP_TRANSPORT", "carrier pigeon", 1);
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_ARG, "tcp, threads or mpi");
+    unsetenv("DREAMDDP_TRANSPORT");
 }
 
 static void the_run_id_of_the_environment_is_used(void **state)

@@ -27,13 +27,15 @@ extern "C" {
 static void an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at(void **state)
 {
     ddp__link l;
+    ddp__path p;
     (void)state;
     memset(&l, 0, sizeof l);
+    memset(&p, 0, sizeof p);
     l.rate = 1000;
-    assert_true(ddp__link_send(&l, 10, 500) == 10.5);
-    assert_true(ddp__link_send(&l, 10, 250) ==
+    assert_true(ddp__link_send(&l, &p, 10, 500) == 10.5);
+    assert_true(ddp__link_send(&l, &p, 10, 250) ==
                 10.75); /* was waiting: starts when the link is free */
-    assert_true(ddp__link_send(&l, 12, 500) == 12.5);  /* the idle time is not saved up */
+    assert_true(ddp__link_send(&l, &p, 12, 500) == 12.5);  /* the idle time is not saved up */
 }
 
 static void a_downlink_delays_once_and_serialises_what_competes(void **state)
@@ -42,14 +44,92 @@ static void a_downlink_delays_once_and_serialises_what_competes(void **state)
     (void)state;
     memset(&l, 0, sizeof l);
     l.rate = 1000;
-    l.delay_s = 2;
-    assert_true(ddp__link_receive(&l, 10, 500) == 12);
-    assert_true(ddp__link_receive(&l, 10, 500) == 12.5); /* from another peer at the same time */
-    assert_true(ddp__link_receive(&l, 10.5, 500) == 13);
-    assert_true(ddp__link_receive_control(&l, 10.5, 32) ==
+    assert_true(ddp__link_receive(&l, 12, 500) == 12);
+    assert_true(ddp__link_receive(&l, 12, 500) == 12.5); /* from another peer at the same time */
+    assert_true(ddp__link_receive(&l, 12.5, 500) == 13);
+    assert_true(ddp__link_receive_control(&l, 12.5, 32) ==
                 12.5); /* overtakes, but takes its time */
-    assert_true(ddp__link_receive(&l, 11, 500) == 13.532);
-    assert_true(ddp__link_receive(&l, 20, 500) == 22);
+    assert_true(fabs(ddp__link_receive(&l, 13, 500) - 13.532) < 1e-12);
+    assert_true(ddp__link_receive(&l, 22, 500) == 22);
+}
+
+/* Two ways of 1000 and 250 bytes/s behind an uplink of 2000. */
+static void the_way_to_one_peer_does_not_hold_up_another(void **state)
+{
+    ddp__link l;
+    ddp__path fast, slow;
+    (void)state;
+    memset(&l, 0, sizeof l);
+    memset(&fast, 0, sizeof fast);
+    memset(&slow, 0, sizeof slow);
+    l.rate = 2000;
+    fast.rate = 1000;
+    slow.rate = 250;
+    assert_true(ddp__link_send(&l, &slow, 10, 500) == 12);
+    assert_true(l.up_free == 10.25);
+    assert_true(ddp__link_send(&l, &fast, 10, 500) == 10.75);
+    assert_true(l.up_free == 10.5);
+    assert_true(ddp__link_send(&l, &slow, 11, 500) == 14); /* its way was busy until 12 */
+    memset(&fast, 0, sizeof fast);                         /* no rate of its own */
+    assert_true(ddp__link_send(&l, &fast, 20, 500) == 20.25);
+}
+
+static void jitter_is_uniform_seeded_and_keeps_the_order(void **state)
+{
+    ddp__path p, q;
+    double sum = 0, least = 9, most = 0, before = 0;
+    (void)state;
+    memset(&p, 0, sizeof p);
+    p.delay_s = 0.5;
+    p.jitter_s = 0.25;
+    p.rng = ddp__jitter_rng(1, 0, 1);
+    q = p;
+    for (int i = 1; i <= 1000; i++) { /* far apart: nobody waits for the one before */
+        double late = ddp__path_receive(&p, i) - i;
+        assert_true(ddp__path_receive(&q, i) - i == late); /* the same seed, the same jitter */
+        assert_true(late >= 0.5 && late < 0.75);
+        sum += late;
+        if (late < least) least = late;
+        if (late > most) most = late;
+    }
+    assert_true(fabs(sum / 1000 - 0.625) < 0.01 && least < 0.502 && most > 0.748);
+    for (int i = 0; i < 1000; i++) { /* all at once */
+        double there = ddp__path_receive(&p, 2000);
+        assert_true(there >= before);
+        before = there;
+    }
+    q.rng = ddp__jitter_rng(1, 1, 0);
+    p.rng = ddp__jitter_rng(1, 0, 1);
+    assert_true(ddp__path_receive(&p, 3000) != ddp__path_receive(&q, 3000));
+}
+
+static void a_turn_of_the_rate_counts_from_its_time_on(void **state)
+{
+    const ddp__turn turn[] = {{1, -1}, {3, 100}, {4, 0}};
+    ddp__link l;
+    ddp__path p;
+    (void)state;
+    memset(&l, 0, sizeof l);
+    memset(&p, 0, sizeof p);
+    l.rate = 1000;
+    l.turn = turn;
+    l.turns = 3;
+    l.zero = 10;
+    assert_true(ddp__link_pass(&l, 10, 500) == 10.5);
+    assert_true(ddp__link_pass(&l, 10.5, 500) == 11);
+    assert_true(ddp__link_pass(&l, 10.5, 550) == 13.5); /* a stall, then 50 bytes at 100/s */
+    assert_true(ddp__link_pass(&l, 11, 0) == 13);
+    assert_true(ddp__link_pass(&l, 13, 200) == 14); /* unlimited from 14 on */
+    assert_true(ddp__link_pass(&l, 20, 1e9) == 20);
+    assert_false(ddp__link_stalled(&l, 10.99));
+    assert_true(ddp__link_stalled(&l, 11) && ddp__link_stalled(&l, 12.99));
+    assert_false(ddp__link_stalled(&l, 13));
+    assert_true(ddp__link_turns(&l, 10) == 11 && ddp__link_turns(&l, 11) == 13 &&
+                ddp__link_turns(&l, 14) == -1);
+    assert_true(ddp__link_send(&l, &p, 10.9, 200) == 14);
+    assert_true(ddp__link_receive_control(&l, 12, 32) == 13);
+    assert_true(ddp__link_receive(&l, 12, 50) == 13);
+    assert_true(ddp__link_receive(&l, 12, 50) == 13.5);
 }
 
 static void a_chunk_is_one_millisecond_within_limits(void **state)
@@ -83,6 +163,7 @@ static void time_transfer(net_rank *me, void *user)
     float token[8];
     ddp__piece piece;
     ddp__message m;
+    ddp__op_span span[16];
     long tickets[16];
     int count = 0;
 
@@ -106,7 +187,11 @@ static void time_transfer(net_rank *me, void *user)
         net_ok(me, ddp__engine_submit(me->engine, &m, &tickets[count++], &me->err));
     }
     for (int i = 0; i < count; i++) net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
-    t->end[me->rank] = ddp_now();
+    /* when the last byte was due: how late this machine woke the threads is not the model's matter */
+    t->end[me->rank] = t->begin[me->rank];
+    count = ddp__engine_spans(me->engine, t->begin[me->rank], ddp_now(), span, 16);
+    for (int i = 0; i < count; i++)
+        if (span[i].due > t->end[me->rank]) t->end[me->rank] = span[i].due;
     free(data);
 }
 
@@ -268,6 +353,39 @@ static void threads_that_wake_up_late_cost_no_rate(void **state)
 
 /* ---- priorities and waiting ---- */
 
+/* Half of the chunks take slots that are given back: not by a frame of their own each. */
+static void count_heads(net_rank *me, void *user)
+{
+    float *data = (float *)calloc(500000, sizeof *data);
+    ddp__net_stats stats;
+    ddp__piece piece;
+    ddp__message m;
+    long chunks, heads;
+
+    (void)user;
+    piece.data = data;
+    piece.count = 500000;
+    net_message(&m, DDP__ALL_REDUCE, &piece, 1);
+    net_ok(me, net_do(me, &m));
+    ddp__engine_stats(me->engine, &stats);
+    chunks = (long)(stats.payload_sent / 4096);
+    heads = (long)((stats.bytes_sent - stats.payload_sent) / DDP__FRAME_BYTES);
+    if (heads < chunks || heads > chunks + chunks / 4)
+        net_fail(me, "%ld heads for %ld chunks", heads, chunks);
+    free(data);
+}
+
+static void credits_of_small_chunks_travel_together(void **state)
+{
+    net_setup set;
+
+    (void)state;
+    net_defaults(&set, 3);
+    set.cfg.rate = 1e7;
+    set.cfg.chunk_bytes = 4096;
+    net_run(&set, count_heads, NULL);
+}
+
 static void urgent_second(net_rank *me, void *user)
 {
     const size_t n = 200000;
@@ -354,6 +472,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at),
         cmocka_unit_test(a_downlink_delays_once_and_serialises_what_competes),
+        cmocka_unit_test(the_way_to_one_peer_does_not_hold_up_another),
+        cmocka_unit_test(jitter_is_uniform_seeded_and_keeps_the_order),
+        cmocka_unit_test(a_turn_of_the_rate_counts_from_its_time_on),
         cmocka_unit_test(a_chunk_is_one_millisecond_within_limits),
         cmocka_unit_test(all_reduce_takes_its_traffic_over_the_rate),
         cmocka_unit_test(two_ranks_over_a_slow_link_agree_with_the_arithmetic),
@@ -362,6 +483,7 @@ int main(void)
         cmocka_unit_test(a_broadcast_shares_the_uplink_of_its_root),
         cmocka_unit_test(senders_share_the_downlink_of_one_receiver),
         cmocka_unit_test(threads_that_wake_up_late_cost_no_rate),
+        cmocka_unit_test(credits_of_small_chunks_travel_together),
         cmocka_unit_test(an_urgent_message_overtakes_between_chunks),
         cmocka_unit_test(waiting_for_a_late_rank_is_counted_apart),
     };

@@ -42,17 +42,32 @@ make -s build/headers/dreamddp.h
 apart="-DDDP_SEPARATE -include tests/heap.h -Ibuild/headers -Isrc"
 while IFS='|' read -r cc std; do
     [ "$cc" = g++ ] && command -v clang++ >/dev/null && continue
-    for f in tests/*.c examples/*.c bench/*.c; do
+    for f in tests/*.c examples/*.c bench/bench_*.c; do
         check "$cc: $f" "$cc $std $warn $flags $apart -Itests -Iexamples -fsyntax-only $f"
     done
 done < <(languages)
 whole="$(languages | awk -F'|' '$2 == "-std=c11" { cc = $1 } END { print cc }') -std=c11 $warn $flags -I. -Iexamples -fsyntax-only"
-for f in bench/*.c; do
+for f in bench/bench_*.c; do
     check "$f, whole" "$whole $f"
 done
+if command -v mpicc >/dev/null; then
+    mpi=$(mpicc -show | sed 's/^[^ ]* *//; s/ -I/ -isystem /g; s/^-I/-isystem /')
+    while IFS='|' read -r cc std; do
+        check "$cc: DDP_USE_MPI" "$cc $std $warn $flags -I. -DDDP_USE_MPI $h/impl.c $h/main.c -x none -o @/a $mpi -lm -lpthread && @/a"
+    done < <(languages)
+    check "mpi_allreduce.c" "mpicc $warn -fsyntax-only bench/mpi_allreduce.c"
+else
+    skipped=$((skipped + 1))
+fi
 echo '#include <cblas.h>' | ${CC:-cc} -fsyntax-only -x c - 2>/dev/null &&
     check "bench_sgemm.c beside OpenBLAS" \
         "$whole -DDDP_USE_CBLAS bench/bench_sgemm.c"
+if printf '#include <openssl/ssl.h>\n#if OPENSSL_VERSION_MAJOR < 3\n#error\n#endif\n' | ${CC:-cc} -fsyntax-only -x c - 2>/dev/null; then
+    while IFS='|' read -r cc std; do
+        check "$cc: DDP_USE_OPENSSL" "$cc $std $warn $flags -I. -DDDP_USE_OPENSSL -fsyntax-only $h/impl.c"
+    done < <(languages)
+    check "bench_allreduce.c with OpenSSL" "$whole -DDDP_USE_OPENSSL bench/bench_allreduce.c"
+fi
 
 check "a libc header first under -std=c11 is refused in a sentence" \
     "! ${CC:-cc} -std=c11 $flags -I. -fsyntax-only $h/libc_first.c 2>@/err && grep -q 'include dreamddp.h first' @/err"

@@ -1,0 +1,400 @@
+/* Stand-in for cuBLASLt: D = alpha op(A) op(B) + beta C with the bias and GELU epilogues, by
+ * plain loops over column-major matrices. What the real library refuses or would read wrongly
+ * ends the program with a sentence: leading dimensions, shapes that do not fit, types that do not
+ * go together, a missing bias, an algorithm of another product, addresses less aligned than
+ * promised. */
+#ifndef DDP_ON_CPU_CUBLASLT_H
+#define DDP_ON_CPU_CUBLASLT_H
+
+#include <cublas_v2.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum {
+    CUBLASLT_MATMUL_DESC_TRANSA = 3,
+    CUBLASLT_MATMUL_DESC_TRANSB = 4,
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22,
+    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26
+} cublasLtMatmulDescAttributes_t;
+
+typedef enum {
+    CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
+    CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6
+} cublasLtMatrixLayoutAttribute_t;
+
+typedef enum {
+    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
+} cublasLtMatmulPreferenceAttributes_t;
+
+typedef enum {
+    CUBLASLT_EPILOGUE_DEFAULT = 1,
+    CUBLASLT_EPILOGUE_BIAS = 4,
+    CUBLASLT_EPILOGUE_GELU_BIAS = 36,
+    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164
+} cublasLtEpilogue_t;
+
+struct cublasLtContext {
+    int open;
+};
+typedef struct cublasLtContext *cublasLtHandle_t;
+
+struct cublasLtDescOnCpu {
+    cublasComputeType_t compute;
+    cudaDataType        scale;
+    int32_t             transa, transb;
+    uint32_t            epilogue;
+    void               *bias, *aux;
+    int32_t             bias_type, aux_type;
+    int64_t             aux_ld;
+};
+typedef struct cublasLtDescOnCpu *cublasLtMatmulDesc_t;
+
+struct cublasLtLayoutOnCpu {
+    cudaDataType type;
+    uint64_t     rows, cols;
+    int64_t      ld, stride;
+    int32_t      batch;
+};
+typedef struct cublasLtLayoutOnCpu *cublasLtMatrixLayout_t;
+
+struct cublasLtPreferenceOnCpu {
+    size_t   workspace;
+    uint32_t alignment[4]; /* A B C D */
+};
+typedef struct cublasLtPreferenceOnCpu *cublasLtMatmulPreference_t;
+
+/* What the heuristic was asked about: a product that differs must ask again. */
+typedef struct {
+    uint64_t data[8];
+} cublasLtMatmulAlgo_t;
+
+typedef struct {
+    cublasLtMatmulAlgo_t algo;
+    size_t               workspaceSize;
+    cublasStatus_t       state;
+    float                wavesCount;
+    int                  reserved[4];
+} cublasLtMatmulHeuristicResult_t;
+
+inline void cublasLtRefuse(const char *why, long long value)
+{
+    fprintf(stderr, "cublasLt stand-in: %s (%lld)\n", why, value);
+    abort();
+}
+
+inline size_t cublasLtBytes(int type)
+{
+    if (type != CUDA_R_32F && type != CUDA_R_16BF) cublasLtRefuse("no such number type", type);
+    return type == CUDA_R_32F ? 4 : 2;
+}
+
+inline float cublasLtGet(const void *p, int64_t i, int type)
+{
+    uint32_t bits = 0;
+    uint16_t half = 0;
+    float v = 0;
+
+    if (cublasLtBytes(type) == 4) return static_cast<const float *>(p)[i];
+    memcpy(&half, static_cast<const char *>(p) + 2 * i, 2);
+    bits = static_cast<uint32_t>(half) << 16;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+
+/* To the nearest, ties to even. */
+inline void cublasLtPut(void *p, int64_t i, int type, float v)
+{
+    uint32_t bits = 0;
+    uint16_t half = 0;
+
+    if (cublasLtBytes(type) == 4) {
+        static_cast<float *>(p)[i] = v;
+        return;
+    }
+    memcpy(&bits, &v, 4);
+    half = v != v ? static_cast<uint16_t>(0x7fff)
+                  : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    memcpy(static_cast<char *>(p) + 2 * i, &half, 2);
+}
+
+inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h)
+{
+    *h = new cublasLtContext();
+    (*h)->open = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h)
+{
+    delete h;
+    return h ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
+inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute,
+                                               cudaDataType scale)
+{
+    *d = new cublasLtDescOnCpu();
+    (*d)->compute = compute;
+    (*d)->scale = scale;
+    (*d)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    (*d)->bias_type = (*d)->aux_type = -1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
+{
+    delete d;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline void cublasLtTake(void *to, size_t want, const void *from, size_t bytes)
+{
+    if (want != bytes)
+        cublasLtRefuse("an attribute of the wrong size", static_cast<long long>(bytes));
+    memcpy(to, from, bytes);
+}
+
+inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                                     cublasLtMatmulDescAttributes_t a,
+                                                     const void *from, size_t bytes)
+{
+    switch (a) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        cublasLtTake(&d->transa, sizeof d->transa, from, bytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        cublasLtTake(&d->transb, sizeof d->transb, from, bytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        cublasLtTake(&d->epilogue, sizeof d->epilogue, from, bytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        cublasLtTake(&d->bias, sizeof d->bias, from, bytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        cublasLtTake(&d->aux, sizeof d->aux, from, bytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        cublasLtTake(&d->aux_ld, sizeof d->aux_ld, from, bytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+        cublasLtTake(&d->aux_type, sizeof d->aux_type, from, bytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        cublasLtTake(&d->bias_type, sizeof d->bias_type, from, bytes);
+        break;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type,
+                                                 uint64_t rows, uint64_t cols, int64_t ld)
+{
+    if (ld < static_cast<int64_t>(rows)) cublasLtRefuse("columns overlap: leading dimension", ld);
+    *l = new cublasLtLayoutOnCpu();
+    (*l)->type = type;
+    (*l)->rows = rows;
+    (*l)->cols = cols;
+    (*l)->ld = ld;
+    (*l)->batch = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
+{
+    delete l;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
+                                                       cublasLtMatrixLayoutAttribute_t a,
+                                                       const void *from, size_t bytes)
+{
+    if (a == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+        cublasLtTake(&l->batch, sizeof l->batch, from, bytes);
+    else
+        cublasLtTake(&l->stride, sizeof l->stride, from, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
+{
+    *p = new cublasLtPreferenceOnCpu();
+    for (int i = 0; i < 4; i++) (*p)->alignment[i] = 256;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    delete p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                           cublasLtMatmulPreferenceAttributes_t a,
+                                                           const void *from, size_t bytes)
+{
+    if (a == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        cublasLtTake(&p->workspace, sizeof p->workspace, from, bytes);
+    else
+        cublasLtTake(&p->alignment[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+                     sizeof p->alignment[0], from, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* What of a product its algorithm was made for. */
+inline cublasLtMatmulAlgo_t cublasLtAlgoOnCpu(const cublasLtDescOnCpu *d,
+                                              const cublasLtLayoutOnCpu *a,
+                                              const cublasLtLayoutOnCpu *b,
+                                              const cublasLtLayoutOnCpu *c,
+                                              const uint32_t *alignment)
+{
+    cublasLtMatmulAlgo_t g;
+
+    g.data[0] = a->rows << 32 | a->cols;
+    g.data[1] = b->rows << 32 | b->cols;
+    g.data[2] = c->rows << 32 | c->cols;
+    g.data[3] = static_cast<uint64_t>(a->ld) << 32 | static_cast<uint64_t>(b->ld);
+    g.data[4] = static_cast<uint64_t>(c->ld) << 32 | d->epilogue;
+    g.data[5] = static_cast<uint64_t>(d->transa * 2 + d->transb) << 32 |
+                static_cast<uint64_t>(a->type * 256 + c->type);
+    g.data[6] = static_cast<uint64_t>(alignment[0]) << 32 | alignment[1];
+    g.data[7] = static_cast<uint64_t>(alignment[2]) << 32 | alignment[3];
+    return g;
+}
+
+inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out, cublasLtMatmulPreference_t pref, int want,
+    cublasLtMatmulHeuristicResult_t *result, int *found)
+{
+    if (!h || !h->open) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (want < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    if (c->rows != out->rows || c->ld != out->ld || c->type != out->type)
+        cublasLtRefuse("C and D are unlike: rows", static_cast<long long>(c->rows));
+    memset(result, 0, sizeof *result);
+    result->algo = cublasLtAlgoOnCpu(d, a, b, c, pref->alignment);
+    result->workspaceSize = pref->workspace / 2;
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline float cublasLtGelu(float x)
+{
+    return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+inline void cublasLtAligned(const char *what, const void *p, uint64_t promised)
+{
+    if (promised && reinterpret_cast<uintptr_t>(p) % promised)
+        cublasLtRefuse(what, static_cast<long long>(promised));
+}
+
+inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayoutOnCpu *out,
+                                  void *p, int64_t i, int64_t j, int64_t at, float v)
+{
+    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+        if (!d->bias) cublasLtRefuse("an epilogue with bias and no bias", d->epilogue);
+        v += cublasLtGet(d->bias, i, d->bias_type < 0 ? out->type : d->bias_type);
+    }
+    if (d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+        if (!d->aux || d->aux_ld < static_cast<int64_t>(out->rows) || d->aux_ld % 8)
+            cublasLtRefuse("the auxiliary array's leading dimension must be a multiple of 8 and "
+                           "hold a column", d->aux_ld);
+        cublasLtPut(d->aux, j * d->aux_ld + i, d->aux_type < 0 ? out->type : d->aux_type, v);
+    }
+    if (d->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+        d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+        v = cublasLtGelu(v);
+    cublasLtPut(p, at, out->type, v);
+}
+
+inline void cublasLtMultiplyOnCpu(const cublasLtDescOnCpu &d, float by, const void *A,
+                                  const cublasLtLayoutOnCpu &a, const void *B,
+                                  const cublasLtLayoutOnCpu &b, float add, const void *C,
+                                  const cublasLtLayoutOnCpu &c, void *D,
+                                  const cublasLtLayoutOnCpu &out, int64_t m, int64_t n, int64_t k)
+{
+    for (int64_t s = 0; s < a.batch; s++)
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t i = 0; i < m; i++) {
+                const int64_t at = s * out.stride + j * out.ld + i;
+                double sum = 0;
+                float v = 0;
+                for (int64_t p = 0; p < k; p++) {
+                    const int64_t x = s * a.stride + (d.transa ? i * a.ld + p : p * a.ld + i);
+                    const int64_t y = s * b.stride + (d.transb ? p * b.ld + j : j * b.ld + p);
+                    sum += static_cast<double>(cublasLtGet(A, x, a.type)) *
+                           static_cast<double>(cublasLtGet(B, y, b.type));
+                }
+                v = by * static_cast<float>(sum);
+                if (add != 0) v += add * cublasLtGet(C, s * c.stride + j * c.ld + i, c.type);
+                cublasLtEpilogueOnCpu(&d, &out, D, i, j, at, v);
+            }
+}
+
+inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha,
+                                     const void *A, cublasLtMatrixLayout_t a, const void *B,
+                                     cublasLtMatrixLayout_t b, const void *beta, const void *C,
+                                     cublasLtMatrixLayout_t c, void *D, cublasLtMatrixLayout_t out,
+                                     const cublasLtMatmulAlgo_t *algo, void *workspace,
+                                     size_t bytes, cudaStream_t stream)
+{
+    const int64_t m = static_cast<int64_t>(out->rows), n = static_cast<int64_t>(out->cols);
+    const int64_t k = static_cast<int64_t>(d->transa ? a->rows : a->cols);
+    const float by = *static_cast<const float *>(alpha), add = *static_cast<const float *>(beta);
+    uint32_t alignment[4];
+    cublasLtMatmulAlgo_t want;
+
+    if (!h || !h->open) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (static_cast<int64_t>(d->transa ? a->cols : a->rows) != m ||
+        static_cast<int64_t>(d->transb ? b->rows : b->cols) != n ||
+        static_cast<int64_t>(d->transb ? b->cols : b->rows) != k || c->rows != out->rows ||
+        c->cols != out->cols)
+        cublasLtRefuse("shapes of a product do not fit: inner dimension", k);
+    if (a->type != b->type || c->type != out->type || d->scale != CUDA_R_32F ||
+        (a->type == CUDA_R_32F && out->type != CUDA_R_32F))
+        cublasLtRefuse("types that do not go together", a->type * 100 + out->type);
+    if (d->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R_32F)
+        cublasLtRefuse("TF32 of inputs that are no floats", a->type);
+    if (a->batch != b->batch || a->batch != c->batch || a->batch != out->batch)
+        cublasLtRefuse("unlike numbers of matrices", a->batch);
+    if (bytes && !workspace)
+        cublasLtRefuse("workspace that is not there", static_cast<long long>(bytes));
+    if (!algo) cublasLtRefuse("no algorithm", 0);
+    alignment[0] = static_cast<uint32_t>(algo->data[6] >> 32);
+    alignment[1] = static_cast<uint32_t>(algo->data[6]);
+    alignment[2] = static_cast<uint32_t>(algo->data[7] >> 32);
+    alignment[3] = static_cast<uint32_t>(algo->data[7]);
+    want = cublasLtAlgoOnCpu(d, a, b, out, alignment);
+    if (memcmp(&want, algo, sizeof want))
+        cublasLtRefuse("the algorithm of another product, rows", m);
+    cublasLtAligned("A is not aligned as promised", A, alignment[0]);
+    cublasLtAligned("B is not aligned as promised", B, alignment[1]);
+    cublasLtAligned("C is not aligned as promised", C, alignment[2]);
+    cublasLtAligned("D is not aligned as promised", D, alignment[3]);
+    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+        cublasLtAligned("the bias is not aligned as promised for D", d->bias, alignment[3]);
+
+    /* the descriptors may change before the product's turn in its stream comes */
+    const cublasLtDescOnCpu dd = *d;
+    const cublasLtLayoutOnCpu la = *a, lb = *b, lc = *c, lo = *out;
+    cuda_on_cpu::give(stream, [=] {
+        if (cuda_on_cpu::the_world().broken) return;
+        cublasLtMultiplyOnCpu(dd, by, A, la, B, lb, add, C, lc, D, lo, m, n, k);
+    });
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+#endif /* DDP_ON_CPU_CUBLASLT_H */

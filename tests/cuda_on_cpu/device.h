@@ -1,0 +1,270 @@
+/* Devices, memory, streams and events: a stream is a thread of its own with a queue, so that what
+ * is not ordered by an event or a wait is not ordered here either. Device memory is memory of this
+ * machine, filled with NaN. */
+#ifndef CUDA_ON_CPU_DEVICE_H
+#define CUDA_ON_CPU_DEVICE_H
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <type_traits>
+#include <unistd.h>
+
+#include "fibre.h"
+
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInitializationError = 3,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801,
+    cudaErrorUnknown = 999
+};
+
+namespace cuda_on_cpu {
+
+struct event_state {
+    std::mutex              m;
+    std::condition_variable c;
+    uint64_t                asked = 0, done = 0;
+    double                  at = 0;
+};
+
+struct queue {
+    std::mutex                        m;
+    std::condition_variable           work, idle;
+    std::deque<std::function<void()>> todo;
+    uint64_t                          given = 0, done = 0;
+    bool                              stop = false;
+    int                               device = 0;
+    bool                              blocking = true; /* ordered with the stream NULL */
+    std::atomic<int>                  drained{0};      /* how many wait for all streams, this too */
+    std::thread                       worker;
+};
+
+} // namespace cuda_on_cpu
+
+struct CUstream_st { cuda_on_cpu::queue q; };
+struct CUevent_st { std::shared_ptr<cuda_on_cpu::event_state> s; bool timed; };
+typedef CUstream_st *cudaStream_t;
+typedef CUevent_st *cudaEvent_t;
+
+namespace cuda_on_cpu {
+
+struct block_of_memory {
+    size_t bytes;
+    int    device; /* -1: pinned memory of the host */
+};
+
+/* Of the process. Left alive at exit: threads of streams may still look at it. */
+struct world {
+    std::mutex                       m;
+    std::map<void *, block_of_memory> memory;
+    std::map<CUstream_st *, int>     streams;
+    std::map<int, size_t>            used;
+    size_t                           limit = (size_t)1 << 32; /* bytes of each device */
+    int                              devices = 8;
+    int                              events = 0;
+    std::atomic<int>                 broken{0};  /* a cudaError_t that stays */
+    std::atomic<int>                 user{0};    /* the process that called first */
+    std::atomic<long>                launches{0};
+    char                             why[400];
+};
+
+inline world &the_world()
+{
+    static world *w = [] {
+        world *x = new world;
+        const char *n = getenv("CUDA_ON_CPU_DEVICES");
+        if (n) x->devices = atoi(n);
+        x->why[0] = 0;
+        return x;
+    }();
+    return *w;
+}
+
+inline int &current_device()
+{
+    static thread_local int d = 0;
+    return d;
+}
+
+inline cudaError_t &last_error()
+{
+    static thread_local cudaError_t e = cudaSuccess;
+    return e;
+}
+
+inline cudaError_t note(cudaError_t e)
+{
+    if (e != cudaSuccess && e != cudaErrorNotReady) last_error() = e;
+    return e;
+}
+
+inline void fault(const char *fmt, ...)
+{
+    world &w = the_world();
+    va_list args;
+
+    std::lock_guard<std::mutex> hold(w.m);
+    if (w.broken) return;
+    va_start(args, fmt);
+    vsnprintf(w.why, sizeof w.why, fmt, args);
+    va_end(args);
+    fprintf(stderr, "cuda_on_cpu: %s\n", w.why);
+    w.broken = cudaErrorLaunchFailure;
+}
+
+/* What every call checks first. */
+inline cudaError_t ready()
+{
+    world &w = the_world();
+    int none = 0;
+
+    if (w.devices < 1) return note(cudaErrorNoDevice);
+    if (!w.user.compare_exchange_strong(none, (int)getpid()) && none != (int)getpid())
+        return note(cudaErrorInitializationError); /* a child of a process that used CUDA */
+    return note((cudaError_t)w.broken.load());
+}
+
+inline double seconds()
+{
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+inline void work(CUstream_st *s)
+{
+    queue &q = s->q;
+
+    current_device() = q.device;
+    for (;;) {
+        std::function<void()> job;
+        {
+            std::unique_lock<std::mutex> hold(q.m);
+            q.work.wait(hold, [&] { return q.stop || !q.todo.empty(); });
+            if (q.todo.empty()) return;
+            job = std::move(q.todo.front());
+            q.todo.pop_front();
+        }
+        job();
+        job = nullptr;
+        std::lock_guard<std::mutex> hold(q.m);
+        q.done++;
+        q.idle.notify_all();
+    }
+}
+
+inline void drain(CUstream_st *s)
+{
+    std::unique_lock<std::mutex> hold(s->q.m);
+    const uint64_t until = s->q.given;
+
+    s->q.idle.wait(hold, [&] { return s->q.done >= until; });
+}
+
+/* Waits for every stream of a device; legacy: only for those that the stream NULL waits for. */
+inline void drain_device(int device, bool legacy)
+{
+    std::vector<CUstream_st *> list;
+    {
+        std::lock_guard<std::mutex> hold(the_world().m);
+        for (auto &s : the_world().streams)
+            if (s.second == device && (!legacy || s.first->q.blocking)) {
+                s.first->q.drained++;
+                list.push_back(s.first);
+            }
+    }
+    for (CUstream_st *s : list) {
+        drain(s);
+        s->q.drained--;
+    }
+}
+
+inline void give(CUstream_st *s, std::function<void()> job)
+{
+    if (!s) {
+        drain_device(current_device(), true);
+        job();
+        return;
+    }
+    std::lock_guard<std::mutex> hold(s->q.m);
+    s->q.todo.push_back(std::move(job));
+    s->q.given++;
+    s->q.work.notify_one();
+}
+
+/* ---- what tests of failures ask for; on a real device there is no such thing ---- */
+
+inline void set_devices(int n) { the_world().devices = n; }
+inline void set_memory(size_t bytes) { the_world().limit = bytes; }
+inline const char *why() { return the_world().why; }
+inline long launches() { return the_world().launches; }
+inline void mend()
+{
+    the_world().broken = 0;
+    the_world().why[0] = 0;
+    last_error() = cudaSuccess;
+}
+/* Allocations, streams and events that nobody has freed. */
+inline long alive()
+{
+    std::lock_guard<std::mutex> hold(the_world().m);
+    return (long)(the_world().memory.size() + the_world().streams.size()) + the_world().events;
+}
+
+/* ---- launching ---- */
+
+/* NULL arrives as a number. */
+template <class P, class A> inline P argument(A a)
+{
+    if constexpr (std::is_pointer<P>::value && std::is_integral<A>::value) return nullptr;
+    else return static_cast<P>(a);
+}
+
+template <class... P, class... A>
+inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                   void (*fn)(P...), A... args)
+{
+    typedef std::tuple<void (*)(P...), std::tuple<P...>> call;
+    const size_t threads = (size_t)block.x * block.y * block.z;
+
+    if (ready() != cudaSuccess) return;
+    if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u ||
+        threads < 1 || threads > MOST_THREADS || block.z > 64 || shared > MOST_SHARED) {
+        fprintf(stderr,
+                "cuda_on_cpu: %s: a grid of %u x %u x %u blocks of %u x %u x %u threads with %zu "
+                "bytes of shared memory cannot be launched\n",
+                kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
+        note(cudaErrorInvalidConfiguration);
+        return;
+    }
+    the_world().launches++;
+    call c(fn, std::tuple<P...>(argument<P>(args)...));
+    give(stream, [=]() mutable {
+        if (the_world().broken) return;
+        run_grid(kernel, grid, block, shared, [](void *user) {
+            call *k = (call *)user;
+            std::apply(std::get<0>(*k), std::get<1>(*k));
+        }, &c);
+    });
+}
+
+} // namespace cuda_on_cpu
+
+#endif /* CUDA_ON_CPU_DEVICE_H */

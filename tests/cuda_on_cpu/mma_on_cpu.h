@@ -1,0 +1,172 @@
+/* The tensor-core instructions of src/cuda/mma.cuh as the PTX manual defines them: which lane holds
+ * which element. Copies to shared memory arrive when they are waited for, not before. A matrix
+ * whose rows share a bank of shared memory is a fault: on a GPU it would only be slow. */
+#ifndef CUDA_ON_CPU_MMA_H
+#define CUDA_ON_CPU_MMA_H
+
+#include <cuda_bf16.h>
+#include <vector>
+
+namespace cuda_on_cpu {
+
+struct mma_call {
+    float          *c;
+    const uint32_t *a;
+    uint32_t        b[2];
+};
+
+struct matrix_call {
+    uint32_t            *r;
+    const __nv_bfloat16 *row;
+    int                  turned;
+};
+
+template <typename T> inline T *call_of(const fibre &f)
+{
+    T *p;
+
+    memcpy(&p, f.put, sizeof p);
+    return p;
+}
+
+inline float half_of(uint32_t pair, int high)
+{
+    return (float)__ushort_as_bfloat16((unsigned short)(high ? pair >> 16 : pair & 0xffff));
+}
+
+/* Row-major indices of every fragment, then three plain loops. */
+inline void rule_mma(fibre *lane, unsigned)
+{
+    float a[16][16], b[16][8];
+
+    for (int l = 0; l < 32; l++) {
+        const mma_call *m = call_of<mma_call>(lane[l]);
+        const int g = l / 4, t = l % 4;
+        for (int e = 0; e < 2; e++) {
+            a[g][2 * t + e] = half_of(m->a[0], e);
+            a[g + 8][2 * t + e] = half_of(m->a[1], e);
+            a[g][2 * t + 8 + e] = half_of(m->a[2], e);
+            a[g + 8][2 * t + 8 + e] = half_of(m->a[3], e);
+            b[2 * t + e][g] = half_of(m->b[0], e);
+            b[2 * t + 8 + e][g] = half_of(m->b[1], e);
+        }
+    }
+    for (int l = 0; l < 32; l++) {
+        float *c = call_of<mma_call>(lane[l])->c;
+        for (int i = 0; i < 4; i++) {
+            const int row = l / 4 + i / 2 * 8, col = l % 4 * 2 + i % 2;
+            float sum = c[i];
+            for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][col];
+            c[i] = sum;
+        }
+    }
+}
+
+inline void rule_matrices(fibre *lane, unsigned)
+{
+    unsigned banks = 0;
+
+    for (int l = 0; l < 32; l++) {
+        const matrix_call *m = call_of<matrix_call>(lane[l]);
+        check_aligned(m->row, 16);
+        banks = (l % 8 ? banks : 0) | 1u << ((uintptr_t)m->row / 16 % 8);
+        if (l % 8 == 7 && banks != 0xff)
+            fault("%s: rows of a matrix that ldmatrix reads share a bank", running().kernel);
+        for (int i = 0; i < 4; i++) {
+            unsigned bits[2];
+            for (int e = 0; e < 2; e++) {
+                const int row = m->turned ? l % 4 * 2 + e : l / 4;
+                const int col = m->turned ? l / 4 : l % 4 * 2 + e;
+                bits[e] = call_of<matrix_call>(lane[8 * i + row])->row[col].bits;
+            }
+            m->r[i] = bits[0] | bits[1] << 16;
+        }
+    }
+}
+
+template <typename T> inline void meet_with(T *call, const char *what, warp_rule rule, int line)
+{
+    memcpy(me().put, &call, sizeof call);
+    warp_meet(what, 0xffffffffu, rule, "mma_on_cpu.h", line);
+}
+
+struct copy16 {
+    __nv_bfloat16       *to;
+    const __nv_bfloat16 *from;
+    int                  present;
+};
+
+/* Copies of each thread of the block that runs: of the open group, and of those committed. */
+struct copies {
+    std::vector<copy16> open, committed;
+};
+
+inline copies &my_copies()
+{
+    static thread_local std::vector<copies> all(MOST_THREADS);
+    return all[(size_t)running().now];
+}
+
+} // namespace cuda_on_cpu
+
+inline void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    cuda_on_cpu::mma_call m = {c, a, {b0, b1}};
+
+    cuda_on_cpu::meet_with(&m, "mma", cuda_on_cpu::rule_mma, __LINE__);
+}
+
+inline void ddp__matrices(uint32_t (&r)[4], const __nv_bfloat16 *row)
+{
+    cuda_on_cpu::matrix_call m = {r, row, 0};
+
+    cuda_on_cpu::meet_with(&m, "ldmatrix", cuda_on_cpu::rule_matrices, __LINE__);
+}
+
+inline void ddp__matrices_turned(uint32_t (&r)[4], const __nv_bfloat16 *row)
+{
+    cuda_on_cpu::matrix_call m = {r, row, 1};
+
+    cuda_on_cpu::meet_with(&m, "ldmatrix.trans", cuda_on_cpu::rule_matrices, __LINE__);
+}
+
+inline void ddp__copy16(__nv_bfloat16 *shared, const __nv_bfloat16 *from, int present)
+{
+    cuda_on_cpu::check_aligned(shared, 16);
+    cuda_on_cpu::check_aligned(from, 16);
+    cuda_on_cpu::my_copies().open.push_back({shared, from, present});
+}
+
+inline void ddp__copy_commit(void)
+{
+    cuda_on_cpu::copies &c = cuda_on_cpu::my_copies();
+
+    c.committed.insert(c.committed.end(), c.open.begin(), c.open.end());
+    c.open.clear();
+}
+
+inline void ddp__copy_wait(void)
+{
+    cuda_on_cpu::copies &c = cuda_on_cpu::my_copies();
+
+    for (const cuda_on_cpu::copy16 &k : c.committed) {
+        if (k.present) memcpy((void *)k.to, (const void *)k.from, 16);
+        else memset((void *)k.to, 0, 16);
+    }
+    c.committed.clear();
+}
+
+inline float ddp__exp2(float x) { return exp2f(x); }
+
+inline uint32_t ddp__pack_pair(float first, float second)
+{
+    return (uint32_t)__nv_bfloat16(first).bits | (uint32_t)__nv_bfloat16(second).bits << 16;
+}
+
+inline void ddp__put_pair(__nv_bfloat16 *to, uint32_t pair)
+{
+    cuda_on_cpu::check_aligned(to, sizeof pair);
+    memcpy((void *)to, &pair, sizeof pair);
+}
+
+#endif /* CUDA_ON_CPU_MMA_H */

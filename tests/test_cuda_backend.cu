@@ -1,0 +1,404 @@
+/* The same training on a GPU as on the CPU: updates bit for bit, every strategy within rounding, and
+ * each failure one sentence. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp_cuda.cuh"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "cuda/backend.cuh"
+#include "nn/clip.h"
+#include "strategy_lab.h"
+
+/* Forks, and processes that CUDA does not like to fork, have no place here: ranks are threads. */
+static int have_gpu(void)
+{
+    int n = 0;
+    const int ok = cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+
+    (void)cudaGetLastError();
+    return ok;
+}
+
+static void nothing_left(void)
+{
+#ifdef DDP_CUDA_ON_CPU
+    assert_int_equal(cuda_on_cpu::alive(), 0);
+    assert_int_equal(cuda_on_cpu::ranges(), 0);
+#endif
+}
+
+/* ---- updates ---- */
+
+typedef struct rule_check {
+    ddp_backend b;
+    void       *self;
+    size_t      n, shift;
+} rule_check;
+
+static float *rule_send(const rule_check *c, char *base, const float *x)
+{
+    float *at = (float *)(void *)base + c->shift;
+
+    c->b.upload(c->self, at, x, c->n * sizeof *x);
+    return at;
+}
+
+static void rule_compare(const rule_check *c, const ddp_optimizer *o)
+{
+    const size_t n = c->n, all = (n + 8) * sizeof(float);
+    ddp_rng r = ddp_rng_seed(n, c->shift);
+    float *w = (float *)calloc(n, 4), *g = (float *)calloc(n, 4), *s = (float *)calloc(2 * n, 4);
+    float *w2 = (float *)calloc(2 * n, 4), *zero = (float *)calloc(n, 4);
+    uint16_t *half = (uint16_t *)calloc(n, 2);
+    char *dw = (char *)c->b.alloc(c->self, all), *dg = (char *)c->b.alloc(c->self, all);
+    char *ds = (char *)c->b.alloc(c->self, 2 * all);
+    const void *mirror;
+    ddp_update u, v;
+    ddp_error err;
+    size_t i;
+    int step;
+
+    memset(&u, 0, sizeof u);
+    u.params = w, u.grads = g, u.state = s, u.count = n, u.lr = 0.037f;
+    v = u;
+    mirror = c->b.mirror(c->self, (float *)(void *)dw + c->shift, n);
+    for (i = 0; i < n; i++) w[i] = (float)ddp_rng_normal(&r);
+    v.params = rule_send(c, dw, w);
+    v.state = (float *)(void *)ds + c->shift;
+    for (step = 0; step < 3; step++) {
+        for (i = 0; i < n; i++) g[i] = (float)ddp_rng_normal(&r) * (i % 7 ? 1.0f : 1e-20f);
+        v.grads = rule_send(c, dg, g);
+        u.step = v.step = step;
+        o->update(o, &u);
+        c->b.update(c->self, o, &v);
+        assert_int_equal(c->b.download(c->self, w2, v.params, n * 4, &err), DDP_OK);
+        assert_memory_equal(w, w2, n * 4);
+        assert_int_equal(c->b.download(c->self, w2, v.grads, n * 4, &err), DDP_OK);
+        assert_memory_equal(zero, w2, n * 4);
+        if (o->state_per_param) {
+            const size_t states = (size_t)o->state_per_param * n * 4;
+            assert_int_equal(c->b.download(c->self, w2, v.state, states, &err), DDP_OK);
+            assert_memory_equal(s, w2, states);
+        }
+        if (mirror == v.params) continue;
+        assert_int_equal(c->b.download(c->self, half, mirror, n * 2, &err), DDP_OK);
+        for (i = 0; i < n; i++) assert_int_equal(half[i], ddp__bf16_bits(w[i]));
+    }
+    c->b.forget(c->self, (float *)(void *)dw + c->shift);
+    c->b.release(c->self, dw, all), c->b.release(c->self, dg, all);
+    c->b.release(c->self, ds, 2 * all);
+    free(w), free(g), free(s), free(w2), free(zero), free(half);
+}
+
+static void updates_have_the_cpus_bits(void **state)
+{
+    static const size_t sizes[] = {1, 3, 4, 1023, 4097};
+    const ddp_optimizer rules[] = {ddp_sgd(0.1f, 0), ddp_sgd_decay(0.1f, 0.9f, 0.01f),
+                                   ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f),
+                                   ddp_adamw(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f)};
+    rule_check c;
+    ddp_error err;
+    int k, i, numbers;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (numbers = 0; numbers < 3; numbers += 2) {
+        c.b = ddp_cuda((ddp_cuda_numbers)numbers, 0);
+        assert_int_equal(c.b.open(&c.b, 0, NULL, &c.self, &err), DDP_OK);
+        for (k = 0; k < 4; k++)
+            for (i = 0; i < 5; i++)
+                for (c.shift = 0; c.shift < 2; c.shift++) {
+                    c.n = sizes[i];
+                    rule_compare(&c, &rules[k]);
+                }
+        assert_int_equal(c.b.check(c.self, &err), DDP_OK);
+        c.b.close(c.self);
+    }
+    nothing_left();
+}
+
+static void clipping_needs_no_host(void **state)
+{
+    static const size_t sizes[] = {5, 70001, 1200007};
+    ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    float *x[3], *d[3], *got, factor;
+    double squares = 0;
+    ddp_rng r = ddp_rng_seed(1, 1);
+    ddp_error err;
+    void *self;
+    size_t i;
+    int k;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    got = (float *)calloc(sizes[2], 4);
+    for (k = 0; k < 3; k++) {
+        x[k] = (float *)calloc(sizes[k], 4);
+        for (i = 0; i < sizes[k]; i++) x[k][i] = (float)ddp_rng_normal(&r);
+        squares += ddp__sum_squares(x[k], sizes[k]);
+        d[k] = (float *)b.alloc(self, sizes[k] * 4);
+        b.upload(self, d[k], x[k], sizes[k] * 4); /* longer than a part of the ring, one of them */
+        b.clip_add(self, d[k], sizes[k], k == 0);
+    }
+    factor = ddp__clip_factor(squares, 3);
+    for (k = 0; k < 3; k++) {
+        b.clip_scale(self, d[k], sizes[k], 1e9f); /* below the limit: nothing changes */
+        b.clip_scale(self, d[k], sizes[k], 3);
+        assert_int_equal(b.download(self, got, d[k], sizes[k] * 4, &err), DDP_OK);
+        for (i = 0; i < sizes[k]; i++)
+            if (fabsf(got[i] - x[k][i] * factor) > 1e-6f * fabsf(got[i])) fail_msg("%zu", i);
+        b.release(self, d[k], sizes[k] * 4);
+        free(x[k]);
+    }
+    free(got);
+    b.close(self);
+    nothing_left();
+}
+
+/* ---- training ---- */
+
+static double worst(const lab *a, const lab *b, int world)
+{
+    double most = 0;
+    size_t i;
+    int r;
+
+    assert_int_equal(*a->values, *b->values);
+    assert_true(*a->values > 0);
+    for (r = 0; r < world; r++)
+        for (i = 0; i < *a->values; i++) {
+            const double e = fabs((double)a->params[r][i] - (double)b->params[r][i]);
+            if (!(e <= 1e30)) return INFINITY;
+            if (e > most) most = e;
+        }
+    return most;
+}
+
+static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule, int world,
+                             ddp_cuda_numbers numbers, int nccl, double within)
+{
+    const ddp_backend b = ddp_cuda(numbers, -1);
+    lab cpu, device;
+    int r;
+
+    lab_new(&cpu, world, strategy, 3);
+    lab_new(&device, world, strategy, 3);
+    cpu.model = device.model = model;
+    cpu.rule = device.rule = rule;
+    cpu.cfg.clip_norm = device.cfg.clip_norm = rule == LAB_MOMENTUM ? 0.5f : 0;
+    device.cfg.backend = &b;
+    device.cfg.nccl = nccl;
+    lab_run(&cpu);
+    lab_run(&device);
+    if (worst(&cpu, &device, world) > within)
+        fail_msg("%s, model %d, rule %d: %g", ddp_strategy_name(strategy), (int)model, (int)rule,
+                 worst(&cpu, &device, world));
+    for (r = 1; r < world; r++) /* replicas are equal to the bit */
+        assert_memory_equal(device.params[0], device.params[r], *device.values * sizeof(float));
+    lab_free(&cpu);
+    lab_free(&device);
+    nothing_left();
+}
+
+static void every_strategy_trains_as_the_cpu(void **state)
+{
+    int s;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (s = (int)DDP_SSGD; s <= (int)DDP_DREAMDDP; s++) {
+        equal_to_the_cpu((ddp_strategy)s, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 0, 1e-4);
+        equal_to_the_cpu((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 0, 1e-4);
+    }
+    equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_ADAMW, 3, DDP_CUDA_F32, 0, 1e-3);
+    equal_to_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 1, DDP_CUDA_F32, 0, 1e-4);
+}
+
+static void half_precision_trains_too(void **state)
+{
+    (void)state;
+    if (!have_gpu()) skip();
+    equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 0, 0.05);
+    equal_to_the_cpu(DDP_SSGD, LAB_MLP, LAB_SGD, 2, DDP_CUDA_BF16, 0, 0.05);
+    equal_to_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_TF32, 0, 0.01);
+}
+
+static void layers_go_from_device_to_device(void **state)
+{
+    int n = 0;
+
+    (void)state;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n < 2) skip();
+    equal_to_the_cpu(DDP_SSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1, 1e-4);
+    equal_to_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1, 1e-4);
+    equal_to_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 1, 0.05);
+}
+
+/* ---- times ---- */
+
+static int timed(ddp_ctx *d, void *user)
+{
+    ddp_span span[600];
+    ddp_stats stats;
+    lab *x = (lab *)user;
+    int n, i, kinds = 0, bad = lab_graph(d, x);
+    double last = 0;
+
+    if (bad) return bad;
+    n = ddp_trace_copy(d, span, 600);
+    for (i = 0; i < n; i++) {
+        kinds |= 1 << (int)span[i].kind;
+        if (span[i].kind != DDP_SPAN_BACKWARD) continue;
+        assert_true(span[i].begin_s >= last && span[i].end_s >= span[i].begin_s);
+        last = span[i].end_s;
+    }
+    assert_true(last > 0 && last <= ddp_now());
+    assert_true(kinds & 1 << (int)DDP_SPAN_FORWARD);
+    assert_true(kinds & 1 << (int)DDP_SPAN_UPDATE);
+    ddp_get_stats(d, &stats);
+    assert_true(stats.counted_steps > 0 && stats.step_s > 0);
+    assert_non_null(ddp_profile_get(d));
+    assert_true(ddp_profile_get(d)->forward_s[0] > 0 && ddp_profile_get(d)->backward_s[0] > 0);
+    return 0;
+}
+
+static void the_device_times_its_layers(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    lab_new(&x, 2, DDP_DREAMDDP, 3);
+    x.model = LAB_MLP;
+    x.cfg.backend = &b;
+    x.cfg.deterministic = 0;
+    x.cfg.profile_steps = 4;
+    x.cfg.trace_spans = 300;
+    if (ddp_launch(&x.cfg, timed, &x, &err)) fail_msg("%s", err.msg);
+    lab_free(&x);
+    nothing_left();
+}
+
+/* ---- failures ---- */
+
+#ifdef DDP_CUDA_ON_CPU
+static const char *refused(const ddp_backend *b, int world, lab_model model,
+                           int (*worker)(ddp_ctx *, void *))
+{
+    static char text[DDP_ERROR_TEXT];
+    ddp_error err;
+    lab x;
+
+    lab_new(&x, world, DDP_DREAMDDP, 3);
+    x.model = model;
+    x.cfg.backend = b;
+    memset(&err, 0, sizeof err);
+    assert_int_not_equal(ddp_launch(&x.cfg, worker, &x, &err), 0);
+    snprintf(text, sizeof text, "%s", err.msg);
+    lab_free(&x);
+    cuda_on_cpu::mend();
+    nothing_left();
+    return text;
+}
+
+static char sentence[DDP_ERROR_TEXT];
+
+static int built_too_large(ddp_ctx *d, void *user)
+{
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_gpt2_config c;
+
+    (void)user;
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 101, c.context = 64, c.layers = 4, c.heads = 4, c.dim = 64, c.batch = 16;
+    (void)ddp_gpt2(g, &c, NULL);
+    (void)ddp_graph_build(g);
+    snprintf(sentence, sizeof sentence, "%s", ddp_graph_error(g)->msg);
+    return (int)ddp_graph_error(g)->code;
+}
+
+/* A launch fails in rank 1's third step; rank 0 waits for it. */
+static void break_it(const ddp_optimizer *self, const ddp_update *u)
+{
+    (void)self;
+    (void)u;
+    if (u->step == 2) cuda_on_cpu::fault("broken on purpose");
+}
+
+static int breaks_in_a_step(ddp_ctx *d, void *user)
+{
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_optimizer o;
+    ddp_mlp_config c;
+    ddp_node *loss;
+    int bad, step;
+
+    (void)user;
+    memset(&c, 0, sizeof c);
+    memset(&o, 0, sizeof o);
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.hidden[1] = 9, c.classes = 3;
+    o.name = "breaks", o.update = break_it, o.lr = 1;
+    loss = ddp_mlp(g, &c, NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (step = 0; !bad && step < 9; step++) {
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+    }
+    assert_true(step < 9);
+    return bad;
+}
+
+static void failures_are_sentences(void **state)
+{
+    const ddp_backend one = ddp_cuda(DDP_CUDA_F32, 0), ninth = ddp_cuda(DDP_CUDA_F32, 9);
+    const char *why;
+
+    (void)state;
+    cuda_on_cpu::set_devices(0);
+    assert_non_null(strstr(refused(&one, 2, LAB_MLP, lab_worker), "no CUDA device"));
+    cuda_on_cpu::set_devices(8);
+    assert_non_null(strstr(refused(&ninth, 1, LAB_MLP, lab_worker), "GPU 9 does not exist"));
+    cuda_on_cpu::set_memory((size_t)48 << 20);
+    (void)refused(&one, 1, LAB_MLP, built_too_large);
+    why = sentence;
+    if (!strstr(why, "the graph needs") || !strstr(why, "the device has")) fail_msg("%s", why);
+    cuda_on_cpu::set_memory((size_t)16 << 20); /* less than cuBLAS's workspace */
+    assert_non_null(strstr(refused(&one, 1, LAB_MLP, lab_worker), "out of memory"));
+    cuda_on_cpu::set_memory((size_t)1 << 32);
+    why = refused(&one, 2, LAB_MLP, breaks_in_a_step);
+    if (!strstr(why, "GPU 0") || !strstr(why, "unspecified launch failure")) fail_msg("%s", why);
+}
+
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(updates_have_the_cpus_bits),
+        cmocka_unit_test(clipping_needs_no_host),
+        cmocka_unit_test(every_strategy_trains_as_the_cpu),
+        cmocka_unit_test(half_precision_trains_too),
+        cmocka_unit_test(layers_go_from_device_to_device),
+        cmocka_unit_test(the_device_times_its_layers),
+#ifdef DDP_CUDA_ON_CPU
+        cmocka_unit_test(failures_are_sentences),
+#endif
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
