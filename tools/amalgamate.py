@@ -51,6 +51,7 @@ class Amalgamation:
     def __init__(self, src, spine, done=(), strict=False):
         self.src, self.spine, self.strict = src, spine, strict
         self.done = set(done) | {spine}
+        self.outputs = [output for other, output in SPINES if other != spine]
         self.lines, self.origin = [], []
         self.expand(spine)
 
@@ -74,6 +75,9 @@ class Amalgamation:
                 self.put(line, (name, number))
                 continue
             self.check_include(name, number, m.group(1), depth - guard)
+            if m.group(1) in self.outputs:
+                self.put(line, (name, number))  # the companion includes the other header
+                continue
             if m.group(1) in self.done:
                 continue
             self.done.add(m.group(1))

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the names of the generated header, in its text and in the object it compiles to.
 
-    tools/check_names.py [dreamddp.h]      one sentence per fault, exit 1
+    tools/check_names.py [dreamddp.h]      one sentence per fault, exit 1; without a name also the
+                                           text of dreamddp_cuda.cuh
 
 Text: every function, type, tag, enumerator, macro and variable at file scope begins with ddp_,
 DDP_ or DREAMDDP_ (static functions too: everything lands in the user's translation unit).
@@ -16,9 +17,9 @@ import tempfile
 
 OURS = re.compile(r"(ddp_|DDP_|DREAMDDP_)")
 # Macros that are set for a system header; by their nature they carry its name.
-FOREIGN = {"_GNU_SOURCE", "STB_DS_IMPLEMENTATION", "STBDS_NO_SHORT_NAMES"}
+FOREIGN = {"_GNU_SOURCE", "STB_DS_IMPLEMENTATION", "STBDS_NO_SHORT_NAMES", "OMPI_SKIP_MPICXX", "MPICH_SKIP_MPICXX"}
 KEYWORDS = set("""const volatile static extern inline void char short int long float double signed
-    unsigned struct union enum typedef __attribute__ __declspec __extension__ sizeof""".split())
+    unsigned struct union enum typedef template __global__ __device__ __host__ __forceinline__ __constant__ __attribute__ __declspec __extension__ sizeof""".split())
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\S")
 
 
@@ -91,8 +92,14 @@ def declared(tokens):
         if t == "extern" and tok(i + 1) == '"' and tok(i + 3) == "{":
             i += 4                                            # extern "C" {: its inside is file scope
             continue
-        if t in ("__attribute__", "__declspec"):
+        if t in ("__attribute__", "__declspec", "__launch_bounds__", "__align__"):
             i = closing(tokens, i + 1)
+        elif t == "template" and tok(i + 1) == "<":           # its parameters are nobody's names
+            depth, i = 1, i + 2
+            while depth and i < n:
+                depth += {"<": 1, ">": -1}.get(tok(i), 0)
+                i += 1
+            i -= 1
         elif t in ("struct", "union", "enum"):
             k = i + 1
             if word(k):
@@ -138,6 +145,19 @@ def text_faults(path):
                     os.path.basename(path), line, kind, name)
 
 
+def twice(path, other):
+    """The companion stands behind the other header in one translation unit."""
+    def names_of(p):
+        with open(p, encoding="ascii") as f:
+            macros, tokens = macros_and_tokens(f.read())
+        return dict(macros), dict(declared(tokens))
+    (their_macros, their_names), (macros, names) = names_of(other), names_of(path)
+    for name in sorted(set(macros) | set(names)):
+        if name in their_macros or name in macros and name in their_names:
+            yield "%s:%d: %s is a name of %s already" % (
+                os.path.basename(path), macros.get(name) or names[name], name, os.path.basename(other))
+
+
 def object_faults(path):
     """Compiles without position independence, so that constant tables stay out of .data."""
     cc = os.environ.get("CC", "cc").split()
@@ -168,6 +188,9 @@ def main(argv):
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = argv[0] if argv else os.path.join(root, "dreamddp.h")
     faults = list(text_faults(path)) + list(object_faults(path))
+    companion = os.path.join(root, "dreamddp_cuda.cuh")
+    if not argv and os.path.exists(companion):
+        faults += list(text_faults(companion)) + list(twice(companion, path))
     for f in faults:
         sys.stderr.write("check-header: %s\n" % f)
     return 1 if faults else 0

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what is missing, and nothing that is there:
 #   tools/deps.sh build   a C compiler and stb_ds.h
-#   tools/deps.sh test    that, cmocka, python3 and, where they can be had, g++, clang, PyTorch and
-#                         igraph
+#   tools/deps.sh test    that, cmocka, python3 and, where they can be had, g++, clang, spin, PyTorch,
+#                         igraph, Open MPI and OpenSSL
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -45,7 +45,8 @@ fetch_stb_ds() {
 }
 
 missing() { # words of the Debian packages that are needed and not there
-    have "${CC:-cc}" || printf ' gcc libc6-dev'
+    compiler=${CC:-cc} # may be two words: ccache gcc
+    have "${compiler%% *}" || printf ' gcc libc6-dev'
     have_header stb_ds.h stb/stb_ds.h || printf ' libstb-dev'
     [ "$1" = test ] || return 0
     have_header cmocka.h || printf ' libcmocka-dev'
@@ -74,7 +75,11 @@ if [ "$1" = test ] && [ ! -e build/.deps-test ]; then
     have g++ || apt_install g++ || true
     have clang || apt_install clang || true
     { python3 -c 'import torch' || /usr/bin/python3 -c 'import torch'; } 2>/dev/null || apt_install python3-torch || true
+    have spin || apt_install spin || true
     { python3 -c 'import igraph' || /usr/bin/python3 -c 'import igraph'; } 2>/dev/null || apt_install python3-igraph || true
+    have mpicc && have mpirun || { apt_install libopenmpi-dev openmpi-bin && rm -f build/mpi.flags; } || true
+    have_header openssl/ssl.h || apt_install libssl-dev || true
+    have openssl || apt_install openssl || true
     mkdir -p build/include
     : >build/.deps-test
 fi
