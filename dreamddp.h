@@ -36,7 +36,9 @@
  *     DDP_API                            your own linkage of the public functions
  *     DREAMDDP_NO_STB_DS_IMPLEMENTATION  another file of the program instantiates stb_ds; with
  *                                        DDP_STATIC in several files, define it in all but one
+ *     DDP_USE_MPI                        the mpi transport; compile with mpicc
  *     DDP_REALLOC, DDP_FREE              bookkeeping memory (tensors: ddp_config.allocator)
+ *     DDP_USE_OPENSSL                    TLS over TCP: OpenSSL 3 or later, -lssl -lcrypto
  *     DDP_ASSERT                         checks for bugs of this library, never for your mistakes
  * At run time ddp_config has one comment per field; DREAMDDP_ variables fill what it leaves zero.
  *
@@ -213,6 +215,118 @@ typedef struct ddp_allocator {
 #endif /* DDP_BASE_ALLOC_H */
 /* ==== end base/alloc.h ==== */
 
+/* ==== begin base/backend.h ==== [base] */
+/* The backend table: where the memory of layers and activations lies, and who works on it. NULL in
+ * ddp_config.backend is the CPU; dreamddp_cuda.cuh fills one in for CUDA (ddp_cuda). The graph and
+ * the session reach parameters, gradients, optimizer state, buffers and activations through it
+ * alone, so that they never read an address of a device. */
+#ifndef DDP_BASE_BACKEND_H
+#define DDP_BASE_BACKEND_H
+
+struct ddp_op;
+struct ddp_optimizer;
+struct ddp_update;
+typedef struct ddp_backend ddp_backend;
+
+/* What the ranks tell each other while they start: root 0's bytes reach everybody. */
+typedef ddp_status (*ddp_backend_share)(void *user, void *bytes, size_t count, ddp_error *err);
+
+/* self is what open gave: one per context. Work is queued in the order of the calls and done later
+ * ("in order"), unless a line says that it waits. Functions without a status note their first
+ * failure; check tells it. All calls come from the context's thread but those marked "stager",
+ * which come from one thread more. Sizes are bytes, counts are floats. */
+struct ddp_backend {
+    const char *name;   /* "cuda" */
+    int device, numbers; /* options that open reads; the backend's own meaning */
+
+    /* stream: ddp_config.cuda_stream, NULL = one of its own. One sentence where no device is. */
+    ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self,
+                       ddp_error *err);
+    void (*close)(void *self);
+    ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all that was queued */
+    ddp_status (*check)(void *self, ddp_error *err); /* first failure, without waiting */
+
+    /* Memory. alloc: zeroed, aligned to 256, NULL when short. pin: host memory, zeroed, that copies
+     * are fast from and to. element_bytes: of outputs and their gradients, 4 or 2; outputs of one
+     * element, integers and saved arrays take 4 in any case. mirror: what operators read in
+     * place of count parameters; those themselves where an element takes 4 bytes, otherwise a
+     * copy that update, upload, give and average keep current. forget: before
+     * release. */
+    void *(*alloc)(void *self, size_t bytes);
+    void (*release)(void *self, void *ptr, size_t bytes);
+    void *(*pin)(void *self, size_t bytes);
+    void (*unpin)(void *self, void *ptr, size_t bytes);
+    void (*memory)(void *self, double *total, double *unused);
+    int (*element_bytes)(void *self);
+    void *(*mirror)(void *self, float *params, size_t count);
+    void (*forget)(void *self, float *params);
+
+    /* Copies in order. upload: from may change when it returns. download waits. */
+    void (*upload)(void *self, void *to, const void *from, size_t bytes);
+    ddp_status (*download)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
+    void (*copy)(void *self, void *to, const void *from, size_t bytes);
+    void (*zero)(void *self, void *at, size_t bytes);
+    /* The same from and to an array of elements, whose floats lie on the host. */
+    void (*upload_elements)(void *self, void *to, const float *from, size_t count);
+    ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count,
+                                    ddp_error *err);
+
+    /* Arithmetic in order. x[i] *= s; x[i] = s. update applies a registered optimizer and zeroes
+     * u->grads; a user's rule is called with device arrays and u->stream. Clipping needs no host:
+     * clip_add adds the squares of x to one sum (first: begins it), clip_scale multiplies x with
+     * the factor that this sum asks for, if the norm is above limit. */
+    void (*scale)(void *self, float *x, size_t count, float s);
+    void (*fill)(void *self, float *x, size_t count, float s);
+    void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u);
+    void (*clip_add)(void *self, const float *x, size_t count, int first);
+    void (*clip_scale)(void *self, float *x, size_t count, float limit);
+
+    /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch:
+     * bytes that one execution of spec needs besides; reserve takes the most that any needs and
+     * may be called again with more, 0 = short of memory. */
+    const struct ddp_op *(*op)(void *self, const char *name);
+    size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);
+    int (*reserve)(void *self, size_t bytes);
+    void *(*compute)(void *self);
+
+    /* Messages over the host (src/sync/stage.h). A slot is one of 0..slots-1. record notes in order
+     * that the work so far is done; fetch (stager) waits for that and copies to the host; give
+     * (stager) copies to the device; raise (stager) lets pass what hold made wait: hold queues
+     * that all later work waits until raise was called with at least turn. Both wait for their
+     * copies only. raise_all (any thread): nothing waits any more. */
+    int (*slots)(void *self, int slots); /* once, before the others; 0 = short of memory */
+    void (*record)(void *self, int slot);
+    ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes,
+                        ddp_error *err);
+    ddp_status (*give)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
+    void (*raise)(void *self, int slot, unsigned turn);
+    void (*hold)(void *self, int slot, unsigned turn);
+    void (*raise_all)(void *self);
+
+    /* Messages from device to device (NCCL); join NULL = none. average: in order after the work
+     * so far, the arrays become their mean over the ranks, beside later work; finish: later work
+     * waits for it. poll: the first failure of a peer, without waiting. leave: on_error 1 = give
+     * up what is in flight. */
+    ddp_status (*join)(void *self, int rank, int world, double timeout_s, ddp_backend_share share,
+                       void *user, ddp_error *err);
+    ddp_status (*average)(void *self, int slot, float *const *arrays, const size_t *counts,
+                          int arrays_count, ddp_error *err);
+    void (*finish)(void *self, int slot);
+    ddp_status (*poll)(void *self, ddp_error *err);
+    void (*leave)(void *self, int on_error);
+
+    /* Times. marks: how many there are, once; mark notes in order when the work so far is done;
+     * marked: that moment in ddp_now() seconds, or -1 while it is to come. range: a name for
+     * what is queued from here on in a profiler's view, NULL ends it. */
+    int (*marks)(void *self, int marks);
+    void (*mark)(void *self, int mark);
+    double (*marked)(void *self, int mark);
+    void (*range)(void *self, const char *name);
+};
+
+#endif /* DDP_BASE_BACKEND_H */
+/* ==== end base/backend.h ==== */
+
 /* ==== begin base/clock.h ==== [base] */
 /* Monotonic time in seconds. */
 #ifndef DDP_BASE_CLOCK_H
@@ -321,6 +435,7 @@ typedef struct ddp_layer {
     int              block_count;
     double           flops;       /* of one forward pass of one micro-batch; 0 = 2 x count.
                                      Only deterministic plans read it. */
+    int              group;       /* of ddp_group: the ranks that average this layer; 0 = all */
 } ddp_layer;
 
 typedef struct ddp_ctx ddp_ctx;
@@ -574,7 +689,9 @@ DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ---- running, after ddp_graph_build ---- */
 
-/* ddp_data - the array of a named input of the built-in state (float or int32_t).
+/* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it
+ * lies on the host all the same: each pass takes it to the device; ddp_value and ddp_output copy
+ * from there and wait for it.
  * ddp_value - the scalar of a node after forward, NAN where it is none.
  * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
  * only user works in place (dropout, add) shows that user's output. NULL (ddp_value: NAN) for what
@@ -632,6 +749,11 @@ DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape
 /* Memory of the built-in state: activations, their gradients and what is computed again, planned so
  * that the dead make room for the living. Works before ddp_graph_build. */
 DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
+/* On a device (ddp_config.backend) the arrays above, and those of ddp_state_data and
+ * ddp_state_gradient, lie there: these copy count floats of parameters, gradients or buffers from
+ * and to the host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
+DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
+DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
 
 #ifdef __cplusplus
 }
@@ -781,6 +903,8 @@ typedef struct ddp_update {
     size_t       count;
     long         step;   /* number of this update, from 0 */
     float        lr;
+    void        *stream; /* on a device: its stream, in which the rule queues its kernels (arrays are
+                            the device's); NULL on the CPU */
 } ddp_update;
 
 /* A registered optimizer. hyper is what the built-in rules read; a user's rule may use user. */
@@ -1172,11 +1296,13 @@ DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size
 extern "C" {
 #endif
 
-/* ddp_net_parse - a link from "RATE" or "RATE,DELAY".
+/* ddp_net_parse - a link from "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
  *
- *   RATE   number and bit, kbit, mbit or gbit (per second, decimal), or 0 or none: no limit
- *   DELAY  number and us, ms or s, one way; without it 0
- *   bytes_per_s, delay_s  receive the values, 0 = unshaped; untouched on error
+ *   RATE    number and bit, kbit, mbit or gbit (per second, decimal), or 0 or none: no limit
+ *   DELAY   number and us, ms or s, one way; without it 0
+ *   JITTER  likewise: every message is late by up to as much more, evenly spread; without it 0
+ *   bytes_per_s, delay_s  receive the values, 0 = unshaped, the delay with half the jitter: its
+ *           mean; untouched on error
  *
  * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
 DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
@@ -1265,6 +1391,10 @@ typedef struct ddp_network {
     int    *group;        /* [N] region or machine of a device, 0..groups-1, or NULL */
     int     groups;
     char  **group_name;   /* [groups] or NULL */
+    double *host_rate;    /* [N] bytes per second of a device's own access in each direction,
+                             shared by all its pairs; NULL = no such limit. Planners ignore it */
+    double *jitter_s;     /* [N x N] most that a message is late beyond delay_s, or NULL; ignored
+                             likewise */
 } ddp_network;
 
 #ifdef __cplusplus
@@ -1274,12 +1404,16 @@ extern "C" {
 /* ddp_network_read - a network from JSON: `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and
  * either groups x groups matrices with `groups` and `devices_per_group`, or N x N matrices, of
  * `delay_ms` and `bandwidth_gbps` (10^9 bit/s); optional per device or per group: `tflops`,
- * `memory_gb`. A variant ("as_in_code") names an object whose members replace those above.
+ * `memory_gb`, `host_gbps`, and a matrix `jitter_ms`. A variant ("as_in_code") names an object whose members replace those above.
  * *out is untouched on error, else freed by ddp_network_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place, key and value), DDP_ARG (N is not D_dp x D_pp,
  * unknown variant), DDP_MEMORY. */
 DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out,
                                     ddp_error *err);
+
+/* ddp_network_write - the same members with N x N matrices, groups, speeds and memories left out;
+ * the file appears whole or not at all. Errors: DDP_ARG (ddp_network_check), DDP_IO, DDP_MEMORY. */
+DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err);
 
 /* ddp_network_new - N devices, all matrices allocated and 0, speed, memory and groups NULL.
  * ddp_network_free - frees what ddp_network_new and ddp_network_read made; all-zero is fine.
@@ -1964,14 +2098,18 @@ typedef enum ddp_osp_rule {
     DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
 } ddp_osp_rule;
 
+/* Parts of an importance's sum: elements of a chunk, and lanes of each. */
+enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ddp_osp_importance - PGP of one layer: sum over its n elements of |gradient x parameter|, in
- * double; mean != 0: divided by n (as printed large layers rank high). The gradient is the mean of
- * all workers, the parameters those before its update. Errors: DDP_ARG, DDP_NUMERIC (names the
- * element). Source: OSP (Fu and others), section 4.1.1. */
+ * double and in parts of a fixed shape, on a GPU as here; mean != 0: divided by n (as printed large
+ * layers rank high). The gradient is the mean of all workers, the parameters those before its
+ * update. Errors: DDP_ARG, DDP_NUMERIC (names the element). Source: OSP (Fu and others), section
+ * 4.1.1. */
 DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n,
                                       int mean, double *out, ddp_error *err);
 
@@ -2083,6 +2221,42 @@ DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last,
 
 #endif /* DDP_PLAN_TOUR_H */
 /* ==== end plan/tour.h ==== */
+
+/* ==== begin plan/ring_order.h ==== [plan] */
+/* In which order a ring of workers should pass its data on. */
+#ifndef DDP_PLAN_RING_ORDER_H
+#define DDP_PLAN_RING_ORDER_H
+
+#define DDP_RING_EXACT 12 /* up to so many workers the order is optimal */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_plan_ring - a closed tour of n workers whose slowest hop is as fast as possible: a pipelined
+ * ring all-reduce runs at the rate of that hop. Among orders with the same slowest hop one with
+ * the least sum of delays.
+ *
+ *   rate     [n x n] bytes per second from row to column; finite, > 0 off the diagonal, need
+ *            not be symmetric; the diagonal is not read
+ *   delay_s  [n x n] one-way delays, finite, >= 0; or NULL = all equal
+ *   order    [n] receives the workers in ring order, beginning with 0: order[i] sends to
+ *            order[i + 1], the last one to worker 0
+ *   least    receives the rate of the slowest hop, 0 for n = 1
+ *
+ * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Above:
+ * fastest neighbour from every (at most 64) start, then 2-opt and or-opt on a smooth stand-in for
+ * the slowest hop; not proven. Deterministic. Outputs are untouched on error. Pure; safe from
+ * any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
+DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order,
+                                 double *least, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_PLAN_RING_ORDER_H */
+/* ==== end plan/ring_order.h ==== */
 
 /* ==== begin plan/place.h ==== [plan] */
 /* DT-FM's placement: which device runs which stage of which pipeline. */
@@ -2595,11 +2769,12 @@ extern "C" {
  * Payload: one float32 scale per block of 64 elements, then n signed bytes, or n/2 bytes (rounded
  * up) with two elements each, the even one in the low half, as value + 8. That is 1.0625 or 0.5625
  * bytes per element. The largest level is Q = 127 or 7:
- *     s = the smallest float with Q s >= largest |x| of the block (so that a block of denormals
- *         works too), one float less where Q s would overflow
+ *     s = the smallest float for which Q s, rounded to a float, is at least the largest |x| of the
+ *         block (so that a block of denormals works too), one float less where Q s would overflow
  *     q = x / s rounded to the nearest integer, halves away from 0;   received: q s, rounded once
  * Hence |x - q s| <= s / 2, exactly, and rounding q s to a float adds at most half its last place.
- * A block of zeros has s = 0. Signs of zeros are lost.
+ * What was received has the same s and q when it is quantised again, unless s is denormal. A block
+ * of zeros has s = 0. Signs of zeros are lost.
  *
  *   out  capacity bytes, of which ddp_pack_bound(packing, n, n) are written
  * Received by ddp_unpack_store or ddp_unpack_add. No allocation, safe from any thread; outputs
@@ -2769,28 +2944,66 @@ typedef enum ddp_strategy {
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
     DDP_THREADS,           /* ranks are threads of one process: only through ddp_launch */
-    DDP_TCP                /* ranks are processes */
+    DDP_TCP,               /* ranks are processes */
+    DDP_MPI                /* ranks are processes of mpirun or srun; needs DDP_USE_MPI. MPI is
+                              called by the comm thread: docs/mpi.md */
 } ddp_transport;
+
+/* How averages travel; sums are in float32 in any case. */
+typedef enum ddp_wire {
+    DDP_WIRE_DEFAULT, /* float32 */
+    DDP_WIRE_F32,
+    DDP_WIRE_BF16,    /* bfloat16, half the bytes: to nearest even when sent; never a ring */
+    DDP_WIRE_INT8     /* int8 blocks of 64 values with a scale each (compress/quantise.h), 0.27 of
+                         the bytes; never a ring. What rounding cuts off is sent with the next
+                         message. Gradients as they are; of parameters what they changed by since
+                         the layer's last average; buffers and optimizer state as float32 */
+} ddp_wire;
+
+/* How sums over all ranks are made; what differs is time, and for rings the order of the sums. */
+typedef enum ddp_algorithm {
+    DDP_ALGORITHM_DEFAULT, /* by the array's size and the link */
+    DDP_FULL,              /* everybody sends everything to everybody; not in elastic worlds */
+    DDP_DIRECT,            /* each rank sums one segment and sends it back to all */
+    DDP_RING               /* from rank to rank; not where deterministic, nor with two ranks */
+} ddp_algorithm;
 
 /* Everything is optional: zero = the default named on the line. Strings are read during
  * ddp_open and need not outlive it. With world == 0 and no_env == 0 the environment (DREAMDDP_*,
- * then torchrun, Open MPI, MPICH, Slurm names) says rank, world and address, and fills any other
- * field below that is zero and has a DREAMDDP_ variable; world > 0 makes rank literal. */
+ * then torchrun, Open MPI, MPICH, PMIx, Slurm names) says rank, world and address, and fills any
+ * other field below that is zero and has a DREAMDDP_ variable; world > 0 makes rank literal. */
 typedef struct ddp_config {
     ddp_strategy   strategy;        /* dreamddp; DREAMDDP_STRATEGY */
     int period; /* H, steps in which each layer is averaged once; 5; DREAMDDP_PERIOD */
     ddp_transport  transport;       /* tcp; DREAMDDP_TRANSPORT */
     int            rank, world;     /* 0 of 1 */
-    const char    *addr;            /* host:port of rank 0; "127.0.0.1:29500"; DREAMDDP_ADDR */
+    const char *addr; /* of rank 0: "host:port", "tcp://host:port", "[v6]:port", or "file://PATH", a
+                         file in which rank 0 tells it; "127.0.0.1:29500"; DREAMDDP_ADDR */
     const char    *run_id;          /* workers with another id are refused; ""; DREAMDDP_RUN_ID */
-    const char *net; /* "RATE,DELAY": shape this worker's links, e.g. "100mbit,20ms"; unshaped;
-                        DREAMDDP_NET */
+    const char *socket_ifname; /* interfaces to listen on: "eth", "=eth0", "^lo,docker"; NULL = that
+                                  from which rank 0 is reached; DREAMDDP_SOCKET_IFNAME */
+    const char *net; /* "RATE,DELAY,JITTER": shape this worker's links, e.g. "100mbit,20ms"; or a
+                        topology, "FILE.json" or "FILE.json@0,16,32" where those devices are the
+                        workers; the same on all ranks; unshaped; DREAMDDP_NET */
+    const char *net_script; /* file of stalls, drops, kills and rates (docs/links.md); none;
+                               DREAMDDP_NET_SCRIPT */
+    const char *net2;  /* as net, for a second link between the same workers, which no script
+                          touches; none; DREAMDDP_NET2 */
+    const char *addr2; /* host:port of rank 0 on the second link's interface; where net2 is set and
+                          this is not, a free port of addr; DREAMDDP_ADDR2 */
+    ddp_wire       wire;            /* f32; bf16, int8: how what strategies average travels;
+                                       ddp_sync_all and plain collectives do not; int8 takes one
+                                       float for each parameter with a gradient, three where
+                                       parameters are averaged; DREAMDDP_WIRE */
+    int site; /* > 0: this worker's site, and every other has one: averages go in two levels, inside
+                 the sites and then between them (docs/links.md); 0 = one level; DREAMDDP_SITE */
     int            threads;         /* operator threads of this worker; 1; DREAMDDP_THREADS */
     uint64_t       seed;            /* of initialisation and dropout; 0 */
     int            micro_batches;   /* backward passes per step; their mean gradient is used; 1 */
     float clip_norm;                /* global gradient norm limit; 0 = none. Makes dreamddp and enp
                                        average before the update (their transfer needs no gradient) */
     int            average_state;   /* 1: average the optimizer state with the parameters */
+    ddp_algorithm  algorithm;       /* of all-reduces; by size and link */
     int deterministic; /* 1: equal bits on every transport, plan from FLOPs and bytes, never from
                           clocks */
     int paper; /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end
@@ -2802,16 +3015,39 @@ typedef struct ddp_config {
     const char    *profile_path;    /* CSV that replaces measuring; NULL */
     const char    *plan_path;       /* JSON of `plan partial` that replaces planning; NULL */
     size_t         bucket_bytes;    /* wfbp bucket; 25 MiB (the first holds 1 MiB) */
-    double         connect_timeout_s; /* 30; DREAMDDP_CONNECT_TIMEOUT */
+    double connect_timeout_s; /* for rank 0 to answer; 30; DREAMDDP_CONNECT_TIMEOUT */
+    double join_timeout_s;    /* for all ranks to come; connect_timeout_s; DREAMDDP_JOIN_TIMEOUT */
     double peer_timeout_s; /* silence after which a peer is lost; 10; DREAMDDP_PEER_TIMEOUT */
-    double op_timeout_s;   /* an operation that stands still for so long fails; 300;
+    double op_timeout_s;   /* an operation fails so long after the first rank began it; 1800;
                               DREAMDDP_OP_TIMEOUT */
+    const char *dump_path; /* where ddp_dump writes when the context fails (not when it is
+                              aborted), %r = rank; NULL = nowhere; DREAMDDP_DUMP */
+    int min_world; /* > 0: training goes on without lost workers while a majority and at least so
+                      many are left (docs/elastic.md); 0 = a lost worker is an error, as without;
+                      DREAMDDP_MIN_WORLD */
+    int max_world; /* min_world, tcp: ids that the run has room for, at most 64: newcomers get those
+                      beyond world too, not only those of lost workers; world; DREAMDDP_MAX_WORLD */
+    int join; /* 1: come into a run that is going on, whose workers addr names, separated by commas;
+                 rank, world and min_world are its (docs/elastic-join.md); DREAMDDP_JOIN */
+    size_t elastic_bytes; /* min_world: memory for inputs and results in flight, at least the
+                             longest message; 0 = twice that */
     int insecure; /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
+    const char *tls_psk; /* file with the pre-shared key of all workers: TLS 1.3 on TCP; NULL = none;
+                            DREAMDDP_TLS_PSK */
+    const char *tls_ca, *tls_cert, *tls_key; /* or certificates (PEM files), this worker's with the
+                            name rank-R; DREAMDDP_TLS_CA, _CERT, _KEY */
     int            no_env;          /* 1: never read the environment (embedders) */
     int check_writes; /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
     int trace_spans;  /* spans kept for ddp_trace_copy; 0 = only what statistics need */
     const volatile int
-        *cancel; /* ddp_launch stops its workers when this becomes non-zero; borrowed */
+        *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
+    const ddp_backend *backend; /* where layers and activations live: the CPU; &ddp_cuda(...) of
+                                   dreamddp_cuda.cuh. Borrowed until ddp_close */
+    int nccl; /* 1: with a backend, averages of layers go from device to device (NCCL), all else by
+                 transport; 0: all by transport */
+    void *cuda_stream; /* with a backend: the program's own stream (cudaStream_t), so that its
+                          kernels and the library's follow each other; one of the context's own.
+                          Borrowed until ddp_close */
     ddp_allocator  allocator;       /* malloc */
     ddp_logger     logger;          /* none (DREAMDDP_LOG=info prints to stderr) */
 } ddp_config;
@@ -2836,11 +3072,19 @@ typedef struct ddp_stats {
     double  hidden_pct;       /* 100 x (1 - exposed / comm); 100 without communication */
     double  peer_wait_s;      /* waiting for a slower peer, counted apart */
     int64_t bytes_sent;       /* all bytes of the whole run, headers included */
+    double  comm_cpu_s;       /* processor time of the comm threads in the whole run, without what
+                                 blocking calls moved themselves; 0 where the system does not tell */
     double  predicted_step_s; /* by the plan's model, forward included; 0 = no plan */
     double  predicted_hidden_pct;
     double divergence; /* Gamma of DreamDDP section 2.4, this rank's share: sum over layers of
                           |average - own|^2 at their last averaging; mean over ranks = Gamma */
     ddp_link link;            /* measured: averaging n bytes takes alpha_s + beta_s n */
+    long     replans;         /* how often the link had moved by a fifth and a new plan was made */
+    /* Every few periods, over the steps since: forward, backward and update, waits left out. */
+    double   compute_s;       /* mean of a step on this rank */
+    double   median_compute_s; /* the median rank's; of two ranks the faster one's */
+    int      slowest_rank;    /* whose steps are longest ... */
+    double   slow_ratio;      /* ... against the median; 0 = not known yet */
 } ddp_stats;
 
 #ifdef __cplusplus
@@ -2857,7 +3101,8 @@ DDP_API void     ddp_close(ddp_ctx *d);
  * a free loopback port), or once here when a launcher already made the ranks or world <= 1. fn
  * gets an open context, which ddp_launch closes; it returns 0 or a ddp_status. With processes
  * the parent only supervises: nothing that fn stores is seen by it.
- * Returns DDP_OK when every rank did, else the first failure with its sentence in *err. */
+ * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed
+ * or lost), else the first failure with its sentence in *err. */
 DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user,
                        ddp_error *err);
 
@@ -2886,10 +3131,17 @@ DDP_API int ddp_step_end(ddp_ctx *d);
 
 /* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
  * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
- * ddp_abort - fails everything in flight on all ranks with this sentence. Any thread. */
+ * ddp_abort - fails everything in flight on all ranks with this sentence: whoever waits there, or
+ * comes to wait, returns within a second. Any thread.
+ * ddp_dump - writes what this rank knows of its last 2,000 operations to path (%r becomes the rank)
+ * as JSON lines: the run and its error, then one line per operation, the newest last; those in
+ * flight name the ranks that have not begun them. Any thread, also while others wait and after a
+ * failure, not during ddp_add_layer or ddp_close. The file appears whole or not at all.
+ * Errors: DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error is left as it is. */
 DDP_API int  ddp_wait(ddp_ctx *d);
 DDP_API int  ddp_sync_all(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
+DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
 /* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. */
 DDP_API int  ddp_rank(const ddp_ctx *d);
@@ -2899,7 +3151,7 @@ DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer); /* this rank's share, last averaging */
-/* How the last all-reduce travelled: "direct", "ring", or "none" before there was one. */
+/* How the last all-reduce travelled: "full" (exchange), "direct", "ring"; "none": no one did. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 /* Copies the newest spans (compute of this rank and its communication), oldest first. */
 DDP_API int  ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room);
@@ -2912,21 +3164,69 @@ DDP_API const ddp_profile *ddp_profile_get(const ddp_ctx *d);
 DDP_API int                ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan);
 DDP_API ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err);
 
+/* Elastic worlds (ddp_config.min_world). ddp_rank and ddp_world are ids and their number (with
+ * max_world that): they stay what they were when workers are lost or come. ddp_workers is the number of those that are live,
+ * ddp_live has bit r set for each of them (all ones of world where not elastic), ddp_epoch rises
+ * with each change. They may change in any hook or collective. */
+DDP_API int      ddp_workers(const ddp_ctx *d);
+DDP_API uint64_t ddp_live(const ddp_ctx *d);
+DDP_API unsigned ddp_epoch(const ddp_ctx *d);
+
 /* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first
  * error. In place; n counts floats. All ranks call them in the same order, never between the
  * first hook and ddp_step_end of a step.
- *   ddp_all_reduce  x[n] becomes scale x (sum over ranks): 1/world for the mean
- *   ddp_all_gather  x[world x n]: rank r's block is the r-th */
+ *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
+ *   ddp_all_reduce_bf16  the same in bfloat16, for contexts opened with DDP_WIRE_BF16
+ *   ddp_all_reduce_int8  the same in int8 blocks, for contexts opened with DDP_WIRE_INT8; nothing
+ *                   is kept of what is cut off; DDP_NUMERIC where a value is not finite
+ *   ddp_all_mean    x[n] becomes the mean over the live workers
+ *   ddp_broadcast   if root is not live: the lowest live rank's
+ *   ddp_all_gather  x[world x n]: rank r's block is the r-th; 0 if r is not live
+ *   ddp_reduce_scatter  x[world x n]: the rank-th block becomes scale x (sum over ranks), the
+ *                   others stay; with ddp_all_gather behind it the bits of a direct all-reduce.
+ *                   Not in elastic worlds (DDP_UNSUPPORTED) */
 DDP_API int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale);
+DDP_API int ddp_all_reduce_bf16(ddp_ctx *d, float *x, size_t n, float scale);
+DDP_API int ddp_all_reduce_int8(ddp_ctx *d, float *x, size_t n, float scale);
+DDP_API int ddp_all_mean(ddp_ctx *d, float *x, size_t n);
 DDP_API int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root);
 DDP_API int ddp_all_gather(ddp_ctx *d, float *x, size_t n);
+DDP_API int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale);
 DDP_API int ddp_barrier(ddp_ctx *d);
 DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 
+/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm
+ * worker and measurements; operations on the two do not wait for one another. The plain collectives
+ * exist for either link (0 or 1); those above are link 0's.
+ *   ddp_links           how many this context has: 0 with one worker, 1 or 2
+ *   ddp_measure_links   times averages on each link alone. Collective, between steps
+ *   ddp_get_link_stats  0, or DDP_ARG for a link that does not exist; *out is zero then */
+typedef struct ddp_link_stats {
+    int64_t     bytes_sent; /* headers included */
+    int64_t     operations;
+    double      busy_s;     /* union of its operations */
+    ddp_link    link;       /* as measured, else nominal; 0 before */
+    double      mu;         /* beta of this link over that of link 0; 0 = unknown */
+    const char *algorithm;  /* of its last all-reduce: "direct", "ring" or "none" */
+} ddp_link_stats;
+DDP_API int ddp_links(const ddp_ctx *d);
+DDP_API int ddp_measure_links(ddp_ctx *d);
+DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
+DDP_API int ddp_all_reduce_on(ddp_ctx *d, int link, float *x, size_t n, float scale);
+DDP_API int ddp_broadcast_on(ddp_ctx *d, int link, float *x, size_t n, int root);
+DDP_API int ddp_all_gather_on(ddp_ctx *d, int link, float *x, size_t n);
+DDP_API int ddp_reduce_scatter_on(ddp_ctx *d, int link, float *x, size_t n, float scale);
+
 /* Names as in --strategy and back; DDP_STRATEGY_DEFAULT / "default" where unknown. */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
+/* auto, full, direct, ring; 0 where the name is unknown. */
+DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
+/* f32, bf16, int8; 0 where the name is unknown. */
+DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
+/* tcp, threads, mpi; DDP_TRANSPORT_DEFAULT where unknown. */
+DDP_API ddp_transport ddp_transport_named(const char *name);
 
 #ifdef __cplusplus
 }
@@ -2934,6 +3234,50 @@ DDP_API ddp_strategy ddp_strategy_named(const char *name);
 
 #endif /* DDP_SYNC_SESSION_H */
 /* ==== end sync/session.h ==== */
+
+/* ==== begin sync/notes.h ==== [sync] */
+/* What changed while a run went on: who is slow, when the plan followed the link, who came and went. */
+#ifndef DDP_SYNC_NOTES_H
+#define DDP_SYNC_NOTES_H
+
+typedef enum ddp_note_kind {
+    DDP_NOTE_SLOW,   /* rank computes `now` seconds a step, the median rank `before` */
+    DDP_NOTE_EVEN,   /* the rank that was slow is slow no more */
+    DDP_NOTE_REPLAN, /* the link drifted: averaging a mean layer took `before` seconds when the plan
+                        was made and takes `now`; a new plan was made */
+    DDP_NOTE_LOST,   /* rank is no longer a worker */
+    DDP_NOTE_JOINED  /* rank is a worker again */
+} ddp_note_kind;
+
+typedef struct ddp_note {
+    ddp_note_kind kind;
+    long   step;        /* so many steps were done */
+    double time_s;      /* ddp_now() */
+    int    rank;        /* -1 where it is about no rank */
+    int    workers;     /* live, from then on */
+    double before, now; /* seconds; 0 where the kind has none */
+} ddp_note;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_notes - the notes of this context, the newest `room` of the last 64, oldest first; returns
+ * how many were copied. Slow ranks are noted as they are logged: from 1.25 times the median on, and
+ * again when that changes by a fifth. On the context's thread, between hooks.
+ *
+ * ddp_note_name - "slow", "even", "replan", "lost" or "joined"; "?" for what is none.
+ * ddp_note_text - the note as one sentence without a full stop, cut where out has no more room. */
+DDP_API int         ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
+DDP_API const char *ddp_note_name(ddp_note_kind kind);
+DDP_API void        ddp_note_text(const ddp_note *note, char *out, size_t room);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_NOTES_H */
+/* ==== end sync/notes.h ==== */
 
 /* ==== begin sync/checkpoint.h ==== [sync] */
 /* Checkpoints: everything a run needs to go on as if it had not stopped. */
@@ -2947,10 +3291,12 @@ extern "C" {
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors
  * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
  * dropout masks depend on, the plan), and manifest.json (step, world, strategy, period, optimizer,
- * layers, a hash of every file), which rank 0 writes when all files are there: a folder without it
- * is none. Every file is written under another name, flushed and renamed; a step that is saved
- * once more leaves the files of the save before alone until the new manifest is there. The ranks
- * must see one file system. Where the data go on follows from the step.
+ * layers, a hash of every file), which the lowest live rank writes when all files are there: a
+ * folder without it is none. Every file is written under another name, flushed and renamed; a step
+ * that is saved once more leaves the files of the save before alone until the new manifest is
+ * there. The ranks must see one file system. Where the data go on follows from the step. In an
+ * elastic world those who are lost have no file; when the run is started again with as many ranks,
+ * they take that of the next rank, as a newcomer would (docs/elastic-join.md).
  *
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
  * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
@@ -2974,6 +3320,119 @@ DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 #endif /* DDP_SYNC_CHECKPOINT_H */
 /* ==== end sync/checkpoint.h ==== */
+
+/* ==== begin sync/probe.h ==== [sync] */
+/* Measuring the links between all ranks. */
+#ifndef DDP_SYNC_PROBE_H
+#define DDP_SYNC_PROBE_H
+
+/* From one rank to another. */
+typedef struct ddp_pair {
+    double   ping_s;        /* half the shortest round trip, seconds */
+    double   ping_median_s; /* half the median one */
+    ddp_link link;          /* one way: n bytes arrive after alpha_s + beta_s n; least squares */
+    double   rate;          /* bytes per second of the largest transfer, latency left out */
+    double   offset_s;      /* wall clock of the receiver minus that of the sender, measured on the
+                               shortest round trip: right to within half of it */
+    int      relayed;       /* 1: what they send each other goes through rank 0 */
+} ddp_pair;
+
+/* The same on every rank; freed by ddp_probe_free. */
+typedef struct ddp_probe_result {
+    int       world;
+    ddp_pair *pair;   /* [world x world], row = sender; the diagonal is 0 */
+    ddp_link *host;   /* [world] least squares over all that the rank sent */
+    char    (*name)[64]; /* [world] host name */
+    double    seconds;   /* the probing took */
+} ddp_probe_result;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of
+ * disjoint pairs that work at the same time; 20 pings (8 where they take more than 3 s), then
+ * 64 KiB and what fits 0.25 s, at most 1 MiB, each three times and, where a busy machine or other
+ * traffic disturbs it, again until the two fastest agree to 2 % (16 times or 3 s at most).
+ * Collective, under the rules of the plain collectives. Returns 0 or the context's first error; DDP_USAGE with one worker. */
+DDP_API int  ddp_probe(ddp_ctx *d, ddp_probe_result *out);
+DDP_API void ddp_probe_free(ddp_probe_result *r);
+
+/* ddp_probe_network - the same as delays and rates of a network, for ddp_network_write and the
+ * planners; freed by ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
+DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_PROBE_H */
+/* ==== end sync/probe.h ==== */
+
+/* ==== begin sync/group.h ==== [sync] */
+/* Collectives over some of the ranks, in two levels, and over the measured ring. */
+#ifndef DDP_SYNC_GROUP_H
+#define DDP_SYNC_GROUP_H
+
+/* How the ranks lie in sites, as this rank sees it. */
+typedef struct ddp_sites {
+    int inside;  /* group of the ranks of this rank's site */
+    int across;  /* equal sites: group of those with this rank's place in each site; else leaders */
+    int equal;   /* all sites have the same number of ranks */
+    int members; /* ranks of this site */
+    int place;   /* of this rank among them */
+    int leader;  /* lowest rank of this site */
+} ddp_sites;
+
+/* What ddp_ring_tune chose. */
+typedef struct ddp_ring_choice {
+    double least_rate; /* bytes per second of the ring's slowest hop */
+    double from_bytes; /* all-reduces from here on go round the ring; INFINITY = none */
+} ddp_ring_choice;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All
+ * ranks make all groups in the same order, those included that they are not in; at most 63. Then
+ * the members of a group run collectives of their own, under the rules of the plain ones of
+ * sync/session.h; ranks in several groups must order their operations without a circle.
+ *   ddp_group_all_gather, ddp_group_reduce_scatter  blocks count through the group's members
+ *   ddp_group_broadcast  root is a rank of the world
+ * Each returns 0 or the context's first error. Errors: DDP_ARG (a group that is none, that this
+ * rank or the root is not in), DDP_UNSUPPORTED (an elastic world). */
+DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
+DDP_API int ddp_group_all_reduce(ddp_ctx *d, int group, float *x, size_t n, float scale);
+DDP_API int ddp_group_broadcast(ddp_ctx *d, int group, float *x, size_t n, int root);
+DDP_API int ddp_group_all_gather(ddp_ctx *d, int group, float *x, size_t n);
+DDP_API int ddp_group_reduce_scatter(ddp_ctx *d, int group, float *x, size_t n, float scale);
+DDP_API int ddp_group_barrier(ddp_ctx *d, int group);
+
+/* ddp_sites_open - makes the groups of a world whose rank r lies in site site_of[r] (any numbers;
+ * [world], the same on all ranks). Collective.
+ * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow
+ * between: a site's ranks sum their blocks among each other, those of one place in all sites sum
+ * theirs over the slow links, and each site gathers. Between sites each rank thus sends 2 (S - 1) / S
+ * n / k values (S sites of k ranks), not 2 (n_ranks - 1) / n_ranks n. Sites of unlike size sum to
+ * their lowest ranks, which then spread the result. Same bits on all ranks, not those of a direct
+ * sum in rank order. Collective. */
+DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
+DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
+
+/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size
+ * on it is faster than direct: direct takes 2 a + d M with d of the slowest pair or of the slowest
+ * access link and a tenth for incast, the ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is
+ * that of ddp_probe, the same on all ranks; nothing may be in flight. Collective in effect: call it
+ * on all ranks. A deterministic context keeps direct sums. out may be NULL. */
+DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_GROUP_H */
+/* ==== end sync/group.h ==== */
 
 /* ==== begin report/data.h ==== [report] */
 /* What a report is made of: plain data, filled by programs, read by every writer of src/report. */
@@ -3002,6 +3461,14 @@ typedef struct ddp_report_layer {
     double      comm_s; /* how long averaging it occupies the link */
 } ddp_report_layer;
 
+/* Something that changed during a run: ddp_note_text and ddp_note_name say it. */
+typedef struct ddp_report_note {
+    double      time_s; /* since the start of the run */
+    long        step;
+    const char *kind;   /* "lost" */
+    const char *text;   /* "rank 2 was lost, 3 workers" */
+} ddp_report_note;
+
 /* One strategy. Unknown figures are NAN, unknown counts 0, unknown texts NULL. */
 typedef struct ddp_report_run {
     const char *strategy;
@@ -3012,6 +3479,9 @@ typedef struct ddp_report_run {
     double      time_to_loss_s; /* until ddp_report_data.target_loss; NAN: not reached */
     double      final_loss;
     const char *param_hash;
+    int         slowest_rank;   /* whose computing takes longest ... */
+    double      slow_ratio;     /* ... against the median; 0 = not known */
+    long        replans;        /* the plan followed a link that had changed so many times */
 
     const ddp_report_step *steps; /* [step_count] */
     int                    step_count;
@@ -3020,6 +3490,9 @@ typedef struct ddp_report_run {
     const int *step_of;        /* [layer_count] step 0..H-1 that averages the layer, or NULL */
     const unsigned char *fill; /* [H x layer_count] 1 = averaged once more there, or NULL */
     const double        *layer_divergence; /* [layer_count] mean Gamma per layer, or NULL */
+
+    const ddp_report_note *notes; /* [note_count], in the order of their times */
+    int                    note_count;
 
     const ddp_report_worker *workers; /* [worker_count] */
     int                      worker_count;
@@ -3156,13 +3629,16 @@ extern "C" {
  *   plan     strategy, period, sets (layer indexes per step of the period), step_of, predicted_*;
  *            nothing is written for a run without a plan
  *   step     strategy, step, loss, step_ms, wait_ms, bytes, divergence (left out if NAN)
+ *   note     strategy, step, time_s, kind, text: one line for each of r->notes
  *   result   strategy, workers, step_ms, hidden_pct, bytes_sent, final_loss, time_to_loss_s,
- * param_hash error    status (text), exit_code, message */
+ *            param_hash, slowest_rank and slow_ratio where they are known, replans
+ *   error    status (text), exit_code, message */
 DDP_API void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d);
 DDP_API void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d);
 DDP_API void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
 DDP_API void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
                             double step_ms, double wait_ms, int64_t bytes, double divergence);
+DDP_API void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r);
 DDP_API void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
 DDP_API void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error);
 
@@ -3172,6 +3648,32 @@ DDP_API void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error);
 
 #endif /* DDP_REPORT_EVENTS_H */
 /* ==== end report/events.h ==== */
+
+/* ==== begin report/postmortem.h ==== [report] */
+/* Reading the dumps of a run's ranks together. */
+#ifndef DDP_REPORT_POSTMORTEM_H
+#define DDP_REPORT_POSTMORTEM_H
+
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_dump_merge - reads what ddp_dump wrote on several ranks (count files, any order, ranks may
+ * be missing) and writes to out (borrowed) where they part, one sentence a line: which rank left
+ * no dump, the errors, operations that differ between ranks, the first operation that somebody
+ * waits in and who never submitted it, receives that nobody sends to.
+ * Errors: DDP_IO, DDP_FORMAT (names file and line), DDP_MISMATCH (two runs, two worlds, a rank
+ * twice), DDP_MEMORY. Any thread. */
+DDP_API ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_REPORT_POSTMORTEM_H */
+/* ==== end report/postmortem.h ==== */
 
 /* ==== begin report/perfetto.h ==== [report] */
 /* The spans of all workers as a Chrome trace, which ui.perfetto.dev and chrome://tracing open. */
@@ -3352,6 +3854,9 @@ DDP_LIB void ddp__sleep_until(double when);
  * (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
+/* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
+DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
+
 /* A condition variable on the monotonic clock. */
 DDP_LIB int ddp__cond_init(pthread_cond_t *c);
 /* Waits for c until ddp_now() reaches when; when < 0 waits without limit. 0, or ETIMEDOUT. */
@@ -3404,8 +3909,9 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
 
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed,
- * renamed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure
- * puts do nothing, and the end reports it; every begin that succeeds needs an end or a drop. */
+ * renamed, and its folder flushed. What is no regular file (/dev/stdout, a pipe) is written
+ * straight to. After a failure puts do nothing, and the end reports it; every begin that succeeds
+ * needs an end or a drop. */
 typedef struct ddp__file {
     FILE *f;
     char *path, *tmp; /* equal where the file is written straight to */
@@ -3418,6 +3924,10 @@ DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
 DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
 /* The three in one. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
+
+/* Flushes the folder that holds path: what was made or renamed there outlives a crash of the
+ * machine. Errors: DDP_IO, DDP_MEMORY. */
+DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
@@ -3646,6 +4156,19 @@ void ddp__thread_prompt(void)
     a.runtime = 100000; /* nanoseconds, the least that is allowed */
     (void)syscall(SYS_sched_setattr, 0, &a, 0u);
 #endif
+}
+
+double ddp__thread_cpu_s(pthread_t thread)
+{
+#if defined(_POSIX_THREAD_CPUTIME) && !defined(__APPLE__)
+    struct timespec t;
+    clockid_t clock;
+
+    if (pthread_getcpuclockid(thread, &clock) == 0 && clock_gettime(clock, &t) == 0)
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+    (void)thread;
+    return 0;
 }
 
 int ddp__cond_init(pthread_cond_t *c)
@@ -4038,6 +4561,29 @@ void ddp__file_put(ddp__file *o, const void *bytes, size_t n)
     if (n && !o->why && fwrite(bytes, 1, n, o->f) != n) o->why = errno ? errno : EIO;
 }
 
+ddp_status ddp__folder_flush(const char *path, ddp_error *err)
+{
+    size_t n = strlen(path);
+    char *folder;
+    int fd, why = 0;
+
+    while (n > 1 && path[n - 1] == '/') n--;
+    while (n && path[n - 1] != '/') n--;
+    while (n > 1 && path[n - 1] == '/') n--;
+    folder = ddp__strdup(n ? path : ".");
+    if (!folder) return ddp__fail(err, DDP_MEMORY, "out of memory for the folder of %s", path);
+    if (n) folder[n] = 0;
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DDP_FREE(folder);
+    if (fd < 0) return DDP_OK; /* one may write to folders that one may not read */
+    if (fsync(fd) && errno != EINVAL && errno != EROFS && errno != EBADF) why = errno;
+    close(fd);
+    if (!why) return DDP_OK;
+    return ddp__fail(err, DDP_IO,
+                     "%s is there, but its folder could not be flushed: %s; after a crash of the "
+                     "machine it may be gone", path, strerror(why));
+}
+
 /* Closes the file, and leaves it under its name if keep and all went well. */
 static void ddp__file_close(ddp__file *o, int keep)
 {
@@ -4066,6 +4612,8 @@ ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
     if (o->why)
         s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path,
                       strerror(o->why));
+    else if (strcmp(o->tmp, o->path))
+        s = ddp__folder_flush(o->path, err);
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
     return s;
@@ -4114,6 +4662,118 @@ uint64_t ddp__hash(uint64_t h, const void *data, size_t n)
     return h;
 }
 /* ==== end base/text.c ==== */
+
+/* ==== begin base/sha256.h ==== [base] */
+/* SHA-256 (FIPS 180-4). */
+#ifndef DDP_BASE_SHA256_H
+#define DDP_BASE_SHA256_H
+
+#define DDP__SHA256_BYTES 32
+
+typedef struct ddp__sha256 {
+    uint32_t state[8];
+    uint64_t bytes;
+    unsigned char block[64];
+} ddp__sha256;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB void ddp__sha256_begin(ddp__sha256 *s);
+DDP_LIB void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n);
+/* Writes the digest; s is used up. */
+DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_BASE_SHA256_H */
+/* ==== end base/sha256.h ==== */
+
+/* ==== begin base/sha256.c ==== [base] */
+
+static const uint32_t ddp__sha256_k[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+static uint32_t ddp__rotate(uint32_t x, int by) { return x >> by | x << (32 - by); }
+
+static void ddp__sha256_block(ddp__sha256 *s, const unsigned char *b)
+{
+    uint32_t w[64], v[8];
+    int i;
+
+    for (i = 0; i < 16; i++)
+        w[i] = (uint32_t)b[4 * i] << 24 | (uint32_t)b[4 * i + 1] << 16 |
+               (uint32_t)b[4 * i + 2] << 8 | (uint32_t)b[4 * i + 3];
+    for (; i < 64; i++) {
+        uint32_t x = w[i - 15], y = w[i - 2];
+        w[i] = w[i - 16] + (ddp__rotate(x, 7) ^ ddp__rotate(x, 18) ^ x >> 3) + w[i - 7] +
+               (ddp__rotate(y, 17) ^ ddp__rotate(y, 19) ^ y >> 10);
+    }
+    memcpy(v, s->state, sizeof v);
+    for (i = 0; i < 64; i++) {
+        uint32_t e = v[4], a = v[0], one, two;
+        one = v[7] + (ddp__rotate(e, 6) ^ ddp__rotate(e, 11) ^ ddp__rotate(e, 25)) +
+              ((e & v[5]) ^ (~e & v[6])) + ddp__sha256_k[i] + w[i];
+        two = (ddp__rotate(a, 2) ^ ddp__rotate(a, 13) ^ ddp__rotate(a, 22)) +
+              ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+        memmove(v + 1, v, 7 * sizeof *v);
+        v[4] += one;
+        v[0] = one + two;
+    }
+    for (i = 0; i < 8; i++) s->state[i] += v[i];
+}
+
+void ddp__sha256_begin(ddp__sha256 *s)
+{
+    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+    memcpy(s->state, start, sizeof start);
+    s->bytes = 0;
+}
+
+void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n)
+{
+    const unsigned char *at = (const unsigned char *)data;
+
+    while (n) {
+        size_t in = (size_t)(s->bytes % 64), now = 64 - in < n ? 64 - in : n;
+        if (now == 64) {
+            ddp__sha256_block(s, at);
+        } else {
+            memcpy(s->block + in, at, now);
+            if (in + now == 64) ddp__sha256_block(s, s->block);
+        }
+        s->bytes += now;
+        at += now;
+        n -= now;
+    }
+}
+
+void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest)
+{
+    static const unsigned char pad[72] = {0x80};
+    unsigned char length[8];
+    uint64_t bits = s->bytes * 8;
+    int i;
+
+    for (i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i) & 255);
+    ddp__sha256_add(s, pad, 1 + (size_t)((119 - s->bytes % 64) % 64));
+    ddp__sha256_add(s, length, 8);
+    for (i = 0; i < 32; i++)
+        digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
+}
+/* ==== end base/sha256.c ==== */
 
 /* ==== begin base/array.c ==== [base] */
 /* Instantiates stb_ds, once per program: here, unless DREAMDDP_NO_STB_DS_IMPLEMENTATION says
@@ -4169,10 +4829,78 @@ typedef struct ddp__host {
     ddp__owned       *owned;  /* destroyed in ddp_close, newest first */
     uint64_t          seed;   /* for initialisation and dropout */
     ddp_error         error;  /* the first error of the context; sticky */
+    const ddp_backend *backend; /* where layers and activations live; NULL = here */
+    void             *device;   /* its self */
 } ddp__host;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Memory of layers and activations: the device's where the host has a backend, else this
+ * process's own; h may be NULL. alloc: zeroed, NULL when short or for 0 bytes. Copies are in the
+ * order of all work there; download waits. */
+DDP_LIB void *ddp__host_alloc(const ddp__host *h, size_t bytes);
+DDP_LIB void  ddp__host_release(const ddp__host *h, void *at, size_t bytes);
+DDP_LIB void  ddp__host_upload(const ddp__host *h, void *to, const void *from, size_t bytes);
+DDP_LIB ddp_status ddp__host_download(const ddp__host *h, void *to, const void *from, size_t bytes,
+                                      ddp_error *err);
+DDP_LIB void  ddp__host_copy(const ddp__host *h, void *to, const void *from, size_t bytes);
+DDP_LIB void  ddp__host_zero(const ddp__host *h, void *at, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* DDP_GRAPH_HOST_H */
 /* ==== end graph/host.h ==== */
+
+/* ==== begin graph/host.c ==== [graph] */
+/* Memory of layers and activations, wherever it lies. */
+
+void *ddp__host_alloc(const ddp__host *h, size_t bytes)
+{
+    if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;
+    return ddp__alloc(h ? &h->allocator : NULL, bytes);
+}
+
+void ddp__host_release(const ddp__host *h, void *at, size_t bytes)
+{
+    if (!at) return;
+    if (h && h->backend) h->backend->release(h->device, at, bytes);
+    else ddp__release(h ? &h->allocator : NULL, at, bytes);
+}
+
+void ddp__host_upload(const ddp__host *h, void *to, const void *from, size_t bytes)
+{
+    if (bytes == 0) return;
+    if (h && h->backend) h->backend->upload(h->device, to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
+ddp_status ddp__host_download(const ddp__host *h, void *to, const void *from, size_t bytes,
+                              ddp_error *err)
+{
+    if (bytes == 0) return DDP_OK;
+    if (h && h->backend) return h->backend->download(h->device, to, from, bytes, err);
+    memcpy(to, from, bytes);
+    return DDP_OK;
+}
+
+void ddp__host_copy(const ddp__host *h, void *to, const void *from, size_t bytes)
+{
+    if (bytes == 0) return;
+    if (h && h->backend) h->backend->copy(h->device, to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
+void ddp__host_zero(const ddp__host *h, void *at, size_t bytes)
+{
+    if (bytes == 0) return;
+    if (h && h->backend) h->backend->zero(h->device, at, bytes);
+    else memset(at, 0, bytes);
+}
+/* ==== end graph/host.c ==== */
 
 /* ==== begin graph/builtin.h ==== [graph] */
 /* The table of built-in operators as the graph sees it; src/ops fills it. */
@@ -4243,8 +4971,12 @@ struct ddp_node {
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
     float        *param[DDP_OP_PARAMS];
+    const void   *use[DDP_OP_PARAMS]; /* what operators read in place of param */
     float        *grad[DDP_OP_PARAMS];
     float        *buffer[DDP_OP_BUFFERS];
+    const ddp_op *run;   /* op, or the backend's of its name */
+    void         *feed;  /* on a device: the input array of the built-in state, as the user fills it */
+    float        *shown; /* on a device: what ddp_output showed last */
 };
 
 /* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
@@ -4260,6 +4992,8 @@ typedef struct ddp__graph_layer {
     size_t   buffer_count;
     double   flops;
     float   *params, *grads, *buffers;
+    const char *use; /* the block that operators read in place of params */
+    float      *image; /* while a device's layer is built: parameters, then buffers, on the host */
 } ddp__graph_layer;
 
 /* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
@@ -4321,6 +5055,7 @@ struct ddp_graph {
     int                segments, segment_room;
     int                open_segment; /* -1: none */
     int                built;
+    size_t             element; /* bytes of an element of outputs and gradients, 4 or 2 */
     int                registered; /* layers the context borrows memory of */
     ddp__layout        reuse;      /* of the built-in state */
     ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own */
@@ -4334,6 +5069,18 @@ extern "C" {
 #endif
 
 DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
+
+/* The backend of the graph's memory, NULL = the CPU; device becomes its self. */
+DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device);
+
+/* Bytes of node n's output, and of its gradient. */
+DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
+
+/* Element 0 of node n's output or gradient, at, becomes 1. */
+DDP_LIB void ddp__node_one(const ddp_node *n, void *at);
+
+/* The inputs that the user filled go to the device. */
+DDP_LIB void ddp__feed_inputs(const ddp_graph *g);
 
 /* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
 DDP_LIB int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size);
@@ -4471,6 +5218,13 @@ typedef struct ddp__lives {
     int        holes;
     size_t     top, live, live_most;
 } ddp__lives;
+
+size_t ddp__output_bytes(const ddp_node *n)
+{
+    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+
+    return count * (n->spec.out.dims == 0 || n->type == DDP_I32 ? sizeof(float) : n->graph->element);
+}
 
 static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -4659,8 +5413,7 @@ static void ddp__born_output(ddp__lives *v, int i, int root, int again, int unti
     const int saved = (again ? DDP__SAVED_AGAIN : DDP__SAVED) * v->n + i;
 
     l->out[out + i] = root != i ? l->out[out + root]
-                                : ddp__array_born(v, out + i,
-                                                  4 * (size_t)ddp_shape_count(&d->spec.out), until);
+                                : ddp__array_born(v, out + i, ddp__output_bytes(d), until);
     if (d->spec.saved)
         l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
 }
@@ -4692,8 +5445,7 @@ static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
 static size_t ddp__born_gradient(ddp__lives *v, int i, const ddp__layout *l)
 {
     if (v->over[i]) return v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
-    return ddp__array_born(v, DDP__GRADIENT * v->n + i,
-                           4 * (size_t)ddp_shape_count(&v->g->node[i]->spec.out),
+    return ddp__array_born(v, DDP__GRADIENT * v->n + i, ddp__output_bytes(v->g->node[i]),
                            ddp__when(v, DDP__BACKWARD, i));
 }
 
@@ -4744,7 +5496,7 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
-        size_t bytes = ddp__round64(4 * (size_t)ddp_shape_count(&d->spec.out));
+        size_t bytes = ddp__round64(ddp__output_bytes(d));
 
         l->out[i] = top;
         top += bytes;
@@ -4855,10 +5607,18 @@ const ddp_allocator *ddp__graph_allocator(const ddp_graph *g)
     return g->host ? &g->host->allocator : NULL;
 }
 
+const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device)
+{
+    *device = g->host ? g->host->device : NULL;
+    return g->host ? g->host->backend : NULL;
+}
+
 static void ddp__graph_destroy(ddp__owned *self)
 {
     ddp_graph *g = (ddp_graph *)self;
-    const ddp_allocator *a = ddp__graph_allocator(g);
+    const ddp__host *h = g->host;
+    void *device;
+    const ddp_backend *backend = ddp__graph_backend(g, &device);
     int i;
 
     ddp_state_free(g->state);
@@ -4867,14 +5627,19 @@ static void ddp__graph_destroy(ddp__owned *self)
     for (i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
 
-        ddp__release(a, l->params, l->count * sizeof(float));
-        ddp__release(a, l->grads, l->count * sizeof(float));
-        ddp__release(a, l->buffers, l->buffer_count * sizeof(float));
+        if (backend && l->use) backend->forget(device, l->params);
+        ddp__host_release(h, l->params, l->count * sizeof(float));
+        ddp__host_release(h, l->grads, l->count * sizeof(float));
+        ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
     for (i = 0; i < g->nodes; i++) {
-        DDP_FREE(g->node[i]->name);
-        DDP_FREE(g->node[i]);
+        ddp_node *n = g->node[i];
+
+        if (n->feed) backend->unpin(device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
+        DDP_FREE(n->shown);
+        DDP_FREE(n->name);
+        DDP_FREE(n);
     }
     DDP_FREE(g->layer);
     DDP_FREE(g->segment);
@@ -4891,9 +5656,11 @@ ddp_graph *ddp_graph_new(ddp_ctx *d)
     g->open_layer = g->open_segment = -1;
     g->owned.destroy = ddp__graph_destroy;
     g->host = (ddp__host *)(void *)d; /* a context begins with its host */
+    g->element = sizeof(float);
     if (g->host) {
         g->owned.next = g->host->owned;
         g->host->owned = &g->owned;
+        if (g->host->backend) g->element = (size_t)g->host->backend->element_bytes(g->host->device);
     }
     return g;
 }
@@ -5583,16 +6350,29 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     s->layout = layout;
     s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
     s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
-    s->arena = (char *)ddp__alloc(ddp__graph_allocator(g), layout->bytes);
+    s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
     if (s->written && s->arena) return s;
     ddp_state_free(s);
     return NULL;
 }
 
+void ddp__node_one(const ddp_node *n, void *at)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(n->graph, &device);
+    const float one = 1;
+
+    if (!b) *(float *)at = one;
+    else if (n->spec.out.dims == 0 || n->graph->element == sizeof one)
+        b->fill(device, (float *)at, 1, one);
+    else b->upload_elements(device, at, &one, 1);
+}
+
 ddp_state *ddp_state_new(ddp_graph *g)
 {
     const ddp_allocator *a = g ? ddp__graph_allocator(g) : NULL;
-    const double total = a && a->alloc ? 0 : ddp__memory_total();
+    const int own = g && g->host && g->host->backend; /* a device says itself what it has not */
+    const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
     int i, k;
 
@@ -5605,14 +6385,14 @@ ddp_state *ddp_state_new(ddp_graph *g)
         for (k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
     for (i = 0; i < g->nodes; i++)
         if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1)
-            *(float *)ddp__state_at(s, g->plain.gradient[i]) = 1;
+            ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
     return s;
 }
 
 void ddp_state_free(ddp_state *s)
 {
     if (!s) return;
-    ddp__release(ddp__graph_allocator(s->graph), s->arena, s->layout->bytes);
+    ddp__host_release(s->graph->host, s->arena, s->layout->bytes);
     DDP_FREE(s->written);
     DDP_FREE(s);
 }
@@ -5645,22 +6425,71 @@ void *ddp_data(ddp_graph *g, const char *name)
     if (!g || !g->state || !name) return NULL;
     for (i = 0; i < g->nodes; i++)
         if (!g->node[i]->op && strcmp(g->node[i]->name, name) == 0)
-            return ddp_state_data(g->state, g->node[i]);
+            return g->node[i]->feed ? g->node[i]->feed : ddp_state_data(g->state, g->node[i]);
     return NULL;
+}
+
+void ddp__feed_inputs(const ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    int i;
+
+    for (i = 0; b && i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+        void *to;
+
+        if (n->op) continue;
+        to = ddp_state_data(g->state, n);
+        if (ddp__output_bytes(n) == 4 * count) b->upload(device, to, n->feed, 4 * count);
+        else b->upload_elements(device, to, (const float *)n->feed, count);
+    }
+}
+
+/* What a node shows comes from the device when it is asked for; NULL where that fails. */
+static const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+    ddp_node *own = g->node[n->index];
+    ddp_status s;
+
+    if (!b || !from) return (const float *)from;
+    if (!own->shown) own->shown = (float *)ddp__calloc(count, sizeof *own->shown);
+    if (!own->shown) return NULL;
+    s = ddp__output_bytes(n) == 4 * count
+            ? b->download(device, own->shown, from, 4 * count, &g->error)
+            : b->download_elements(device, own->shown, from, count, &g->error);
+    return s == DDP_OK ? own->shown : NULL;
 }
 
 const float *ddp_output(ddp_graph *g, const ddp_node *n)
 {
     if (!g || !g->state || !n || n->graph != g || n->type != DDP_F32) return NULL;
     if (g->state->layout->fate[n->index] != DDP__KEPT) return NULL;
-    return (const float *)ddp_state_data(g->state, n);
+    return ddp__output_show(g, n, ddp_state_data(g->state, n));
+}
+
+int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count)
+{
+    if (!g || !to || !from) return (int)DDP_ARG;
+    return (int)ddp__host_download(g->host, to, from, count * sizeof *to, &g->error);
+}
+
+int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
+{
+    if (!g || !to || !from) return (int)DDP_ARG;
+    ddp__host_upload(g->host, to, from, count * sizeof *to);
+    return 0;
 }
 
 float ddp_value(ddp_graph *g, const ddp_node *n)
 {
-    const float *out = ddp_output(g, n);
+    const float *out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
 
-    return out && ddp_shape_count(&n->spec.out) == 1 ? *out : NAN;
+    return out ? *out : NAN;
 }
 /* ==== end graph/state.c ==== */
 
@@ -5695,20 +6524,27 @@ static ddp_status ddp__build_check(ddp_graph *g)
 
 static double ddp__build_parameters(const ddp_graph *g)
 {
-    double floats = 0;
+    double bytes = 0;
     int i;
 
-    for (i = 0; i < g->layers; i++)
-        floats += 2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count;
-    return floats * sizeof(float);
+    for (i = 0; i < g->layers; i++) {
+        bytes += 4 * (2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count);
+        if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
+    }
+    return bytes;
 }
 
 /* Of the machine this graph would live in; 0: unknown, or up to a user's allocator. */
 static double ddp__build_memory(const ddp_graph *g)
 {
     const ddp_allocator *a = ddp__graph_allocator(g);
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    double total, unused;
 
-    return a && a->alloc ? 0 : ddp__memory_total();
+    if (!b) return a && a->alloc ? 0 : ddp__memory_total();
+    b->memory(device, &total, &unused);
+    return unused;
 }
 
 static ddp_status ddp__build_too_large(ddp_graph *g)
@@ -5717,11 +6553,14 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
     const double total = ddp__build_memory(g);
     const char *remedy = "use a smaller batch, or recompute the blocks (recompute of the model, "
                          "--recompute of a trainer, ddp_recompute_begin)";
-    char has[48] = "";
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    char has[80] = "";
 
     if (g->segments) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
-    if (total > 0) snprintf(has, sizeof has, "; this machine has %.0f", total);
+    if (b) snprintf(has, sizeof has, "; the device has %.0f free", total);
+    else if (total > 0) snprintf(has, sizeof has, "; this machine has %.0f", total);
     return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
                      "parameters and gradients and %.0f for activations%s: %s",
                      parameters + activations, parameters, activations, has, remedy);
@@ -5742,20 +6581,24 @@ static ddp_status ddp__build_plan(ddp_graph *g)
 
 static ddp_status ddp__build_layers(ddp_graph *g)
 {
-    const ddp_allocator *a = ddp__graph_allocator(g);
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
     int i;
 
     for (i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
 
         if (l->count) {
-            l->params = (float *)ddp__alloc(a, l->count * sizeof(float));
-            l->grads = (float *)ddp__alloc(a, l->count * sizeof(float));
+            l->params = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
+            l->grads = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
+            if (!l->params || !l->grads) return ddp__build_too_large(g);
+            l->use = (const char *)(b ? b->mirror(device, l->params, l->count) : l->params);
+            if (!l->use) return ddp__build_too_large(g);
         }
-        if (l->buffer_count)
-            l->buffers = (float *)ddp__alloc(a, l->buffer_count * sizeof(float));
-        if ((l->count && (!l->params || !l->grads)) || (l->buffer_count && !l->buffers))
-            return ddp__build_too_large(g);
+        if (l->buffer_count) {
+            l->buffers = (float *)ddp__host_alloc(g->host, l->buffer_count * sizeof(float));
+            if (!l->buffers) return ddp__build_too_large(g);
+        }
     }
     return DDP_OK;
 }
@@ -5773,10 +6616,12 @@ static void ddp__build_pointers(ddp_graph *g)
         layer = n->layer;
         if (n->tied >= 0) {
             n->param[0] = g->node[n->tied]->param[0];
+            n->use[0] = g->node[n->tied]->use[0];
             n->grad[0] = g->node[n->tied]->grad[0];
         }
         for (k = n->tied >= 0; k < n->spec.params; k++) {
             n->param[k] = g->layer[layer].params + used;
+            n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
@@ -5814,6 +6659,14 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
     }
 }
 
+/* Where the host writes the first values of an array at offset in the layer's parameters, then
+ * buffers. */
+static float *ddp__build_first(const ddp__graph_layer *l, size_t offset)
+{
+    if (l->image) return l->image + offset;
+    return offset < l->count ? l->params + offset : l->buffers + (offset - l->count);
+}
+
 /* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may
  * be filled by several threads. */
 static void ddp__build_fill(void *user, long first, long last)
@@ -5830,20 +6683,86 @@ static void ddp__build_fill(void *user, long first, long last)
         for (k = n->tied >= 0; k < n->spec.params; k++) {
             const size_t position = (size_t)(n->param[k] - l->params);
             ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
-                            n->param[k]);
+                            ddp__build_first(l, position));
         }
         for (k = 0; k < n->spec.buffers; k++) {
             const size_t position = l->count + (size_t)(n->buffer[k] - l->buffers);
             ddp__param_fill(&n->spec.buffer[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
-                            n->buffer[k]);
+                            ddp__build_first(l, position));
         }
     }
 }
 
+/* On a device the first values are made here and then taken there. */
+static ddp_status ddp__build_values(ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    ddp_status s = DDP_OK;
+    int i;
+
+    for (i = 0; b && i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+
+        l->image = (float *)ddp__calloc(l->count + l->buffer_count, sizeof *l->image);
+        if (!l->image) s = ddp__build_too_large(g);
+    }
+    if (s == DDP_OK)
+        ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
+    for (i = 0; b && i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+
+        if (s == DDP_OK) {
+            ddp__host_upload(g->host, l->params, l->image, l->count * sizeof *l->image);
+            ddp__host_upload(g->host, l->buffers, l->image + l->count,
+                             l->buffer_count * sizeof *l->image);
+        }
+        DDP_FREE(l->image);
+        l->image = NULL;
+    }
+    return s;
+}
+
+/* Who computes each node, and what that needs besides the arrays of the plan. */
+static ddp_status ddp__build_operators(ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    size_t most = 0, bytes;
+    int i;
+
+    for (i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+
+        n->run = n->op && b ? b->op(device, n->op->name) : n->op;
+        if (!n->op) continue;
+        if (!n->run)
+            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel "
+                             "for the %s backend: build the model without it, or on the CPU",
+                             n->op->name, i, b->name);
+        bytes = b ? b->scratch(device, n->run, &n->spec) : 0;
+        if (bytes > most) most = bytes;
+    }
+    return !b || b->reserve(device, most) ? DDP_OK : ddp__build_too_large(g);
+}
+
 static ddp_status ddp__build_state(ddp_graph *g)
 {
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    int i;
+
     g->state = ddp__state_open(g, &g->reuse);
     if (!g->state) return ddp__build_too_large(g);
+    for (i = 0; b && i < g->nodes; i++) {
+        const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
+
+        if (g->node[i]->op) continue;
+        g->node[i]->feed = b->pin(device, bytes);
+        if (!g->node[i]->feed)
+            return ddp__fail(&g->error, DDP_MEMORY, "out of memory: input \"%.80s\" needs %zu "
+                             "bytes that the device can read", g->node[i]->name, bytes);
+    }
     g->owned.passes = &g->state->pass;
     return DDP_OK;
 }
@@ -5886,7 +6805,8 @@ static ddp_status ddp__graph_build(ddp_graph *g)
     DDP__TRY(ddp__build_plan(g));
     DDP__TRY(ddp__build_layers(g));
     ddp__build_pointers(g);
-    ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
+    DDP__TRY(ddp__build_operators(g));
+    DDP__TRY(ddp__build_values(g));
     DDP__TRY(ddp__build_state(g));
     DDP__TRY(ddp__build_register(g));
     g->built = 1;
@@ -5922,12 +6842,13 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->spec = &n->spec;
     for (i = 0; i < n->spec.inputs; i++)
         c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
-    for (i = 0; i < n->spec.params; i++) c->param[i] = n->param[i];
+    for (i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
     for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
     again = again && l->fate[n->index] == DDP__AGAIN;
     c->saved = ddp__state_at(s, again ? l->saved_again[n->index] : l->saved[n->index]);
     c->pool = g->host ? g->host->pool : NULL;
+    if (g->host && g->host->backend) c->pool = g->host->backend->compute(g->host->device);
     c->training = training;
     r = ddp_rng_seed(ddp_rng_u64(&r), (uint64_t)(unsigned)n->index);
     c->random = ddp_rng_u64(&r);
@@ -5943,7 +6864,7 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
     for (k = 0; shadow && k < n->spec.buffers; k++) {
         const size_t count = (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
 
-        if (fill) memcpy(shadow, n->buffer[k], count * sizeof *shadow);
+        if (fill) ddp__host_copy(s->graph->host, shadow, n->buffer[k], count * sizeof *shadow);
         else at[k] = shadow;
         shadow += count;
     }
@@ -5955,7 +6876,7 @@ static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training
 
     if (training) ddp__shadow(s, n, 1, NULL);
     ddp__call_fill(s, n, training, 0, &c);
-    n->op->forward(&c);
+    n->run->forward(&c);
 }
 
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
@@ -5971,7 +6892,7 @@ static void ddp__run_again(const ddp_state *s, int segment)
         if (s->layout->fate[i] != DDP__AGAIN) continue;
         ddp__call_fill(s, g->node[i], 1, 1, &c);
         ddp__shadow(s, g->node[i], 0, c.buffer);
-        g->node[i]->op->forward(&c);
+        g->node[i]->run->forward(&c);
     }
 }
 
@@ -5994,7 +6915,7 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
         s->written[p] = 1;
     }
     for (i = 0; i < n->spec.params; i++) c.grad_param[i] = n->grad[i];
-    n->op->backward(&c);
+    n->run->backward(&c);
 }
 
 /* ---- whole passes on the built-in state ---- */
@@ -6021,6 +6942,7 @@ int ddp_forward(ddp_graph *g)
     hooks = g->host ? g->host->hooks : NULL;
     g->state->ready = 0;
     g->state->pass++;
+    ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
 
@@ -6041,6 +6963,7 @@ int ddp_evaluate(ddp_graph *g)
 
     if (code) return code;
     g->state->ready = 0;
+    ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
         if (g->node[i]->op) ddp__run_forward(g->state, g->node[i], 0);
     return 0;
@@ -6083,7 +7006,8 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
         if (g->state->written[i] && n->has_gradient) {
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
-            if (n == loss) *(float *)ddp__state_at(g->state, g->state->layout->gradient[i]) = 1;
+            if (n == loss)
+                ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
             ddp__run_backward(g->state, n, 0);
         }
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
@@ -6099,7 +7023,8 @@ void ddp_zero_gradients(ddp_graph *g)
     int i;
 
     for (i = 0; g && i < g->layers; i++)
-        if (g->layer[i].grads) memset(g->layer[i].grads, 0, g->layer[i].count * sizeof(float));
+        if (g->layer[i].grads)
+            ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
 }
 
 /* ---- ranges on a state of its own ---- */
@@ -11165,6 +12090,36 @@ DDP_LIB void ddp__scale(float *x, size_t n, float s);
 
 /* ==== begin nn/optimizer.c ==== [nn] */
 
+/* ==== begin nn/rules.h ==== [nn] */
+/* The built-in update rules as a device sees them: which one, and its factors. */
+#ifndef DDP_NN_RULES_H
+#define DDP_NN_RULES_H
+
+typedef enum ddp__rule { DDP__RULE_USER, DDP__RULE_SGD, DDP__RULE_ADAM } ddp__rule;
+
+/* Adam and AdamW of one update; all devices take the same floats. */
+typedef struct ddp__adam_step {
+    float beta1, gain1, beta2, gain2; /* gain = 1 - beta */
+    float l2;                         /* of Adam: added to the gradient */
+    float shrink;                     /* of AdamW: 1 - lr decay */
+    float root, eps, step;            /* 1 / sqrt(1 - beta2^t), eps, -lr / (1 - beta1^t) */
+} ddp__adam_step;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB ddp__rule ddp__optimizer_rule(const ddp_optimizer *o);
+/* Of an optimizer whose rule is DDP__RULE_ADAM. */
+DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp__adam_step *k);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NN_RULES_H */
+/* ==== end nn/rules.h ==== */
+
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
@@ -11211,13 +12166,6 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 }
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
-
-typedef struct ddp__adam_step {
-    float beta1, gain1, beta2, gain2; /* gain = 1 - beta */
-    float l2;                         /* of Adam: added to the gradient */
-    float shrink;                     /* of AdamW: 1 - lr decay */
-    float root, eps, step;            /* 1 / sqrt(1 - beta2^t), eps, -lr / (1 - beta1^t) */
-} ddp__adam_step;
 
 /* count is a multiple of the vector's length. Wider vectors round every element alike: they only
  * need fewer instructions, so that memory is what the rule waits for. */
@@ -11306,8 +12254,10 @@ static void ddp__adam_run(const ddp_update *u, const ddp__adam_step *k)
     memcpy(square + whole, v, rest * sizeof *v);
 }
 
+static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u);
+
 /* The factors are made in double and then rounded once, as PyTorch does. */
-static void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, ddp__adam_step *k)
+void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, ddp__adam_step *k)
 {
     double beta1 = ddp__decimal(self->hyper[0]), beta2 = ddp__decimal(self->hyper[1]);
     double left1 = ddp__power(beta1, u->step + 1), left2 = ddp__power(beta2, u->step + 1);
@@ -11321,6 +12271,9 @@ static void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, dd
     k->root = (float)(1 / sqrt(1 - left2));
     k->eps = self->hyper[2];
     k->step = (float)(-(double)u->lr / (1 - left1));
+    if (self->update == ddp__adamw_update)
+        k->shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
+    else k->l2 = self->hyper[3];
 }
 
 static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
@@ -11328,7 +12281,6 @@ static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__adam_step k;
 
     ddp__adam_factors(self, u, &k);
-    k.l2 = self->hyper[3];
     ddp__adam_run(u, &k);
 }
 
@@ -11337,8 +12289,14 @@ static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__adam_step k;
 
     ddp__adam_factors(self, u, &k);
-    k.shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
     ddp__adam_run(u, &k);
+}
+
+ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
+{
+    if (o->update == ddp__sgd_update) return DDP__RULE_SGD;
+    return o->update == ddp__adam_update || o->update == ddp__adamw_update ? DDP__RULE_ADAM
+                                                                          : DDP__RULE_USER;
 }
 
 /* ---- the public makers ---- */
@@ -14002,19 +14960,22 @@ typedef struct ddp__weights {
     ddp__weight *list;
     int          count;
     float       *scratch; /* room for the largest transposed matrix */
+    const ddp__host *host;
+    float       *here;    /* room for the largest array of a device; NULL = arrays lie here */
 } ddp__weights;
 
 static void ddp__weights_free(ddp__weights *s)
 {
     if (s->list) DDP_FREE(s->list);
     if (s->scratch) DDP_FREE(s->scratch);
+    if (s->here) DDP_FREE(s->here);
 }
 
 static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s,
                                     ddp_error *err)
 {
-    size_t most = 0;
-    int i;
+    size_t most = 0, all = 0;
+    int i, there;
 
     memset(s, 0, sizeof *s);
     if (!g || !g->built)
@@ -14030,9 +14991,13 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
         w->as.name = w->name;
         n = (size_t)ddp_safetensors_elements(&w->as);
         if (w->transposed && n > most) most = n;
+        if (n > all) all = n;
     }
+    s->host = g->host;
+    there = g->host && g->host->backend;
     s->scratch = (float *)ddp__calloc(most, sizeof(float));
-    if (s->list && s->scratch) return DDP_OK;
+    if (there) s->here = (float *)ddp__calloc(all, sizeof(float));
+    if (s->list && s->scratch && (s->here || !there)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "%s: out of memory for a list of %d tensors", path, s->count);
 }
 
@@ -14165,11 +15130,12 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
     for (i = 0; i < s->count; i++) {
         ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(w->from);
+        float *data = s->here ? s->here : w->data;
 
-        DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : w->data,
-                                        err));
+        DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
         if (w->transposed)
-            ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], w->data);
+            ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
+        if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
     }
     return DDP_OK;
 }
@@ -14213,12 +15179,16 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
     for (i = 0; i < s->count; i++) {
         const ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(&w->as);
+        const float *data = s->here ? s->here : w->data;
 
-        if (w->transposed)
-            ddp__weight_transpose(w->data, w->as.dim[1], w->as.dim[0], s->scratch);
-        ddp__file_put(&f, w->transposed ? s->scratch : w->data, n * sizeof(float));
+        if (s->here && code == DDP_OK)
+            code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
+        if (w->transposed) ddp__weight_transpose(data, w->as.dim[1], w->as.dim[0], s->scratch);
+        ddp__file_put(&f, w->transposed ? s->scratch : data, n * sizeof(float));
     }
-    return ddp__file_end(&f, err);
+    if (code == DDP_OK) return ddp__file_end(&f, err);
+    ddp__file_drop(&f);
+    return code;
 }
 
 ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
@@ -14233,8 +15203,8 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 /* ==== end io/weights.c ==== */
 
 /* ==== begin net/wire.h ==== [net] */
-/* A wire: non-blocking byte streams from this rank to every peer. Threads and TCP are wires;
- * the engine above speaks frames over either and cannot tell them apart. */
+/* A wire: non-blocking byte streams from this rank to every peer. Threads, TCP and MPI are wires;
+ * the engine above speaks frames over any and cannot tell them apart. */
 #ifndef DDP_NET_WIRE_H
 #define DDP_NET_WIRE_H
 
@@ -14252,12 +15222,19 @@ typedef struct ddp__wire_table {
     void (*wake)(ddp__wire *w); /* any thread */
     const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
     void (*close)(ddp__wire *w);
+    /* Breaks the connection to a peer, for both sides, as a network would; NULL: cannot. */
+    void (*cut)(ddp__wire *w, int peer);
 } ddp__wire_table;
 
 struct ddp__wire {
     const ddp__wire_table *table;
     int    rank, world;
     size_t pair_bytes; /* memory of its own that it takes per peer */
+    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
+    /* May be NULL: the first and the last thing that the comm thread does. begin may block, and
+     * fail; why is NULL after an orderly goodbye to all peers. */
+    ddp_status (*begin)(ddp__wire *w, ddp_error *err);
+    void (*end)(ddp__wire *w, const ddp_error *why);
 };
 
 #endif /* DDP_NET_WIRE_H */
@@ -14278,10 +15255,13 @@ extern "C" {
  * holds a reference, so ddp__hub_free and the wires' close may come in any order, from any
  * thread. Each ordered pair of ranks has a ring of DDP__RING_BYTES, touched only when used.
  * ddp__wire_threads - the end of one rank; a rank can be taken once.
+ * ddp__hub_second - another meeting place of the same ranks, freed with the first; NULL when memory
+ * is short, or if it was never asked for before the ranks began (then make = 0).
  * ddp__hub_leave - what closing the wire of that rank does, for a rank that never got one: the
  * others see it gone at once.
  * Errors: DDP_ARG if the rank is outside 0..world-1 or taken; DDP_MEMORY. */
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
+DDP_LIB ddp__hub  *ddp__hub_second(ddp__hub *hub, int make);
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB void       ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void       ddp__hub_free(ddp__hub *hub);
@@ -14300,7 +15280,14 @@ DDP_LIB void       ddp__hub_free(ddp__hub *hub);
 
 #include <sys/socket.h>
 
+#ifdef MSG_NOSIGNAL
+#define DDP__NOSIGNAL MSG_NOSIGNAL
+#else
+#define DDP__NOSIGNAL 0 /* SO_NOSIGPIPE is set instead */
+#endif
+
 #define DDP__ADDR_TEXT 72
+#define DDP__HOST_TEXT 256
 #define DDP__DEFAULT_PORT 29500
 
 typedef struct ddp__addr {
@@ -14312,8 +15299,10 @@ typedef struct ddp__addr {
 extern "C" {
 #endif
 
-/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. Resolves the name (may
- * block in the resolver) into up to room addresses, IPv4 first.
+/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT].
+ * Errors: DDP_ARG. */
+DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
+/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first.
  * Errors: DDP_ARG if the text is malformed, DDP_NET if the name cannot be resolved. */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count,
                                    ddp_error *err);
@@ -14329,6 +15318,10 @@ DDP_LIB int ddp__fd_prepare(int fd);
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
+/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1
+ * and errno; once POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
+DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
+DDP_LIB int ddp__tcp_dial_end(int fd);
 /* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1
  * and errno, EAGAIN when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
@@ -14351,7 +15344,7 @@ DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 #ifndef DDP_NET_HELLO_H
 #define DDP_NET_HELLO_H
 
-#define DDP__PROTOCOL    1
+#define DDP__PROTOCOL    2
 #define DDP__HELLO_BYTES 64
 
 typedef enum ddp__hello_kind {
@@ -14359,7 +15352,11 @@ typedef enum ddp__hello_kind {
     DDP__TABLE,     /* followed by the addresses of all ranks */
     DDP__READY,     /* all my connections stand */
     DDP__GO,        /* everybody's stand */
-    DDP__REFUSED
+    DDP__RELAY,     /* to rank 0: join this connection to rank `detail`'s; from rank 0: ask so */
+    DDP__REFUSED,
+    DDP__RESUME = 16, /* a broken link comes back; net/resume_link.c has its further fields */
+    DDP__JOIN_ASK,    /* from somebody who wants to join: where is your service? answer: port */
+    DDP__JOIN_MESH    /* from a newcomer to each member: our connection from its entry on */
 } ddp__hello_kind;
 
 typedef enum ddp__refusal {
@@ -14370,16 +15367,22 @@ typedef enum ddp__refusal {
     DDP__REFUSE_RANK,
     DDP__REFUSE_TWICE,
     DDP__REFUSE_LATE,
-    DDP__REFUSE_LOST
+    DDP__REFUSE_LOST,
+    DDP__REFUSE_NAME /* the certificate is another rank's */
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
- * A refusal carries the sender's own run, rank and world, so that both sides can name both. */
+ * A refusal carries the sender's own run, rank and world, so that both sides can name both.
+ * world: the ranks that meet in the lower 16 bits; above them the ids of an elastic world that has
+ * room for more, else 0. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     uint64_t run_id;
     uint32_t rank, world, port, reason;
-    uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away */
+    uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
+    uint32_t family;          /* 4 or 6: where the sender listens, with port; 0 = not said */
+    unsigned char ip[16];
+    const char *run_name;     /* own side only: the run as the user called it, or NULL */
 } ddp__hello;
 
 #ifdef __cplusplus
@@ -14389,6 +15392,9 @@ extern "C" {
 /* Little-endian integers of 1 to 8 bytes. */
 DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes);
 DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
+
+/* What a hello says of a world of so many ranks and ids, which are at least as many. */
+DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 
 /* self's version, run, rank, world and port with that kind, reason and detail. */
 DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
@@ -14410,6 +15416,241 @@ DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason,
 #endif /* DDP_NET_HELLO_H */
 /* ==== end net/hello.h ==== */
 
+/* ==== begin net/stream.h ==== [net] */
+/* What crosses a connected socket: the bytes themselves, or TLS around them.
+ *
+ * Every call names the socket and the rank's ddp__tls, NULL for plain. A ddp__tls knows a session
+ * for each socket that ddp__stream_begin was called for; without one nothing is sent or read, so
+ * that nothing can slip out in the clear. One thread at a time. */
+#ifndef DDP_NET_STREAM_H
+#define DDP_NET_STREAM_H
+
+#define DDP__STREAM_TEXT 240
+
+typedef struct ddp__tls ddp__tls;
+
+/* What lies behind the calls below; net/tls.c fills it. */
+typedef struct ddp__tls_table {
+    int  (*begin)(ddp__tls *t, int fd, int server, int over);
+    int  (*shake)(ddp__tls *t, int fd);
+    long (*send)(ddp__tls *t, int fd, const struct iovec *iov, int count);
+    long (*recv)(ddp__tls *t, int fd, void *buf, size_t bytes);
+    int  (*events)(ddp__tls *t, int fd, int want);
+    int  (*ready)(ddp__tls *t, int fd);
+    int  (*gone)(ddp__tls *t, int fd);
+    int  (*may_be)(ddp__tls *t, int fd, int rank, char *why);
+    const char *(*why)(ddp__tls *t, int fd);
+    void (*end)(ddp__tls *t, int fd);
+    void (*leave)(ddp__tls *t, int fd);
+    void (*free)(ddp__tls *t);
+} ddp__tls_table;
+
+struct ddp__tls {
+    const ddp__tls_table *table;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A socket was connected (server 0) or accepted (1); to be called once, before any other. 0, or -1
+ * when memory is short. */
+DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
+/* The same for a socket whose session with one peer is over because from now on another is at its
+ * other end; what has been read of that one's bytes is not lost. */
+DDP_LIB int ddp__stream_turn(ddp__tls *t, int fd, int server);
+/* Forgets the session without a word to the peer; the socket is the caller's. */
+DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
+/* A step of the handshake, which never blocks: 1 = done (at once where there is none), 0 = goes on
+ * when poll says so, -1 and errno as in ddp__stream_recv. A server's may be left to the first
+ * ddp__stream_recv calls. */
+DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
+/* All of the handshake, until then: 0, or -1 and errno as in ddp__stream_recv, or
+ * ETIMEDOUT. */
+DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
+/* Bytes taken, 0 = would block, -1 = the peer is gone (errno; EPROTO: ddp__stream_why tells).
+ * After fewer bytes than offered the next call must go on with those that follow. */
+DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
+/* Bytes read, 0 = would block, -1 = no more will come (errno, ECONNRESET at the end). */
+DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
+/* What to poll for instead of `want` (POLLIN, POLLOUT): TLS may have to write before it can read. */
+DDP_LIB int ddp__stream_events(ddp__tls *t, int fd, int want);
+/* 1 if bytes have left the socket but not yet been read from here: poll would not see them. */
+DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
+/* Waits until something can be read, or until then: 1, or 0 when the time is over. */
+DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
+/* 1 if the peer has hung up and nothing is left to read. */
+DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd);
+/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the
+ * end of the stream: ECONNRESET). *got (may be NULL) counts what was read. */
+DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
+DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got,
+                                 double until);
+/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and a sentence in
+ * why[DDP__STREAM_TEXT]. Plain and pre-shared key: always 1. */
+DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
+/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer; else NULL.
+ * Never holds anything secret. */
+DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
+/* Says goodbye without waiting, drops what is unread (or the last words would be lost in a reset)
+ * and closes the socket. -1 is fine. */
+DDP_LIB void ddp__stream_close(ddp__tls *t, int fd);
+
+/* Whether the first n bytes that a plain socket brought begin TLS: 21 its alert, 22 its handshake,
+ * else 0. */
+DDP_LIB int ddp__stream_is_tls(const unsigned char *b, size_t n);
+/* Tells a TLS peer in its own words, from a plain socket, that there is no TLS here. */
+DDP_LIB void ddp__stream_no_tls(int fd);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_STREAM_H */
+/* ==== end net/stream.h ==== */
+
+/* ==== begin net/tls.h ==== [net] */
+/* TLS 1.3 between ranks, by OpenSSL: a pre-shared key, or certificates on both sides. */
+#ifndef DDP_NET_TLS_H
+#define DDP_NET_TLS_H
+
+#define DDP__TLS_LEAST_KEY 32 /* bytes of a pre-shared key */
+
+/* Either psk, or ca, cert and key; paths of files. */
+typedef struct ddp__tls_files {
+    const char *psk;  /* 32 bytes or more, the same on every rank; blanks at the end do not count */
+    const char *ca;   /* PEM: who signed the ranks' certificates */
+    const char *cert; /* PEM: this rank's, followed by those between it and ca, if any */
+    const char *key;  /* PEM, without a passphrase */
+} ddp__tls_files;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Reads the files and makes ready for sessions; *out is NULL if no file is named. run_id is the
+ * identity that goes with a pre-shared key, in the clear: ranks of unlike runs refuse each other. A
+ * certificate must carry the name rank-R (subject alternative name of kind DNS, else common name)
+ * for each rank R whose holder uses it.
+ * Errors: DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together,
+ * keys that are too short or that other users can read; DDP_IO; DDP_FORMAT for what OpenSSL cannot
+ * read; DDP_MEMORY. */
+DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
+                                 ddp_error *err);
+/* Forgets all sessions and overwrites the keys; sockets stay open. NULL is fine. */
+DDP_LIB void ddp__tls_free(ddp__tls *t);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_TLS_H */
+/* ==== end net/tls.h ==== */
+
+/* ==== begin net/tls_session.h ==== [net] */
+/* What the two files of TLS share: OpenSSL, the keys of a rank, the session of a socket. */
+#ifndef DDP_NET_TLS_SESSION_H
+#define DDP_NET_TLS_SESSION_H
+
+#ifdef DDP_USE_OPENSSL
+#if !__has_include(<openssl/ssl.h>)
+#error                                                                                             \
+    "dreamddp: DDP_USE_OPENSSL needs the headers of OpenSSL 3; install libssl-dev (Debian, Ubuntu) or openssl-devel (Fedora), or compile without the macro"
+#endif
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#if OPENSSL_VERSION_NUMBER < 0x30000000L
+#error "dreamddp: DDP_USE_OPENSSL needs OpenSSL 3.0 or later; this one is older"
+#endif
+
+enum {
+    DDP__TLS_RECORD = 16384,    /* most plain bytes of a record */
+    DDP__TLS_INBOX = 32768      /* bytes read ahead, for two system calls less per record */
+};
+
+/* The session of one socket. */
+typedef struct ddp__tls_session {
+    SSL   *ssl;
+    int    fd, server, by_key;
+    int    settled;                /* the handshake is over and the peer is one of us */
+    int    broken;                 /* errno of the first failure */
+    int    cause;                  /* errno of the socket; 0 = it ended */
+    int    read_for, write_for;    /* what reading and writing have to poll for */
+    size_t held;                   /* bytes of out that are a record still to be sent */
+    size_t seen, from, to;         /* first: bytes of it; in: the unread part */
+    unsigned char first[8];        /* what the peer sent first */
+    char   why[DDP__STREAM_TEXT];
+    unsigned char in[DDP__TLS_INBOX], out[DDP__TLS_RECORD];
+} ddp__tls_session;
+
+typedef struct ddp__tls_keys {
+    ddp__tls base;
+    SSL_CTX *ctx;
+    BIO_METHOD *method;
+    ddp__tls_session **session;    /* [sessions], by descriptor */
+    int    sessions;
+    int    by_key;                 /* pre-shared key, not certificates */
+    char   identity[32];
+    unsigned char psk[32];
+} ddp__tls_keys;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fills table and method of k; 0 when memory is short. */
+DDP_LIB int ddp__tls_plug(ddp__tls_keys *k);
+/* The peer of s is to blame for what follows; the first sentence stays. */
+DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_USE_OPENSSL */
+
+#endif /* DDP_NET_TLS_SESSION_H */
+/* ==== end net/tls_session.h ==== */
+
+/* ==== begin net/relay.h ==== [net] */
+/* Connections of two other ranks, joined here because they cannot reach each other. */
+#ifndef DDP_NET_RELAY_H
+#define DDP_NET_RELAY_H
+
+typedef struct ddp__relay ddp__relay;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A relay and its thread. Errors: DDP_MEMORY, DDP_NET (no pipe), DDP_FAILED (no thread). */
+DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err);
+/* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way
+ * waiting here. Both are the relay's, also on error; each is shut down when the other has ended and
+ * its last bytes are through. Any thread. Errors: DDP_MEMORY. */
+DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, ddp_error *err);
+/* The same with a name other than 0, by which ddp__relay_cut ends it: both sockets are closed, what
+ * waits is dropped. Any thread. */
+DDP_LIB ddp_status ddp__relay_add_named(ddp__relay *relay, int a, int b, uint32_t name,
+                                        ddp_error *err);
+DDP_LIB void       ddp__relay_cut(ddp__relay *relay, uint32_t name);
+/* Bytes moved so far. Any thread. */
+DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay);
+/* The name of a pair of ranks. */
+DDP_LIB uint32_t   ddp__relay_name(int low, int high);
+/* Waits until all pairs have ended, 5 s at most and no longer than 1 s without a byte: those who
+ * leave at the same time must hear each other's last words. NULL is fine. */
+DDP_LIB void ddp__relay_close(ddp__relay *relay);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_RELAY_H */
+/* ==== end net/relay.h ==== */
+
 /* ==== begin net/wire_tcp.h ==== [net] */
 /* The wire between processes: one TCP connection per pair of ranks. */
 #ifndef DDP_NET_WIRE_TCP_H
@@ -14430,6 +15671,17 @@ extern "C" {
 DDP_LIB ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent_before,
                                  double peer_timeout_s, const char *congestion,
                                  ddp__wire **out, ddp_error *err);
+/* From now on all sockets speak through sessions of tls, which have finished their handshakes;
+ * borrowed until the wire is closed. */
+DDP_LIB void ddp__wire_tcp_tls(ddp__wire *w, ddp__tls *tls);
+/* What that wire sets on each connection: no delays, keepalive, time-out, congestion control. */
+DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion,
+                                 ddp_error *err);
+/* Before the wire is used: the connection to that peer goes through rank 0; its name says so. */
+DDP_LIB void ddp__wire_tcp_via(ddp__wire *w, int peer);
+DDP_LIB int  ddp__wire_tcp_relayed(ddp__wire *w, int peer);
+/* Hands over a relay (NULL is fine), which is closed with the wire. */
+DDP_LIB void ddp__wire_tcp_keep(ddp__wire *w, ddp__relay *relay);
 /* For tests and counters of the kernel: the socket to a peer, and the bytes this rank sent on it
  * before the wire existed (hello, address table), which no engine counts. */
 DDP_LIB int    ddp__wire_tcp_fd(ddp__wire *w, int peer);
@@ -14442,6 +15694,337 @@ DDP_LIB size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
 #endif /* DDP_NET_WIRE_TCP_H */
 /* ==== end net/wire_tcp.h ==== */
 
+/* ==== begin net/wire_mpi.h ==== [net] */
+/* The wire between processes that an MPI launcher started; behind DDP_USE_MPI. */
+#ifndef DDP_NET_WIRE_MPI_H
+#define DDP_NET_WIRE_MPI_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp__wire_mpi - byte streams over MPI_Isend and MPI_Irecv on a copy of MPI_COMM_WORLD. Makes no
+ * MPI call: all of them, MPI_Init_thread and MPI_Finalize included where the program has not
+ * initialised MPI itself, come from the engine's comm thread, in begin to end.
+ * begin fails with DDP_UNSUPPORTED if MPI's thread level is below MPI_THREAD_SERIALIZED, DDP_USAGE
+ * if MPI was finalised before, DDP_ARG if MPI counts other ranks than rank and world say, DDP_NET
+ * with MPI's own words. end after a failure calls MPI_Abort if begin has initialised MPI, since
+ * the other ranks would wait in MPI_Finalize; the failure goes to stderr first.
+ * Errors: DDP_MEMORY; DDP_UNSUPPORTED without DDP_USE_MPI. */
+DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
+
+/* DDP_OK if this program was built with MPI. */
+DDP_LIB ddp_status ddp__mpi_built(ddp_error *err);
+/* 1, with rank and world of MPI_COMM_WORLD, where the program has initialised MPI; else 0. */
+DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_WIRE_MPI_H */
+/* ==== end net/wire_mpi.h ==== */
+
+/* ==== begin net/replay.h ==== [net] */
+/* The bytes of a stream that the receiver has not yet acknowledged, kept to be sent again. */
+#ifndef DDP_NET_REPLAY_H
+#define DDP_NET_REPLAY_H
+
+/* Bytes [first, end) of the stream are here. Byte `first` lies at data[at]. */
+typedef struct ddp__replay {
+    unsigned char *data; /* [room] borrowed */
+    size_t   room, at;
+    uint64_t first, end;
+} ddp__replay;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
+/* Appends n <= ddp__replay_free bytes. */
+DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n);
+/* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
+DDP_LIB int  ddp__replay_forget(ddp__replay *r, uint64_t upto);
+/* Where bytes [from, from + n) lie, all of which must be here: one or two runs; how many. */
+DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_REPLAY_H */
+/* ==== end net/replay.h ==== */
+
+/* ==== begin net/door.h ==== [net] */
+/* A listening socket that stays open while a run goes on, and those who knock at it. */
+#ifndef DDP_NET_DOOR_H
+#define DDP_NET_DOOR_H
+
+#include <poll.h>
+
+/* One connection that has not said who it is. */
+typedef struct ddp__caller {
+    int fd;                   /* -1: free */
+    double until;
+    size_t got;
+    unsigned char bytes[DDP__HELLO_BYTES];
+    ddp__addr from;
+} ddp__caller;
+
+typedef struct ddp__door {
+    int listen_fd;            /* -1: no door */
+    int room, inside;         /* callers at a time, of them there now */
+    ddp__caller *caller;      /* [room] */
+    ddp__tls *tls;            /* NULL = plain; borrowed */
+} ddp__door;
+
+/* Decides about 64 bytes that begin as a hello. 1: the socket is now the decider's; 0: close it. */
+typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Takes over listen_fd (-1: a door that never opens). At most room callers are undecided at a time,
+ * each for 5 s; what does not begin as a hello is dropped at its first byte. 0 if memory is short.
+ */
+DDP_LIB int  ddp__door_open(ddp__door *d, int listen_fd, int room, ddp__tls *tls);
+DDP_LIB void ddp__door_close(ddp__door *d);
+/* Fills polls[room + 1] and returns room + 1; *next is lowered to the time of the next deadline. */
+DDP_LIB int  ddp__door_polls(ddp__door *d, struct pollfd *polls, double *next);
+/* Lets in who waits and hears who is inside; never blocks. */
+DDP_LIB void ddp__door_serve(ddp__door *d, double now, ddp__door_fn decide, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_DOOR_H */
+/* ==== end net/door.h ==== */
+
+/* ==== begin net/wire_resume.h ==== [net] */
+/* The wire between processes whose links may break and come back: a stream goes on over a new
+ * connection at the very byte where the old one left it. */
+#ifndef DDP_NET_WIRE_RESUME_H
+#define DDP_NET_WIRE_RESUME_H
+
+typedef struct ddp__resume_config {
+    int rank, world;
+    const int *fds; /* [world] one connection per peer, own entry -1, and of those who are
+                       not there */
+    const size_t *sent_before; /* [world] as in ddp__wire_tcp; may be NULL */
+    int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
+    const ddp__addr *where; /* [world] where a rank listens: lower ranks are dialled there, higher
+                               ones only asked whether they live; size 0 = unknown */
+    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two
+                                     again when it breaks; may be NULL */
+    ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
+    ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
+    ddp__hello self;           /* version, run, rank and world */
+    double peer_timeout_s;     /* a link that stays broken for so long is given up; 0 = never */
+    size_t replay_bytes; /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where
+                            all peers together would take more than 32 MiB */
+    const char *congestion;    /* as in ddp__wire_tcp */
+    ddp_logger log;            /* warn: links that break and return */
+} ddp__resume_config;
+
+/* What happened to the links of one rank so far. */
+typedef struct ddp__resume_stats {
+    long   breaks, returns;    /* connections that broke; links that came back */
+    int64_t bytes_again;       /* bytes of streams sent twice */
+    double longest_s;          /* longest time a link was away and came back */
+    size_t replay_bytes;       /* memory of all rings */
+} ddp__resume_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
+ *
+ * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are
+ * unacknowledged, is replaced: the higher rank dials the lower one's listening address anew, both
+ * say how many bytes of the stream they have, and the rest is sent again from memory. Meanwhile
+ * send takes nothing and recv has nothing. recv and send return -1 when the peer said that it
+ * closes, when its listening port has refused connections for 0.3 s (its process is gone), or when
+ * the link stayed broken for peer_timeout_s.
+ * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
+DDP_LIB ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_error *err);
+/* Only from the thread that uses the wire, or while none does. */
+DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
+
+/* ---- newcomers (resume_join.c) ---- */
+
+/* Who asks at the door to join is told this port, 0 = nobody can join. Any thread. */
+DDP_LIB void ddp__wire_resume_service(ddp__wire *w, int port);
+/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire,
+ * or in a ddp__attach_fn. */
+DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
+/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins
+ * anew. Without one the stream has ended already. */
+DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_WIRE_RESUME_H */
+/* ==== end net/wire_resume.h ==== */
+
+/* ==== begin net/resume_state.h ==== [net] */
+/* What wire_resume.c (streams) and resume_link.c (connections) share. One thread uses it.
+ *
+ * On a connection the stream travels in records: 8 bytes (kind, 'd', 'd', 'p', value) and, after
+ * DATA, value bytes of the stream. What the engine hands over goes into the replay ring first and
+ * from there to the socket, so a record never promises a byte that could get lost. */
+#ifndef DDP_NET_RESUME_STATE_H
+#define DDP_NET_RESUME_STATE_H
+
+#define DDP__RECORD_BYTES 8
+
+typedef enum ddp__record_kind {
+    DDP__RECORD_HI = 1, /* value: number of this wire, so that nobody else resumes its streams */
+    DDP__RECORD_DATA,   /* value: bytes of the stream that follow */
+    DDP__RECORD_ACK,    /* value: bytes received so far, modulo 2^32 */
+    DDP__RECORD_BYE     /* the peer closes: there is nothing to come back to */
+} ddp__record_kind;
+
+typedef enum ddp__link_state {
+    DDP__LINK_NONE,     /* own rank */
+    DDP__LINK_LIVE,
+    DDP__LINK_DOWN,     /* broken, no attempt under way */
+    DDP__LINK_DIALLING, /* connect under way */
+    DDP__LINK_SHAKING,  /* connected, the handshake of TLS under way */
+    DDP__LINK_ASKING,   /* our hello is sent, the answer is not there */
+    DDP__LINK_PAIRING,  /* relayed: rank 0 has joined us, the handshake with the peer is under way */
+    DDP__LINK_MEETING,  /* relayed: our hello is sent through rank 0, the peer's is not there */
+    DDP__LINK_ENDED     /* for good; why says why */
+} ddp__link_state;
+
+typedef struct ddp__way {
+    ddp__link_state state;
+    int       peer, fd;         /* the socket of all but NONE, DOWN, ENDED, else -1 */
+    int       why;              /* errno of what broke or ended it */
+    int       told;             /* recv has reported the end */
+    int       relayed;
+    size_t    sent_before;
+    ddp__addr where;
+    char      name[DDP__ADDR_TEXT + 24];
+    /* outgoing */
+    ddp__replay ring;
+    uint64_t  next;             /* first byte of the stream not yet given to this connection */
+    unsigned char pre[4 * DDP__RECORD_BYTES]; /* records without bytes, and the head of the next */
+    size_t    pre_len, pre_sent;
+    size_t    record_left;      /* bytes of the record under way that the socket has not taken */
+    double    unheard_since;    /* when the oldest unacknowledged byte was handed over */
+    /* incoming */
+    unsigned char stage[40];    /* a record's head with the head of an engine's frame */
+    size_t    stage_from, stage_to;
+    size_t    in_left;          /* bytes of the record under way */
+    uint64_t  received, acked;  /* bytes given to the engine; what the peer was told of that */
+    double    ack_due;          /* < 0: nothing to acknowledge */
+    double    heard;
+    int       bye;              /* the peer has closed */
+    /* while broken */
+    double    down_at, dial_at, dial_until, pause, refused_since;
+    double    round_trip;       /* of the last connection, or 0 */
+    uint32_t  peer_number;      /* of the peer's wire; 0 = not yet known */
+    uint32_t  attempt;          /* dialler: last one made; other side: last one accepted */
+    unsigned char answer[DDP__HELLO_BYTES];
+    size_t    answer_got;
+    /* ended: who comes in its place */
+    int       newcomer_fd;      /* or -1 */
+    ddp__addr newcomer_where;
+} ddp__way;
+
+/* What a RESUME hello says besides. */
+typedef struct ddp__resume_hello {
+    uint32_t number, yours, attempt;
+    uint64_t received;
+} ddp__resume_hello;
+
+/* Two ranks that have asked rank 0 to join them again. */
+typedef struct ddp__rejoin {
+    int low, high, fd[2];       /* -1: that one has not come */
+} ddp__rejoin;
+
+typedef struct ddp__resume_wire {
+    ddp__wire base;
+    ddp__resume_config cfg;
+    ddp__hello self;
+    uint32_t number;            /* of this wire, never 0 */
+    char    *congestion;
+    double   quiet_s;           /* silence, with bytes unacknowledged, that breaks a connection */
+    size_t   ack_bytes;         /* received bytes that are acknowledged at once */
+    ddp__way *way;              /* [world] */
+    unsigned char *rings;
+    ddp__door door;
+    struct pollfd *polls;       /* [world], bell, door */
+    int      bell[2];           /* a pipe: wake() writes, wait() drains */
+    int      called;            /* a byte is in the pipe or about to be */
+    int      away;              /* links that are neither live nor ended */
+    ddp__rejoin *rejoin;        /* [rejoins], at most one per pair; rank 0's */
+    int      rejoins, rejoin_room;
+    int      service;           /* port where newcomers are served; atomic */
+    int      knocked;           /* somebody is at the door */
+    double   ticked;
+    ddp__resume_stats stats;
+} ddp__resume_wire;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* wire_resume.c */
+/* Queues a record without bytes. Room is left for one of each kind. */
+DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
+/* Gives the socket what it takes. */
+DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);
+
+/* Makes a connected socket the stream to a peer, from its first byte on. */
+DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
+
+/* resume_join.c */
+/* Answers who wants to join; as a ddp__door_fn. */
+DDP_LIB int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h,
+                            const ddp__addr *from);
+
+/* resume_relay.c */
+/* Rank 0: who asks to be joined to another rank waits for that one; as a ddp__door_fn. */
+DDP_LIB int ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h,
+                             const ddp__addr *from);
+DDP_LIB void ddp__rejoin_close(ddp__resume_wire *t);
+/* The others: asks rank 0, meets the peer; in the states from ASKING on. */
+DDP_LIB void ddp__relay_ask(ddp__resume_wire *t, ddp__way *p, double now);
+DDP_LIB void ddp__relay_look(ddp__resume_wire *t, ddp__way *p, double now);
+
+/* resume_link.c */
+DDP_LIB void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b);
+DDP_LIB void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h);
+/* Whether both sides mean the same two wires, and what the other lacks is still here. */
+DDP_LIB int  ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p,
+                              const ddp__resume_hello *h);
+/* A connection on which both know what the other has. */
+DDP_LIB void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h);
+/* An attempt is over; another one follows unless the process that was asked is gone. */
+DDP_LIB void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now);
+DDP_LIB void ddp__knock_refuse(ddp__resume_wire *t, int fd, ddp__refusal why,
+                               const ddp__hello *other, const ddp__addr *from);
+/* The connection is of no use any more: another one is needed. */
+DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
+/* The link is over for good. */
+DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why);
+/* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
+DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_RESUME_STATE_H */
+/* ==== end net/resume_state.h ==== */
+
 /* ==== begin net/rendezvous.h ==== [net] */
 /* How the ranks of a run find each other: rank 0 listens, everybody else dials. */
 #ifndef DDP_NET_RENDEZVOUS_H
@@ -14449,15 +16032,30 @@ DDP_LIB size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
 
 typedef struct ddp__rendezvous {
     int rank, world;
-    const char *addr; /* "host:port" or "tcp://host:port" of rank 0; NULL = 127.0.0.1:29500 */
+    int ids;          /* resume: the wire has room for so many ranks, those that do not meet come
+                         later or never; 0 = world. Same on all ranks */
+    const char *addr; /* "host:port", "tcp://host:port" of rank 0, or "file://PATH" where rank 0
+                         says it; NULL = 127.0.0.1:29500 */
     int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
     uint64_t run_id;         /* ranks of unlike runs refuse each other */
-    double timeout_s;        /* for the whole meeting; 0 = 30 */
+    const char *run_name;    /* what the user calls it, for sentences; or NULL */
+    double timeout_s;        /* for rank 0 to answer; 0 = 30 */
+    double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
+    const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
     double peer_timeout_s;   /* given to the wire; 0 = none */
-    int insecure;            /* 1: addresses beyond this machine are allowed, although nothing is
-                                encrypted or authenticated */
+    int insecure;            /* 1: addresses beyond this machine are allowed without tls, although
+                                nothing is encrypted or authenticated */
+    ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
+    const char *ifname;      /* interfaces to listen on, NCCL's syntax (iface.h); NULL: that from
+                                which rank 0 is reached */
     const char *congestion;  /* TCP_CONGESTION, or NULL */
-    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s */
+    int resume;              /* 1: links may break and come back (net/wire_resume.h), on all ranks */
+    size_t replay_bytes;     /* as there */
+    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who
+                                is relayed */
+    int relay_all;           /* tests: no pair without rank 0 even tries to connect directly */
+    int *listener;           /* NULL, or receives the own listening socket, which is the caller's
+                                then: it stays open after the meeting */
 } ddp__rendezvous;
 
 #ifdef __cplusplus
@@ -14466,13 +16064,21 @@ extern "C" {
 
 /* Connects every pair of ranks and returns when all pairs of all ranks stand.
  *
- * Strangers (port scanners, other programs, ranks of another run) are turned away within 5 s and
- * never end the meeting; at most 2 x world connections may be undecided at a time. Parsing is of
- * fixed size, nothing that arrives decides about an allocation.
- * Errors: DDP_ARG (rank, world, address, an address beyond loopback without insecure), DDP_NET
- * (cannot listen, resolve), DDP_TIMEOUT (ranks did not come, rank 0 not there), DDP_MISMATCH
- * (version, run id, world or rank do not agree: both sides name both values), DDP_PEER_LOST
- * (a rank went away meanwhile), DDP_MEMORY. */
+ * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair
+ * that cannot connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as
+ * long as rank 0's wire is open; ddp__wire_tcp_relayed tells.
+ * With tls a handshake precedes everything; a relayed pair has its own, so that rank 0 passes on
+ * what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without
+ * the key) are turned away within 5 s, handshake included, and never end the meeting; at most 2 x
+ * world connections may be undecided at a time, and those beyond some tens of strangers per second
+ * have to wait. Parsing is of fixed size, nothing that arrives decides about an allocation, but for
+ * a relay's buffers, at most one per pair.
+ * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have
+ * met; the others wait for it, passing over one that another run has left.
+ * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor
+ * insecure), DDP_NET (cannot listen, resolve), DDP_TIMEOUT (ranks did not come, rank 0 not there),
+ * DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both values; TLS is
+ * refused), DDP_PEER_LOST (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 #ifdef __cplusplus
@@ -14482,6 +16088,220 @@ DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out
 #endif /* DDP_NET_RENDEZVOUS_H */
 /* ==== end net/rendezvous.h ==== */
 
+/* ==== begin net/iface.h ==== [net] */
+/* Which of this machine's addresses the others shall use. */
+#ifndef DDP_NET_IFACE_H
+#define DDP_NET_IFACE_H
+
+#define DDP__IFACE_TEXT 32
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whether an interface is meant by a list in NCCL's syntax: prefixes separated by commas
+ * ("eth,ib"), "=eth0" for whole names, "^lo,docker" for all but those. */
+DDP_LIB int ddp__iface_matches(const char *list, const char *name);
+/* The first address of an interface that is up and that the list (NULL: every list) means, others
+ * before loopback; with port 0. family AF_INET or AF_INET6 is tried first, the other one after it.
+ * name[DDP__IFACE_TEXT] (may be NULL) gets the interface's.
+ * Errors: DDP_ARG if nothing matches: names the interfaces that there are; DDP_NET. */
+DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name,
+                                   ddp_error *err);
+/* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
+DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
+/* The same without a destination: the interface of the default route, else the first that is up and
+ * not loopback, else 127.0.0.1. */
+DDP_LIB void ddp__iface_default(ddp__addr *out);
+/* The name of the interface with that address, "" if there is none; returns name. */
+DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_IFACE_H */
+/* ==== end net/iface.h ==== */
+
+/* ==== begin net/meetfile.h ==== [net] */
+/* A file that says where rank 0 listens, for ranks that share a folder but know no address. */
+#ifndef DDP_NET_MEETFILE_H
+#define DDP_NET_MEETFILE_H
+
+#define DDP__MEETFILE_TEXT 128
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The path in "file://PATH", or NULL: the address is none of these. */
+DDP_LIB const char *ddp__meetfile_path(const char *addr);
+/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left.
+ * Errors: DDP_ARG (no path), DDP_IO. */
+DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id,
+                                         ddp_error *err);
+/* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
+DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
+/* Takes it away if it still says this. */
+DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
+/* A run id for a run that was given none, so that a left-over file is recognised; never 0. */
+DDP_LIB uint64_t ddp__meetfile_run(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_MEETFILE_H */
+/* ==== end net/meetfile.h ==== */
+
+/* ==== begin net/meeting.h ==== [net] */
+/* What the files of the meeting share, in the order of the wire:
+ *   worker -> rank 0   hello (who I am, where I listen)   rank 0 answers with its own, or refuses
+ *   rank 0 -> workers  table of addresses, once all are there
+ *   worker -> lower    hello for each pair without rank 0; the lower rank answers
+ *   worker -> rank 0   on a connection of its own, where that failed: relay me to rank `detail`
+ *   rank 0 -> lower    relay `detail`: do the same, the higher rank could not reach you
+ *   rank 0 -> both     relay: from here on each hears the other
+ *   worker -> rank 0   ready;  rank 0 -> workers  go
+ * Every frame is 64 bytes, little endian; only the table is followed by 24 bytes per rank. */
+#ifndef DDP_NET_MEETING_H
+#define DDP_NET_MEETING_H
+
+#include <poll.h>
+
+#define DDP__ENTRY_BYTES  24
+#define DDP__HELLO_LIMIT  5.0 /* seconds that a stranger may stay silent, its handshake included */
+#define DDP__HELLO_GRACE  1.0 /* seconds after which it makes room where others wait */
+#define DDP__STRANGERS     64 /* per second; the door shuts when there were more ... */
+#define DDP__DOOR_PAUSE   0.1 /* ... for this long, then twice as long, up to eight times */
+#define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
+#define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0 */
+#define DDP__ADDRESSES    8
+
+/* One connection that has not said who it is. */
+typedef struct ddp__guest {
+    int fd;                   /* -1: free */
+    double since;
+    size_t got;
+    unsigned char bytes[DDP__HELLO_BYTES];
+    ddp__addr from;
+} ddp__guest;
+
+typedef enum ddp__leg_state {
+    DDP__LEG_NONE,
+    DDP__LEG_PAUSE,           /* a direct attempt broke off; the next is due */
+    DDP__LEG_CONNECT,
+    DDP__LEG_GREET,           /* TLS handshake with whom we dialled */
+    DDP__LEG_ANSWER,          /* our frame is out */
+    DDP__LEG_PAIR             /* TLS handshake with the other rank, rank 0 passes it on */
+} ddp__leg_state;
+
+/* A worker's connection to another while it is made. */
+typedef struct ddp__leg {
+    ddp__leg_state state;
+    int relay;                /* by way of rank 0 */
+    int fd;
+    double begin, until;
+    size_t got;
+    unsigned char bytes[DDP__HELLO_BYTES];
+    ddp__addr to;
+    char why[64];             /* why the direct attempt failed */
+} ddp__leg;
+
+/* Rank 0: two ranks that want to be joined. */
+typedef struct ddp__wish {
+    int low, high;
+    int fd[2];                /* of low, of high; -1: not here yet */
+} ddp__wish;
+
+typedef struct ddp__meeting {
+    const ddp__rendezvous *r;
+    int ids;                   /* of the wire: as many as meet, or more */
+    double begin, until, next_note;
+    double join_s;             /* until all have to be there, from begin */
+    char addr[DDP__ADDR_TEXT]; /* of rank 0 */
+    char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
+    const char *path;          /* file that says where rank 0 is, or NULL */
+    int listen_fd;             /* own */
+    ddp__hello self;           /* what this rank says of itself, its address included */
+    int guests;                /* 2 x world */
+    int strangers;             /* dropped or refused from `counted` on */
+    double door, counted;      /* the door stays shut until then */
+    double pause;              /* for which it was shut last */
+    ddp__guest *guest;         /* [guests] */
+    struct pollfd *polls;      /* [guests + 1 + 2 x world]: guests, listener, peers, legs */
+    int *fd;                   /* [world] */
+    size_t *sent;              /* [world] */
+    ddp__addr *where;          /* [world] where a rank listens */
+    unsigned char *table;      /* frame and entries */
+    char refused[200];         /* the last refusal, for the final sentence */
+    /* once all have met rank 0 */
+    int meshing;
+    ddp__leg *leg;             /* [world] */
+    unsigned char *relayed;    /* [world] */
+    unsigned char *ready;      /* rank 0: [world] */
+    int lost;                  /* rank 0: the worker that the error is about, or 0 */
+    int go;                    /* others: rank 0 has said so */
+    ddp__wish *wish;           /* rank 0: [wishes], relays not yet joined */
+    int wishes, wish_room;
+    ddp__relay *relay;         /* rank 0: NULL until one is needed */
+} ddp__meeting;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* meeting.c */
+/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
+DDP_LIB double ddp__slice(const ddp__meeting *m, double until);
+DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
+/* Lines about waiting come after 5, 10, 20, ... seconds. */
+DDP_LIB void ddp__noted(ddp__meeting *m);
+/* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
+DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
+DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
+/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none)
+ * is an error. `name` says who it is. */
+DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
+                                   const char *name, ddp__hello *h, ddp_error *err);
+/* Polls once, until something happens, `until` or the next note: takes in guests while there is
+ * room for them, and while the mesh is made serves the legs and what rank 0 and workers say. */
+DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
+/* Accepts all ranks above this one. */
+DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
+
+/* guests.c: connections that have not said who they are */
+/* Drops those whose time is over, and fills the list with the others and the listener; when to look
+ * again at the latest. */
+DDP_LIB double ddp__guests_poll(ddp__meeting *m, double now, double next);
+/* After poll. */
+DDP_LIB ddp_status ddp__guests_serve(ddp__meeting *m, double now, ddp_error *err);
+DDP_LIB void ddp__guests_leave(ddp__meeting *m);
+
+/* mesh.c: pairs without rank 0 */
+/* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
+DDP_LIB ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err);
+/* Something happened on a leg. */
+DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
+/* The leg to a peer goes by way of rank 0 from now on. */
+DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
+/* An address as family 4 or 6 and 16 bytes, without its port, and back; 0 = no such family. */
+DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
+DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
+
+/* wishes.c: rank 0 joins those who cannot reach each other */
+/* Waits until all are ready and all wishes are fulfilled. */
+DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
+/* A worker asks on this connection, which is ours from now on, for a relay to another. */
+DDP_LIB ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_MEETING_H */
+/* ==== end net/meeting.h ==== */
+
 /* ==== begin net/env.h ==== [net] */
 /* What the environment says: which rank this is, and the DREAMDDP_ variables. */
 #ifndef DDP_NET_ENV_H
@@ -14490,15 +16310,16 @@ DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out
 /* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
 typedef struct ddp__env {
     const char
-        *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "Slurm"; NULL = none */
+        *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
     int rank, world;        /* 0 and 1 without a launcher */
     int local_rank;         /* among the ranks of this machine */
     char addr[320];         /* host:port of rank 0; "" = unknown */
-    uint64_t run_id;        /* 0 = unknown */
-    int has_run_id;
+    char run_id[128];       /* what the run is called; "" = unknown */
     const char *note;       /* NULL, or a sentence for the log about what was concluded */
-    const char *log, *net, *strategy, *period, *transport, *peer_timeout, *op_timeout,
-        *connect_timeout, *insecure, *threads, *tcp_congestion, *deterministic;
+    const char *log, *net, *net_script, *net2, *addr2, *wire, *strategy, *period, *transport,
+        *min_world, *max_world, *join, *peer_timeout, *op_timeout, *connect_timeout, *join_timeout, *dump,
+        *insecure, *threads, *tcp_congestion, *deterministic, *socket_ifname, *tls_psk, *tls_ca,
+        *tls_cert, *tls_key, *site;
 } ddp__env;
 
 #ifdef __cplusplus
@@ -14506,11 +16327,14 @@ extern "C" {
 #endif
 
 /* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
- * MPICH (PMI), Slurm. DREAMDDP_ADDR and DREAMDDP_RUN_ID override the launcher's.
+ * MPICH (PMI), PMIx under Slurm, Slurm. DREAMDDP_ADDR and DREAMDDP_RUN_ID override the launcher's.
  * Not while another thread changes the environment.
  * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
  * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
 DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
+/* What goes over the wire for the name of a run: a number stands for itself, other text for its
+ * hash, NULL and "" for 0. */
+DDP_LIB uint64_t ddp__run_id(const char *text);
 
 #ifdef __cplusplus
 }
@@ -14548,6 +16372,11 @@ extern "C" {
 DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
                               ddp__rank_fn fn, void *user, ddp_error *err);
 
+/* ddp__spawn_elastic - the same, but ranks that are killed by a signal or fail with DDP_PEER_LOST are
+ * no failure while min_world are left: DDP_OK if at least so many return it. 0 = as above. */
+DDP_LIB ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel,
+                                      double grace_s, ddp__rank_fn fn, void *user, ddp_error *err);
+
 /* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when
  * all have. */
 DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
@@ -14567,7 +16396,546 @@ DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, dd
  * read-modify-writes of one variable, so one of them comes second and sees what the other did:
  * no ring is lost, and nobody spins or takes a lock while bytes flow. */
 
-#define DDP__RING_BYTES ((size_t)128 << 10) /* a power of two */
+/* ==== begin net/share.h ==== [net] */
+/* Where ranks that are threads of one process offer each other their memory; see share.c. */
+#ifndef DDP_NET_SHARE_H
+#define DDP_NET_SHARE_H
+
+/* ==== begin net/engine.h ==== [net] */
+/* The comm worker: one thread per context that owns the wire and runs the send queue.
+ * Everything that travels is one kind of message here; strategies never see a socket. */
+#ifndef DDP_NET_ENGINE_H
+#define DDP_NET_ENGINE_H
+
+/* ==== begin net/frame.h ==== [net] */
+/* The 32 bytes in front of everything that crosses a wire. */
+#ifndef DDP_NET_FRAME_H
+#define DDP_NET_FRAME_H
+
+#define DDP__FRAME_BYTES 32
+
+typedef enum ddp__frame_type {
+    DDP__FRAME_PART = 1,  /* all-reduce: own values for the owner of a segment; needs a credit */
+    DDP__FRAME_DATA,      /* broadcast, all-gather, send: needs a credit */
+    DDP__FRAME_SUM,       /* ring all-reduce: partial sum for the next rank; needs a credit */
+    DDP__FRAME_RESULT,    /* all-reduce: finished values; the receiver certainly waits for them */
+    DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
+    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of the pair */
+    DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first */
+    DDP__FRAME_GOODBYE,   /* nothing but farewells will follow */
+    DDP__FRAME_FAREWELL,  /* answer to goodbye: everything before it was read */
+    /* elastic worlds only */
+    DDP__FRAME_STATE,     /* payload: what the sender knows while an epoch is sought */
+    DDP__FRAME_EPOCH,     /* payload: the epoch that all that follows belongs to */
+    DDP__FRAME_DONE,      /* complete: all before seq, and seq + i where bit i of count is set;
+                             offset has the upper half of the bits */
+    DDP__FRAME_WANT,      /* asks for the result of operation seq */
+    /* ranks that are threads of one process (share.c); no payload */
+    DDP__FRAME_OFFER,     /* all-reduce: own values may be used where they are; offset = where that
+                             is written; needs a credit */
+    DDP__FRAME_SUMMED     /* the sender touches nothing of the operation any more; offset > 0:
+                             because the receiver's values from offset - 1 on were written */
+} ddp__frame_type;
+
+/* How values travel; in memory and in sums they are floats. */
+typedef enum ddp__coding {
+    DDP__AS_FLOAT,
+    DDP__AS_BFLOAT, /* two bytes each */
+    DDP__AS_INT8    /* blocks of 64: a float's scale for each block, then a byte for each value */
+} ddp__coding;
+enum { DDP__CODING_BLOCK = 64 };
+
+/* verb, count and layer describe the sender's operation, for the mismatch check. */
+typedef struct ddp__frame {
+    int      type;
+    int      p2p;    /* seq counts send/recv of this pair instead of collectives; in its upper bit
+                        the lane */
+    int      verb;
+    uint32_t seq;
+    uint32_t count;  /* floats of the whole operation */
+    uint32_t offset; /* first float of this chunk */
+    uint32_t length; /* payload bytes */
+    int32_t  layer;
+    int      coding; /* of the values: ddp__coding */
+    uint32_t sent; /* emulated links: when the last byte left, microseconds of the sender's clock */
+} ddp__frame;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Values in the payload; SIZE_MAX where no number of values has that length. */
+DDP_LIB size_t   ddp__frame_values(const ddp__frame *f);
+/* The payload of count values. */
+DDP_LIB uint32_t ddp__frame_payload(int coding, size_t count);
+/* Little-endian: magic u16, version:6 int8:1 bfloat:1, type:4 p2p:1 verb:3, seq, count, offset,
+ * length, layer, sent, CRC32C of the 28 bytes before it (a stream out of step is found at once). */
+DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
+/* 1, or 0 if magic, version or checksum are wrong. */
+DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);
+
+/* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. */
+DDP_LIB uint32_t ddp__crc32c(const void *data, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_FRAME_H */
+/* ==== end net/frame.h ==== */
+
+/* ==== begin net/links.h ==== [net] */
+/* What is emulated for one worker: its access link, the ways to its peers, and a script of
+ * incidents. Texts are read here; the engine gets times, rates and acts. */
+#ifndef DDP_NET_LINKS_H
+#define DDP_NET_LINKS_H
+
+/* ==== begin net/shape.h ==== [net] */
+/* Emulation of slow links: when bytes leave, and when they count as received. Pure arithmetic
+ * on times given by the caller, so that rates are exact however late a thread wakes up. */
+#ifndef DDP_NET_SHAPE_H
+#define DDP_NET_SHAPE_H
+
+/* From `at` seconds after the start on, a worker's access link has this rate: bytes per second,
+ * 0 = unlimited, below 0 = nothing passes. */
+typedef struct ddp__turn {
+    double at, rate;
+} ddp__turn;
+
+/* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 =
+ * unlimited) and shared by all its peers. */
+typedef struct ddp__link {
+    double rate;              /* until the first turn */
+    const ddp__turn *turn;    /* [turns], in order of time; the last one lets bytes pass */
+    int    turns;
+    double zero;              /* times of turns count from here */
+    double up_free;           /* the uplink has taken everything up to here */
+    double down_free;         /* likewise the downlink */
+} ddp__link;
+
+/* The way between this worker and one peer, besides the access links of both. */
+typedef struct ddp__path {
+    double  rate;              /* to the peer, bytes per second; 0 = unlimited */
+    double  delay_s, jitter_s; /* from the peer: each frame takes delay + uniform [0, jitter) */
+    double  free;              /* the way to the peer has taken everything up to here */
+    double  last;              /* when the last frame from the peer reached the downlink */
+    ddp_rng rng;
+} ddp__path;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* When so many bytes, of which the first may go at time start, have passed. */
+DDP_LIB double ddp__link_pass(const ddp__link *l, double start, double bytes);
+/* 1 if nothing passes at that time. */
+DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at);
+/* The next time after `at` at which the rate turns; -1: it stays. */
+DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
+
+/* A frame that could go at time ready occupies the uplink after the frames before it, and the way
+ * to its peer at the same time; returns when its last byte has left both. An idle link saves up
+ * nothing. */
+DDP_LIB double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes);
+/* A frame whose last byte left the sender at that time reaches this rank's downlink: delay and
+ * jitter later, never before the one before it. To be called once per frame, in order. */
+DDP_LIB double ddp__path_receive(ddp__path *from, double left);
+/* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as
+ * received if it were next. Alone: at once; behind others: one serialisation after the one before.
+ */
+DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
+/* The same, and it is next. */
+DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
+/* The same for a small control frame, which uses the downlink but overtakes data. */
+DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums
+ * come back early, within 4..128 KiB. */
+DDP_LIB size_t ddp__link_chunk(double rate);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_SHAPE_H */
+/* ==== end net/shape.h ==== */
+
+/* A link as text: bytes per second, 0 = unlimited; seconds. */
+typedef struct ddp__netspec {
+    double rate, delay_s, jitter_s;
+} ddp__netspec;
+
+typedef enum ddp__incident_kind {
+    DDP__STALL, /* nothing passes worker a's access link for `seconds` */
+    DDP__SLOW,  /* a's access link has `rate` from now on */
+    DDP__DROP,  /* the connection of a and b breaks */
+    DDP__KILL   /* a's process dies of SIGKILL */
+} ddp__incident_kind;
+
+typedef struct ddp__incident {
+    ddp__incident_kind kind;
+    double at, seconds, rate;
+    int    a, b;
+} ddp__incident;
+
+typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
+    ddp__incident *list;
+    int            count, room;
+} ddp__incidents;
+
+typedef struct ddp__act { /* something this worker does at a time */
+    double at;
+    int    peer; /* whose connection it cuts; -1: it kills its process */
+} ddp__act;
+
+/* Everything for one worker; freed by ddp__links_free. */
+typedef struct ddp__links {
+    ddp__path *path;      /* [world], the own entry unused */
+    double     rate;      /* of the own access link until the first turn; 0 = unlimited */
+    ddp__turn *turn;
+    int        turns;
+    ddp__act  *act;       /* in order of time */
+    int        acts;
+    double     flight;    /* most bytes under way from one peer */
+    /* the same on every worker */
+    double     slowest;   /* rate of any access link or way, ever; 0 = all unlimited */
+    double     farthest;  /* delay and jitter of any way */
+    double     plan_rate, plan_delay_s; /* what a plan takes for RATE and DELAY of all links */
+    int        by_pair;   /* ways have rates of their own: no ring is laid over them */
+} ddp__links;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* netspec.c */
+DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
+/* RATE alone, the first n bytes of text; 1, or 0 if it is none. */
+DDP_LIB int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s);
+
+/* script.c */
+/* One incident a line, "#" begins a comment:
+ *     t=3.0 stall 2 for 1.5
+ *     t=5 drop 1-3
+ *     t=8 kill 2
+ *     t=10 slow 0 to 10mbit
+ * Times and durations are seconds, workers those of a world of `world`; appended to *s.
+ * Errors: DDP_FORMAT, naming file, line and part; DDP_ARG for a worker that does not exist. */
+DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n,
+                                    int world, ddp__incidents *s, ddp_error *err);
+DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s,
+                                    ddp_error *err);
+DDP_LIB void       ddp__incidents_free(ddp__incidents *s);
+/* Makes turns and acts of *l for worker rank, and slowest; l->rate is the rate until then. */
+DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l,
+                                     ddp_error *err);
+
+/* Every worker's access link is like spec; jitter is drawn from seed. */
+DDP_LIB ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
+                                    ddp__links *l, ddp_error *err);
+DDP_LIB ddp_rng    ddp__jitter_rng(uint64_t seed, int from, int to);
+DDP_LIB void       ddp__links_free(ddp__links *l);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_LINKS_H */
+/* ==== end net/links.h ==== */
+
+/* ==== begin net/reduce.h ==== [net] */
+/* Arithmetic on the memory that messages name; a GPU backend brings its own table. */
+#ifndef DDP_NET_REDUCE_H
+#define DDP_NET_REDUCE_H
+
+/* All pointers are to count floats that do not overlap. divergence may be NULL; otherwise
+ * sum((new - old)^2) over the overwritten values is added to it. */
+typedef struct ddp__memory_ops {
+    /* own = scale * (terms[0] + ... + terms[world - 1]), added in that order; terms[rank] is own.
+     */
+    void (*reduce)(float *own, const float *const *terms, int rank, int world, size_t count,
+                   float scale, double *divergence);
+    /* own = from */
+    void (*store)(float *own, const float *from, size_t count, double *divergence);
+    /* sum += own: the partial sums of the ring, which leave own untouched */
+    void (*add)(float *sum, const float *own, size_t count);
+    /* out = x as bfloat16, rounded to nearest even; infinities stay, NaN stay NaN. */
+    void (*halve)(uint16_t *out, const float *x, size_t count);
+    /* out = x exactly; x may be the second half of out. */
+    void (*widen)(float *out, const uint16_t *x, size_t count);
+    /* out = x through bfloat16 and back; may be the same */
+    void (*round)(float *out, const float *x, size_t count);
+    /* A 64-bit hash that any change of a float changes; chained through h. */
+    uint64_t (*checksum)(uint64_t h, const float *data, size_t count);
+} ddp__memory_ops;
+
+/* Blocks of int8 (DDP__AS_INT8), which src/net knows by their size alone. What was decoded must be
+ * decoded to the same bits when it is encoded again. Both fail with a sentence about x[index], or
+ * about the payload. */
+typedef struct ddp__coder {
+    ddp_status (*encode)(unsigned char *out, const float *x, size_t count, ddp_error *err);
+    ddp_status (*decode)(float *out, const unsigned char *payload, size_t count, ddp_error *err);
+} ddp__coder;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB ddp__memory_ops ddp__host_memory(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_REDUCE_H */
+/* ==== end net/reduce.h ==== */
+
+typedef enum ddp__verb {
+    DDP__ALL_REDUCE, /* in place over pieces: sum in rank order (or ring), then x scale */
+    DDP__BROADCAST,  /* pieces of root overwrite everybody's */
+    DDP__ALL_GATHER, /* one piece of world x n floats; rank r's block is the r-th, in place */
+    DDP__SEND,       /* pieces to peer */
+    DDP__RECV,       /* pieces from peer */
+    DDP__REDUCE_SCATTER /* one piece of world x n floats: the r-th block of rank r becomes the
+                           sum in rank order, then x scale; the others stay */
+} ddp__verb;
+
+/* Contiguous floats; a message is a list of them (a bucket of several layers is no copy). */
+typedef struct ddp__piece {
+    float *data;
+    size_t count;
+} ddp__piece;
+
+/* All ranks submit collectives in one agreed order; the n-th collective of one rank meets the
+ * n-th of the others, and verb, total count and layer are compared (DDP_MISMATCH names both). */
+typedef struct ddp__message {
+    ddp__verb         verb;
+    const ddp__piece *pieces;      /* borrowed, with their memory, until the message is done */
+    int               piece_count;
+    float             scale;       /* all-reduce: multiplied into the sum once; 0 = 1 */
+    int               mean;        /* all-reduce: scale = 1 / live workers of its epoch */
+    int               group;       /* collectives: of ddp__engine_group; 0 = the world */
+    int               peer;        /* root, destination or source */
+    long              step;        /* tag: for errors, traces and the mismatch check */
+    int layer; /* tag: layer index, named by ddp__engine_config.layer_name; or one of those below */
+    int               priority;    /* smaller first among the operations in flight. Send/recv: on
+                                      both sides below 0 = urgent; the n-th urgent send of a pair
+                                      meets the n-th urgent receive, and overtakes the others */
+    long after; /* collectives: 1 + the ticket of a message that must be done before this one begins
+                   (its memory is not looked at before); 0 = none */
+    int ragged; /* gathering and scattering in a group: blocks may differ by a value, as segments of
+                   an all-reduce do */
+    int link; /* which of the context's engines takes it, 0 or 1; the engine does not look */
+    ddp__coding coding; /* all-reduce: contributions and results travel so, sums are in float in
+                 rank order, never round a ring; if not floats, the engine's own coding */
+    float *residual; /* NULL, or one float per value, borrowed: what coding the result cut off this
+                 rank's segment, divided by the scale, is added to it */
+    int               overlap;     /* all-reduce: 1 = pieces may lie over each other, values do not
+                                      matter; such a sum travels as bytes also among threads */
+    int               filler;      /* 1: bubble filling, left out of the hidden share */
+    double           *divergence;  /* NULL, or receives sum((average - own)^2) over this rank's
+                                      values, measured where the average overwrites them */
+} ddp__message;
+
+typedef struct ddp__engine ddp__engine;
+
+enum {
+    DDP__WINDOW = 16, /* most collectives in flight */
+    DDP__NO_LAYER = -1,
+    DDP__ALL_LAYERS = -2,
+    DDP__BARRIER = -3
+};
+
+/* One finished (or still running: end < 0) operation, for traces and the hidden share. */
+typedef struct ddp__op_span {
+    double  begin, end;  /* first and last byte on this rank, ddp_now() seconds */
+    double  submitted;
+    double  due;         /* when the last byte was due: on an emulated link before `end`, by as much
+                            as the thread was late; < 0 while it runs */
+    double
+        peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
+    int64_t bytes;       /* payload bytes this rank sent */
+    long    step;
+    int     layer, filler;
+    uint32_t seq;        /* as in ddp__frame: equal on all ranks */
+    int     peer;
+    int64_t size;        /* bytes of the message */
+    ddp__verb verb;
+    char    algorithm;   /* 'd' direct, 'f' full exchange, 'r' ring, 'p' plain */
+} ddp__op_span;
+
+typedef struct ddp__engine_config {
+    ddp__wire    *wire;             /* owned by the engine from a successful open on */
+    int           rank, world;
+    double
+        rate; /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
+    double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
+    const ddp__links *links;        /* instead of these two, or NULL; borrowed until close */
+    int           deterministic;    /* rank-order sums only, never ring */
+    size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
+                          SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
+    size_t full_bytes; /* all-reduces up to this size are full exchanges, unless rings; 0 = by the
+                          link, 1 = none. Same on all ranks; never in elastic worlds */
+    size_t share_bytes; /* all-reduces from this size on, of ranks that are threads of one process,
+                           unshaped and not elastic, are summed where the values are (share.c);
+                           0 = 256 KiB, SIZE_MAX = none. Same on all ranks */
+    double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
+    double
+        op_timeout_s; /* an operation fails so long after the first rank began it; 0 = never */
+    double        note_s; /* a wait as long as this is worth a line; 0 = 5 */
+    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
+                           most 128 KiB: 8 staging slots for a peer. Same on all ranks */
+    size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
+    int           queue;            /* messages that may be submitted and not yet done */
+    ddp__coding   coding;           /* messages may travel so: takes a chunk per peer */
+    const ddp__coder *coder;        /* of int8 blocks; borrowed */
+    int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
+    int           min_world;        /* > 0: elastic, see below; 0 = a lost peer is an error */
+    size_t        elastic_bytes;    /* for inputs and results in flight: more operations queue, a
+                                       longer message is an error; 0 = grows with the longest */
+    uint64_t      live;             /* elastic: bit r = worker r is there from the start; 0 = all */
+    int           joining;          /* 1: this worker waits to be admitted by those in live */
+    ddp_allocator allocator;
+    ddp_logger    log;
+    const char *(*layer_name)(void *user, int layer); /* for errors; may be NULL */
+    void         *user;
+} ddp__engine_config;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Allocates everything it will ever use and starts the comm thread. */
+DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out,
+                                    ddp_error *err);
+/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the
+ * wire. */
+DDP_LIB void ddp__engine_close(ddp__engine *e);
+
+/* From now on checksums the memory of messages of up to max_count floats while they are in flight:
+ * a write by anybody else is an error naming the layer. Longer messages go unchecked. To be called
+ * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
+DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
+
+/* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
+ * full. After a failure returns the engine's first error. Copies the message and its piece list. */
+DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket,
+                                      ddp_error *err);
+/* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
+DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
+DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
+/* Blocks until one of these messages is done, and says which; -1: none of them yet, *stop (atomic)
+ * became 1, or the engine failed. Who sets *stop calls ddp__engine_nudge behind it. */
+DDP_LIB int  ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop);
+DDP_LIB void ddp__engine_nudge(ddp__engine *e);
+/* Submits a message and waits for it. Of calls that follow each other closely, on an idle engine
+ * without emulated links or membership, the second and later are moved by the calling thread. */
+DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp__message *m, ddp_error *err);
+/* Makes a group of n distinct ranks in rising order; *group numbers it, from 1. All ranks make all
+ * groups in the same order, those included that they are not in; the n-th collective of a group
+ * meets the n-th of its other members, whatever the world and other groups do meanwhile. Not in an
+ * elastic world (DDP_UNSUPPORTED). At most 63. */
+DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group,
+                                     ddp_error *err);
+/* Its ranks; 1 where it is none. */
+DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
+/* Their numbers, rising; NULL for the world. Valid until close. */
+DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
+/* Bytes of partial sums that a ring may have under way to the next rank. */
+DDP_LIB size_t     ddp__engine_window(const ddp__engine *e);
+/* Sets the order in which rings go round (a permutation of all ranks; NULL = by number) and from how
+ * many bytes on (0 = as opened, SIZE_MAX = never). Nothing may be in flight (DDP_USAGE); the same on
+ * all ranks, before any of them submits again. */
+DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
+                                    ddp_error *err);
+/* How many collectives are in flight at a time: the oldest not yet complete. */
+DDP_LIB int        ddp__engine_width(const ddp__engine *e);
+/* Fails everything in flight here and, through control frames, on all peers. Any thread. */
+DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
+/* The engine's first error, DDP_OK while it is healthy. */
+DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
+
+/* Copies spans that overlap t0..t1, running ones included, newest last; returns how many.
+ * The engine remembers the last few thousand. */
+DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
+
+/* ---- elastic worlds (docs/elastic.md) ----
+ *
+ * With min_world > 0 a lost peer begins a new epoch instead of an error: the majority that is left
+ * finishes what was in flight, all with the same bits. Ranks are stable ids 0..world-1 (world at
+ * most 64); an epoch is a ballot and the set of ids that are live in it. Collectives run over the
+ * live ids; blocks of others in an all-gather become 0, a lost root's broadcast is that of the
+ * lowest live id. */
+typedef struct ddp__epoch_info {
+    uint32_t ballot;     /* rises with every epoch, 0 at first; not by 1 */
+    uint64_t live;       /* bit r: worker r is in it; all ones of world where not elastic */
+    int      workers;    /* how many */
+    long     changes;    /* epochs that this engine has begun */
+    double   recovery_s; /* from the first sign of the loss to the last change's new epoch */
+} ddp__epoch_info;
+
+/* Connects the wire with a worker that comes: called once, on the comm thread, before the first
+ * byte to or from id. From then on the wire must not report id's former stream. */
+typedef void (*ddp__attach_fn)(ddp__wire *w, int id, void *user);
+
+/* ddp__engine_admit - a new or returning worker comes into the world.
+ *
+ * Called by all live workers between the same two operations, with nothing in flight (else
+ * DDP_USAGE), after each has a connection to id, which attach puts into the wire (NULL: it is
+ * there). Returns in the epoch with id in it. If meanwhile somebody is lost the epoch is without
+ * them; if that is id itself the world goes on without it: DDP_PEER_LOST, the engine is healthy.
+ *
+ * The newcomer opens its engine with the same world and min_world, live = those who admit it,
+ * joining = 1 and a wire with their streams (streams of all others report their end at once);
+ * ddp__engine_joined waits until it is in an epoch: its first operation is then the next of the
+ * others. Any thread, one call at a time. */
+DDP_LIB ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
+                                     ddp_error *err);
+DDP_LIB ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err);
+/* The epoch in force. Any thread. */
+DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out);
+
+typedef struct ddp__net_stats {
+    int64_t bytes_sent,
+        bytes_received; /* all bytes handed to or taken from the wire, headers included */
+    int64_t payload_sent;
+    int64_t operations;
+    double  busy_s;                       /* union of operation spans */
+    double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */
+    size_t  staging_bytes;                /* memory the engine took from the allocator */
+    size_t  delay_bytes;                  /* of it, for link shaping */
+    size_t  elastic_bytes;                /* of it, for inputs and results that are kept */
+    char    algorithm;                    /* of the last all-reduce, 0 = none yet */
+} ddp__net_stats;
+DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_ENGINE_H */
+/* ==== end net/engine.h ==== */
+
+struct ddp__op;
+struct ddp__exchange;
+
+/* What one rank offers in one position of its window. */
+typedef struct ddp__offer {
+    long   users;      /* how many are at work on it, + DDP__OFFER_OPEN while others may begin */
+    size_t next;       /* of the team's first rank: the next chunk that nobody has taken */
+    const struct ddp__op *op;     /* the owner's: where its values are */
+    struct ddp__exchange *row;    /* [world] the owner's: who adds what to its divergence */
+    char   gap[64 - 2 * sizeof(void *) - sizeof(long) - sizeof(size_t)];
+} ddp__offer;
+
+enum {
+    DDP__OFFER_OPEN = 1 << 30,
+    DDP__OFFERS = DDP__WINDOW /* of one rank */
+};
+
+#endif /* DDP_NET_SHARE_H */
+/* ==== end net/share.h ==== */
+
+#define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
 #define DDP__LINE 64                        /* bytes of a cache line */
 
 typedef struct ddp__ring {
@@ -14595,6 +16963,8 @@ struct ddp__hub {
     ddp__bell *bells;    /* [world] */
     ddp__ring *rings;    /* [world][world - 1], sender major; nobody sends to himself */
     unsigned char *data; /* all rings */
+    ddp__offer *offers;  /* [world][DDP__OFFERS] */
+    struct ddp__hub *second; /* or NULL */
 };
 
 typedef struct ddp__thread_wire {
@@ -14613,12 +16983,14 @@ void ddp__hub_free(ddp__hub *hub)
 {
     int r;
     if (!hub || ddp__atomic_add(&hub->refs, -1) > 1) return;
+    ddp__hub_free(hub->second);
     for (r = 0; r < hub->bells_ready; r++) {
         pthread_mutex_destroy(&hub->bells[r].lock);
         pthread_cond_destroy(&hub->bells[r].cond);
     }
     DDP_FREE(hub->bells);
     DDP_FREE(hub->rings);
+    DDP_FREE(hub->offers);
     DDP_FREE(hub->data);
     DDP_FREE(hub);
 }
@@ -14636,9 +17008,11 @@ ddp__hub *ddp__hub_new(int world)
     hub->world = world;
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
+    hub->offers =
+        (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
     hub->data =
         (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
-    if (!hub->bells || !hub->rings || !hub->data) {
+    if (!hub->bells || !hub->rings || !hub->offers || !hub->data) {
         ddp__hub_free(hub);
         return NULL;
     }
@@ -14656,6 +17030,12 @@ ddp__hub *ddp__hub_new(int world)
         return NULL;
     }
     return hub;
+}
+
+ddp__hub *ddp__hub_second(ddp__hub *hub, int make)
+{
+    if (!hub->second && make) hub->second = ddp__hub_new(hub->world);
+    return hub->second;
 }
 
 static void ddp__bell_ring(ddp__bell *b)
@@ -14777,16 +17157,30 @@ static const char *ddp__threads_peer_name(ddp__wire *w, int peer)
     return ((ddp__thread_wire *)(void *)w)->names[peer];
 }
 
+/* One direction: from will send no more, to will read no more. */
+static void ddp__hub_end(ddp__hub *hub, int from, int to)
+{
+    ddp__atomic_store(&ddp__hub_ring(hub, from, to)->ended, 1);
+    ddp__atomic_store(&ddp__hub_ring(hub, to, from)->deaf, 1);
+    ddp__bell_ring(&hub->bells[to]);
+}
+
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
     int p;
 
-    for (p = 0; p < hub->world; p++) {
-        if (p == rank) continue;
-        ddp__atomic_store(&ddp__hub_ring(hub, rank, p)->ended, 1);
-        ddp__atomic_store(&ddp__hub_ring(hub, p, rank)->deaf, 1);
-        ddp__bell_ring(&hub->bells[p]);
-    }
+    for (p = 0; p < hub->world; p++)
+        if (p != rank) ddp__hub_end(hub, rank, p);
+    if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
+        ddp__hub_leave(hub->second, rank); /* it will not come there either */
+}
+
+static void ddp__threads_cut(ddp__wire *w, int peer)
+{
+    ddp__hub *hub = ((ddp__thread_wire *)(void *)w)->hub;
+
+    ddp__hub_end(hub, w->rank, peer);
+    ddp__hub_end(hub, peer, w->rank);
 }
 
 static void ddp__threads_close(ddp__wire *w)
@@ -14802,7 +17196,7 @@ static void ddp__threads_close(ddp__wire *w)
 
 static const ddp__wire_table ddp__threads_table = {
     ddp__threads_send, ddp__threads_recv, ddp__threads_wait,
-    ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close
+    ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close, ddp__threads_cut
 };
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)
@@ -14835,6 +17229,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
     t->base.rank = rank;
     t->base.world = hub->world;
     t->base.pair_bytes = DDP__RING_BYTES;
+    t->base.offers = hub->offers;
     t->hub = hub;
     ddp__atomic_add(&hub->refs, 1);
     *out = &t->base;
@@ -14849,22 +17244,12 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
 #include <netinet/tcp.h>
 #include <poll.h>
 
-#ifdef MSG_NOSIGNAL
-#define DDP__NOSIGNAL MSG_NOSIGNAL
-#else
-#define DDP__NOSIGNAL 0 /* SO_NOSIGPIPE is set instead */
-#endif
-
-ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err)
+ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
-    char host[256], port[16];
     const char *s = spec, *end, *colon;
-    struct addrinfo hints, *found = NULL, *a;
     size_t n;
     long number = DDP__DEFAULT_PORT;
-    int why, four;
 
-    *count = 0;
     if (!strncmp(s, "tcp://", 6)) s += 6;
     if (*s == '[' && (end = strchr(s, ']')) != NULL) {
         s++;
@@ -14875,10 +17260,15 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
         end = colon ? colon : s + strlen(s);
     }
     n = (size_t)(end - s);
-    if (n == 0 || n >= sizeof host || strchr(s, '/'))
+    if (n == 0 || n >= DDP__HOST_TEXT || strchr(s, '/'))
         return ddp__fail(err, DDP_ARG,
                          "address '%.200s' names no host: write HOST:PORT, for example "
                          "127.0.0.1:29500",
+                         spec);
+    if (*(s - (s > spec)) != '[' && memchr(s, ':', n))
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s' has several colons: write an IPv6 address in brackets, "
+                         "for example [::1]:29500",
                          spec);
     if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) ||
                   number < 0 || number > 65535))
@@ -14887,7 +17277,19 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
                          colon + 1);
     memcpy(host, s, n);
     host[n] = 0;
-    snprintf(port, sizeof port, "%ld", number);
+    *port = (int)number;
+    return DDP_OK;
+}
+
+ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err)
+{
+    char host[DDP__HOST_TEXT], port[16];
+    struct addrinfo hints, *found = NULL, *a;
+    int why, four, number = 0;
+
+    *count = 0;
+    DDP__TRY(ddp__addr_split(spec, host, &number, err));
+    snprintf(port, sizeof port, "%d", number);
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICSERV;
@@ -14911,7 +17313,7 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
 
 const char *ddp__addr_text(const ddp__addr *a, char *out)
 {
-    char host[48], port[8];
+    char host[64], port[8]; /* IPv6 and %interface */
 
     if (getnameinfo((const struct sockaddr *)&a->sa, a->size, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV))
@@ -14988,8 +17390,9 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (why == EADDRINUSE)
         return ddp__fail(
             err, DDP_NET,
-            "cannot listen on %s: %s; another run may hold it: choose another "
-            "port with --addr or DREAMDDP_ADDR, or port 0 where one program starts all ranks",
+            "cannot listen on %s: %s; another run may hold it: choose another port with --addr or "
+            "DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with "
+            "--addr file://PATH",
             text, strerror(why));
     if (why == EADDRNOTAVAIL)
         return ddp__fail(err, DDP_NET,
@@ -15017,21 +17420,28 @@ int ddp__fd_wait(int fd, int events, double until)
     }
 }
 
-int ddp__tcp_dial(const ddp__addr *to, double until)
+int ddp__tcp_dial_begin(const ddp__addr *to)
+{
+    int s = socket(to->sa.ss_family, SOCK_STREAM, 0), why;
+
+    if (s < 0) return -1;
+    /* EINTR: the attempt goes on, as with EINPROGRESS */
+    if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
+                                    errno == EINPROGRESS || errno == EINTR))
+        return s;
+    why = errno;
+    close(s);
+    errno = why;
+    return -1;
+}
+
+int ddp__tcp_dial_end(int s)
 {
     ddp__addr own, peer;
     socklen_t size = sizeof(int);
-    int s = socket(to->sa.ss_family, SOCK_STREAM, 0), on = 1, why = 0;
+    int on = 1, why = 0;
 
-    if (s < 0) return -1;
-    if (ddp__fd_prepare(s) < 0) {
-        why = errno;
-    } else if (connect(s, (const struct sockaddr *)&to->sa, to->size) < 0) {
-        /* EINTR: the attempt goes on, as with EINPROGRESS */
-        if (errno != EINPROGRESS && errno != EINTR) why = errno;
-        else if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
-        else if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
-    }
+    if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
                  */
         memset(&own, 0, sizeof own);
@@ -15043,10 +17453,20 @@ int ddp__tcp_dial(const ddp__addr *to, double until)
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
             why = ECONNREFUSED;
     }
-    if (!why) {
-        setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        return s;
-    }
+    errno = why;
+    if (why) return -1;
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return 0;
+}
+
+int ddp__tcp_dial(const ddp__addr *to, double until)
+{
+    int s = ddp__tcp_dial_begin(to), why = 0;
+
+    if (s < 0) return -1;
+    if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
+    else if (ddp__tcp_dial_end(s) < 0) why = errno;
+    if (!why) return s;
     close(s);
     errno = why;
     return -1;
@@ -15137,6 +17557,11 @@ uint64_t ddp__hello_get(const unsigned char *at, int bytes)
     return v;
 }
 
+uint32_t ddp__hello_world(int world, int ids)
+{
+    return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0);
+}
+
 void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
                      unsigned char *b)
 {
@@ -15150,6 +17575,8 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
     ddp__hello_put(b + 32, self->port, 4);
     ddp__hello_put(b + 36, (uint64_t)reason, 4);
     ddp__hello_put(b + 40, (uint64_t)detail, 4);
+    ddp__hello_put(b + 44, self->family, 4);
+    memcpy(b + 48, self->ip, sizeof self->ip);
 }
 
 int ddp__hello_begins(const unsigned char *b, size_t got)
@@ -15169,6 +17596,9 @@ int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
     h->port = (uint32_t)ddp__hello_get(b + 32, 4);
     h->reason = (uint32_t)ddp__hello_get(b + 36, 4);
     h->detail = (uint32_t)ddp__hello_get(b + 40, 4);
+    h->family = (uint32_t)ddp__hello_get(b + 44, 4);
+    memcpy(h->ip, b + 48, sizeof h->ip);
+    h->run_name = NULL;
     return 1;
 }
 
@@ -15177,14 +17607,23 @@ ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
     if (other->version != self->version) return DDP__REFUSE_VERSION;
     if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
     if (other->world != self->world) return DDP__REFUSE_WORLD;
-    if (other->rank >= self->world || other->rank == self->rank) return DDP__REFUSE_RANK;
+    if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;
     return DDP__WELCOME;
+}
+
+/* "4 ranks", "4 ranks of at most 8" */
+static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
+{
+    if (world >> 16) snprintf(buf, room, "%u ranks of at most %u", world & 65535, world >> 16);
+    else snprintf(buf, room, "%u ranks", world);
+    return buf;
 }
 
 void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
                         const char *name, char *out, size_t room)
 {
     unsigned mine = (unsigned)self->rank;
+    char count[2][40];
 
     switch (reason) {
     case DDP__REFUSE_VERSION:
@@ -15195,13 +17634,15 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
         break;
     case DDP__REFUSE_RUN:
         snprintf(out, room,
-                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 ": another run uses "
-                 "this port, or DREAMDDP_RUN_ID differs",
-                 name, other->run_id, mine, self->run_id);
+                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run "
+                 "uses this port, or DREAMDDP_RUN_ID differs",
+                 name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
+                 self->run_name ? self->run_name : "", self->run_name ? "')" : "");
         break;
     case DDP__REFUSE_WORLD:
-        snprintf(out, room, "%s counts %u ranks, rank %u counts %u: give all the same world size",
-                 name, (unsigned)other->world, mine, (unsigned)self->world);
+        snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
+                 ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
+                 ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
     case DDP__REFUSE_TWICE:
         snprintf(out, room,
@@ -15211,86 +17652,942 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
         break;
     default:
         snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
-                 (unsigned)other->rank, (unsigned)other->world, mine);
+                 (unsigned)other->rank, (unsigned)other->world & 65535, mine);
     }
 }
 /* ==== end net/hello.c ==== */
+
+/* ==== begin net/stream.c ==== [net] */
+
+#include <poll.h>
+
+int ddp__stream_begin(ddp__tls *t, int fd, int server)
+{
+    return t ? t->table->begin(t, fd, server, 0) : 0;
+}
+
+int ddp__stream_turn(ddp__tls *t, int fd, int server)
+{
+    return t ? t->table->begin(t, fd, server, 1) : 0;
+}
+
+void ddp__stream_leave(ddp__tls *t, int fd)
+{
+    if (t) t->table->leave(t, fd);
+}
+
+int ddp__stream_shake(ddp__tls *t, int fd) { return t ? t->table->shake(t, fd) : 1; }
+
+long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
+{
+    struct msghdr m;
+    ssize_t n;
+
+    if (t) return t->table->send(t, fd, iov, count);
+    memset(&m, 0, sizeof m);
+    memcpy(&m.msg_iov, &iov, sizeof iov); /* sendmsg does not write to it */
+    m.msg_iovlen = count > 1024 ? 1024 : (unsigned)count; /* IOV_MAX of Linux and macOS */
+    do n = sendmsg(fd, &m, DDP__NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    if (n >= 0) return (long)n;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+}
+
+long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
+{
+    ssize_t n;
+
+    if (!bytes) return 0;
+    if (t) return t->table->recv(t, fd, buf, bytes);
+    do n = recv(fd, buf, bytes, 0);
+    while (n < 0 && errno == EINTR);
+    if (n > 0) return (long)n;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
+    return -1;
+}
+
+int ddp__stream_events(ddp__tls *t, int fd, int want)
+{
+    return t ? t->table->events(t, fd, want) : want;
+}
+
+int ddp__stream_ready(ddp__tls *t, int fd) { return t ? t->table->ready(t, fd) : 0; }
+
+int ddp__stream_wait(ddp__tls *t, int fd, double until)
+{
+    if (ddp__stream_ready(t, fd)) return 1;
+    return ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLIN), until) != 0;
+}
+
+int ddp__stream_gone(ddp__tls *t, int fd)
+{
+    char c;
+    ssize_t n;
+
+    if (t) return t->table->gone(t, fd);
+    n = recv(fd, &c, 1, MSG_PEEK);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+int ddp__stream_greet(ddp__tls *t, int fd, double until)
+{
+    int done;
+
+    if (!t) return 0;
+    while ((done = t->table->shake(t, fd)) == 0) {
+        if (ddp__fd_wait(fd, t->table->events(t, fd, POLLIN), until)) continue;
+        errno = ETIMEDOUT;
+        return -1;
+    }
+    return done < 0 ? -1 : 0;
+}
+
+int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until)
+{
+    struct iovec iov;
+
+    iov.iov_base = (void *)(uintptr_t)buf;
+    iov.iov_len = bytes;
+    while (iov.iov_len) {
+        long n = ddp__stream_send(t, fd, &iov, 1);
+        if (n < 0) return -1;
+        iov.iov_base = (char *)iov.iov_base + n;
+        iov.iov_len -= (size_t)n;
+        if (n == 0 && !ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLOUT), until)) {
+            errno = ETIMEDOUT;
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until)
+{
+    size_t have = 0;
+
+    if (got) *got = 0;
+    while (have < bytes) {
+        long n = ddp__stream_recv(t, fd, (char *)buf + have, bytes - have);
+        if (n < 0) return -1;
+        have += (size_t)n;
+        if (got) *got = have;
+        if (n == 0 && !ddp__stream_wait(t, fd, until)) {
+            errno = ETIMEDOUT;
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why)
+{
+    return t ? t->table->may_be(t, fd, rank, why) : 1;
+}
+
+const char *ddp__stream_why(ddp__tls *t, int fd) { return t ? t->table->why(t, fd) : NULL; }
+
+void ddp__stream_close(ddp__tls *t, int fd)
+{
+    char sink[4096];
+    int k;
+
+    if (fd < 0) return;
+    if (t) t->table->end(t, fd);
+    shutdown(fd, SHUT_WR);
+    for (k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
+    close(fd);
+}
+
+int ddp__stream_is_tls(const unsigned char *b, size_t n)
+{
+    return n >= 2 && (b[0] == 21 || b[0] == 22) && b[1] == 3 ? b[0] : 0;
+}
+
+void ddp__stream_no_tls(int fd)
+{
+    static const unsigned char alert[7] = {21, 3, 3, 0, 2, 2, 70}; /* fatal: protocol_version */
+
+    ddp__tcp_send_all(fd, alert, sizeof alert, ddp_now());
+}
+/* ==== end net/stream.c ==== */
+
+/* ==== begin net/tls.c ==== [net] */
+/* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away
+ * raises no SIGPIPE, and never blocks: what it could not send stays here and is sent by the next
+ * call. */
+
+#include <poll.h>
+
+#ifdef DDP_USE_OPENSSL
+/* ---- the socket, as OpenSSL sees it ---- */
+
+static int ddp__tls_bio_write(BIO *b, const char *bytes, int n)
+{
+    ddp__tls_session *s = (ddp__tls_session *)BIO_get_data(b);
+    ssize_t did;
+
+    BIO_clear_retry_flags(b);
+    do did = send(s->fd, bytes, (size_t)n, DDP__NOSIGNAL);
+    while (did < 0 && errno == EINTR);
+    if (did >= 0) return (int)did;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) BIO_set_retry_write(b);
+    else s->cause = errno;
+    return -1;
+}
+
+static int ddp__tls_bio_read(BIO *b, char *bytes, int n)
+{
+    ddp__tls_session *s = (ddp__tls_session *)BIO_get_data(b);
+    size_t here = (size_t)n;
+
+    BIO_clear_retry_flags(b);
+    if (s->from == s->to) {
+        ssize_t did;
+        do did = recv(s->fd, s->in, sizeof s->in, 0);
+        while (did < 0 && errno == EINTR);
+        if (did < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) BIO_set_retry_read(b);
+        else if (did < 0) s->cause = errno;
+        if (did <= 0) return (int)did;
+        s->from = 0;
+        s->to = (size_t)did;
+        while (s->seen < sizeof s->first && s->seen < s->to) {
+            s->first[s->seen] = s->in[s->seen];
+            s->seen++;
+        }
+    }
+    if (here > s->to - s->from) here = s->to - s->from;
+    memcpy(bytes, s->in + s->from, here);
+    s->from += here;
+    return (int)here;
+}
+
+static long ddp__tls_bio_ctrl(BIO *b, int what, long number, void *ptr)
+{
+    (void)b;
+    (void)number;
+    (void)ptr;
+    return what == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+/* ---- what went wrong, as the end of a sentence about the peer ---- */
+
+void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
+{
+    va_list args;
+
+    if (s->why[0]) return;
+    va_start(args, fmt);
+    vsnprintf(s->why, sizeof s->why, fmt, args);
+    va_end(args);
+}
+
+/* The peer's last word. */
+static void ddp__tls_say_alert(ddp__tls_session *s, int alert)
+{
+    if (alert == SSL_AD_PROTOCOL_VERSION) {
+        ddp__tls_say(s, "speaks no TLS 1.3: give every rank --tls-psk or certificates, or none");
+    } else if (s->by_key && (alert == SSL_AD_DECRYPT_ERROR || alert == SSL_AD_ILLEGAL_PARAMETER)) {
+        ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
+    } else if (s->by_key && alert == SSL_AD_HANDSHAKE_FAILURE) {
+        ddp__tls_say(s, "belongs to another run or uses certificates: give every rank the same "
+                        "DREAMDDP_RUN_ID and --tls-psk");
+    } else {
+        ddp__tls_say(s, "refused our TLS handshake (%s)", SSL_alert_desc_string_long(alert));
+    }
+}
+
+static void ddp__tls_explain(ddp__tls_session *s)
+{
+    unsigned long code = ERR_peek_last_error();
+    int reason = ERR_GET_REASON(code);
+    long verdict = SSL_get_verify_result(s->ssl);
+
+    if (verdict != X509_V_OK && s->by_key) {
+        ddp__tls_say(s, "shows a certificate that proves nothing here: give every rank --tls-psk");
+    } else if (verdict != X509_V_OK) {
+        ddp__tls_say(s, "has a certificate that is refused: %s",
+                     X509_verify_cert_error_string(verdict));
+    } else if (ERR_GET_LIB(code) != ERR_LIB_SSL) {
+        ddp__tls_say(s, "broke the TLS handshake");
+    } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
+        ddp__tls_say(s, "has no certificate: give every rank --tls-cert and --tls-key");
+    } else if (reason == SSL_R_BINDER_DOES_NOT_VERIFY) {
+        ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
+    } else if (reason >= SSL_AD_REASON_OFFSET) {
+        ddp__tls_say_alert(s, reason - SSL_AD_REASON_OFFSET);
+    } else if (!s->settled && s->seen && s->first[0] != 21 && s->first[0] != 22) {
+        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen)
+                            ? "does not speak TLS"
+                            : "is a rank without TLS: give it --tls-psk or certificates too");
+    } else {
+        const char *text = ERR_reason_error_string(code);
+        ddp__tls_say(s, "broke the TLS handshake (%s)", text ? text : "unknown reason");
+    }
+}
+
+/* After a call that returned n <= 0: 0 if it only has to be made again, else -1 and errno. */
+static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
+{
+    switch (SSL_get_error(s->ssl, n)) {
+    case SSL_ERROR_WANT_READ: *wait_for = POLLIN; return 0;
+    case SSL_ERROR_WANT_WRITE: *wait_for = POLLOUT; return 0;
+    case SSL_ERROR_ZERO_RETURN: s->broken = ECONNRESET; break;
+    case SSL_ERROR_SYSCALL: s->broken = s->cause ? s->cause : ECONNRESET; break;
+    default:
+        s->broken = EPROTO;
+        ddp__tls_explain(s);
+        /* one of ours who lacks TLS should learn it; OpenSSL says nothing to a stranger */
+        if (s->server && s->seen == sizeof s->first && !memcmp(s->first, "dreamddp", s->seen))
+            ddp__stream_no_tls(s->fd);
+    }
+    ERR_clear_error();
+    errno = s->broken;
+    return -1;
+}
+
+/* ---- sessions ---- */
+
+static ddp__tls_session *ddp__tls_find(ddp__tls *t, int fd)
+{
+    ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
+
+    return fd >= 0 && fd < k->sessions ? k->session[fd] : NULL;
+}
+
+/* A session that can go on, with nothing on OpenSSL's list of errors; else NULL and errno. */
+static ddp__tls_session *ddp__tls_usable(ddp__tls *t, int fd)
+{
+    ddp__tls_session *s = ddp__tls_find(t, fd);
+
+    errno = s ? s->broken : EPROTO;
+    if (!s || s->broken) return NULL;
+    ERR_clear_error();
+    s->cause = 0;
+    return s;
+}
+
+static void ddp__tls_leave(ddp__tls *t, int fd)
+{
+    ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
+    ddp__tls_session *s = ddp__tls_find(t, fd);
+
+    if (!s) return;
+    SSL_free(s->ssl);
+    OPENSSL_cleanse(s, sizeof *s);
+    DDP_FREE(s);
+    k->session[fd] = NULL;
+}
+
+static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
+{
+    ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
+    ddp__tls_session *s, *old;
+    BIO *b;
+
+    if (fd >= k->sessions) {
+        int room = fd + 16;
+        void *more = DDP_REALLOC(k->session, (size_t)room * sizeof *k->session);
+        if (!more) return -1;
+        k->session = (ddp__tls_session **)more;
+        while (k->sessions < room) k->session[k->sessions++] = NULL;
+    }
+    s = (ddp__tls_session *)ddp__calloc(1, sizeof *s);
+    if (!s) return -1;
+    old = k->session[fd];
+    if (old && over) {
+        s->to = old->to - old->from;
+        memcpy(s->in, old->in + old->from, s->to);
+    }
+    ddp__tls_leave(t, fd);
+    s->fd = fd;
+    s->server = server;
+    s->by_key = k->by_key;
+    s->read_for = POLLIN;
+    s->write_for = POLLOUT;
+    s->ssl = SSL_new(k->ctx);
+    b = BIO_new(k->method);
+    if (!s->ssl || !b) {
+        SSL_free(s->ssl);
+        BIO_free(b);
+        DDP_FREE(s);
+        return -1;
+    }
+    BIO_set_data(b, s);
+    BIO_set_init(b, 1);
+    SSL_set_bio(s->ssl, b, b);
+    SSL_set_app_data(s->ssl, s);
+    if (server) SSL_set_accept_state(s->ssl);
+    else SSL_set_connect_state(s->ssl);
+    if (server && s->by_key) SSL_set_verify(s->ssl, SSL_VERIFY_NONE, NULL); /* asks for none */
+    k->session[fd] = s;
+    return 0;
+}
+
+/* The end of the handshake. Without the key OpenSSL falls back to certificates, which the key's
+ * side neither has nor trusts; this makes sure of it. */
+static int ddp__tls_settle(ddp__tls_session *s)
+{
+    if (s->settled) return 1;
+    if (s->by_key && !SSL_session_reused(s->ssl)) {
+        ddp__tls_say(s, "did not prove that it has the pre-shared key");
+        errno = s->broken = EPROTO;
+        return -1;
+    }
+    s->settled = 1;
+    return 1;
+}
+
+static int ddp__tls_shake(ddp__tls *t, int fd)
+{
+    ddp__tls_session *s = ddp__tls_usable(t, fd);
+    int n;
+
+    if (!s) return -1;
+    if (s->settled) return 1;
+    n = SSL_do_handshake(s->ssl);
+    if (n == 1) {
+        s->read_for = POLLIN;
+        return ddp__tls_settle(s);
+    }
+    return ddp__tls_outcome(s, n, &s->read_for);
+}
+
+static long ddp__tls_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
+{
+    ddp__tls_session *s = ddp__tls_usable(t, fd);
+    size_t got = 0;
+
+    if (!s) return -1;
+    while (got < bytes) {
+        size_t here = bytes - got > INT_MAX ? INT_MAX : bytes - got;
+        int n = SSL_read(s->ssl, (char *)buf + got, (int)here);
+        if (SSL_is_init_finished(s->ssl) && ddp__tls_settle(s) < 0) return -1;
+        if (n <= 0) {
+            int end = ddp__tls_outcome(s, n, &s->read_for);
+            return got ? (long)got : end;
+        }
+        s->read_for = POLLIN;
+        got += (size_t)n;
+    }
+    return (long)got;
+}
+
+/* Seals s->held bytes as a record, unless that has been done, and sends it: 1, 0 if it has to wait,
+ * -1. */
+static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
+{
+    int n;
+
+    if (!s->held) return 1;
+    n = SSL_write(s->ssl, bytes, (int)s->held);
+    if (n <= 0) return ddp__tls_outcome(s, n, &s->write_for);
+    s->held = 0;
+    s->write_for = POLLOUT;
+    return 1;
+}
+
+/* A record is sealed once and must leave as it is, but the caller may change its mind about what it
+ * has not been told to be taken. So of a record that has to wait all bytes but the last count as
+ * taken: the caller comes back for that one, and is told when the record has left. */
+static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
+{
+    ddp__tls_session *s = ddp__tls_usable(t, fd);
+    size_t at = 0;
+    long taken = 0;
+    int i = 0, left;
+
+    if (!s) return -1;
+    if (s->held) {
+        left = ddp__tls_flush(s, s->out);
+        if (left <= 0) return left;
+        while (i < count && !iov[i].iov_len) i++;
+        taken = 1;
+        at = 1; /* the last byte of that record */
+    }
+    for (;;) {
+        const void *record = s->out;
+        size_t n = 0;
+        if (i < count && iov[i].iov_len - at >= sizeof s->out) { /* as it lies */
+            record = (const char *)iov[i].iov_base + at;
+            n = sizeof s->out;
+            at += n;
+        }
+        while (i < count && n < sizeof s->out) {
+            size_t here = iov[i].iov_len - at;
+            if (here > sizeof s->out - n) here = sizeof s->out - n;
+            if (here) memcpy(s->out + n, (const char *)iov[i].iov_base + at, here);
+            n += here;
+            at += here;
+            if (at < iov[i].iov_len) continue;
+            at = 0;
+            i++;
+        }
+        if (!n) return taken;
+        s->held = n;
+        left = ddp__tls_flush(s, record);
+        if (left < 0) return -1;
+        if (left == 0) return taken + (long)n - 1;
+        taken += (long)n;
+    }
+}
+
+static int ddp__tls_events(ddp__tls *t, int fd, int want)
+{
+    const ddp__tls_session *s = ddp__tls_find(t, fd);
+    int events = 0;
+
+    if (!s) return want;
+    if (want & POLLIN) events |= s->read_for;
+    if (want & POLLOUT) events |= s->write_for;
+    return events;
+}
+
+static int ddp__tls_ready(ddp__tls *t, int fd)
+{
+    const ddp__tls_session *s = ddp__tls_find(t, fd);
+
+    return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
+}
+
+static int ddp__tls_gone(ddp__tls *t, int fd)
+{
+    ddp__tls_session *s = ddp__tls_usable(t, fd);
+    char c;
+    int n;
+
+    if (!s) return 1;
+    n = SSL_peek(s->ssl, &c, 1);
+    return n <= 0 && ddp__tls_outcome(s, n, &s->read_for) < 0;
+}
+
+/* The name of a certificate for a log: printable, whatever its issuer let through. */
+static void ddp__tls_subject(X509 *cert, char *out, size_t room)
+{
+    size_t i;
+
+    out[0] = 0;
+    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0)
+        out[0] = 0;
+    for (i = 0; out[i]; i++)
+        if (!isprint((unsigned char)out[i])) out[i] = '?';
+}
+
+static int ddp__tls_may_be(ddp__tls *t, int fd, int rank, char *why)
+{
+    ddp__tls_session *s = ddp__tls_find(t, fd);
+    char name[32], subject[64];
+    X509 *cert;
+    int good;
+
+    if (!s || !s->settled) {
+        snprintf(why, DDP__STREAM_TEXT, "has not finished its TLS handshake");
+        return 0;
+    }
+    if (s->by_key) return 1;
+    snprintf(name, sizeof name, "rank-%d", rank);
+    cert = SSL_get1_peer_certificate(s->ssl);
+    if (!cert) {
+        snprintf(why, DDP__STREAM_TEXT, "has no certificate");
+        return 0;
+    }
+    good = X509_check_host(cert, name, 0, X509_CHECK_FLAG_NO_WILDCARDS, NULL) == 1;
+    if (!good) {
+        ddp__tls_subject(cert, subject, sizeof subject);
+        snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject,
+                 name);
+    }
+    X509_free(cert);
+    ERR_clear_error();
+    return good;
+}
+
+static const char *ddp__tls_why(ddp__tls *t, int fd)
+{
+    const ddp__tls_session *s = ddp__tls_find(t, fd);
+
+    return s && s->broken == EPROTO && s->why[0] ? s->why : NULL;
+}
+
+static void ddp__tls_end(ddp__tls *t, int fd)
+{
+    ddp__tls_session *s = ddp__tls_usable(t, fd);
+
+    if (s && s->settled) {
+        double until = ddp_now() + 0.2;
+        while (ddp__tls_flush(s, s->out) == 0 && ddp__fd_wait(fd, s->write_for, until)) {}
+        if (!s->held && !s->broken) SSL_shutdown(s->ssl);
+        ERR_clear_error();
+    }
+    ddp__tls_leave(t, fd);
+}
+
+static void ddp__tls_destroy(ddp__tls *t)
+{
+    ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
+    int i;
+
+    for (i = 0; i < k->sessions; i++) ddp__tls_leave(t, i);
+    if (k->session) DDP_FREE(k->session);
+    SSL_CTX_free(k->ctx);
+    BIO_meth_free(k->method);
+    OPENSSL_cleanse(k, sizeof *k);
+    DDP_FREE(k);
+}
+
+static const ddp__tls_table ddp__tls_functions = {
+    ddp__tls_begin, ddp__tls_shake, ddp__tls_send,   ddp__tls_recv, ddp__tls_events, ddp__tls_ready,
+    ddp__tls_gone,  ddp__tls_may_be, ddp__tls_why, ddp__tls_end,  ddp__tls_leave, ddp__tls_destroy
+};
+
+int ddp__tls_plug(ddp__tls_keys *k)
+{
+    k->base.table = &ddp__tls_functions;
+    k->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "dreamddp");
+    return k->method && BIO_meth_set_write(k->method, ddp__tls_bio_write) &&
+           BIO_meth_set_read(k->method, ddp__tls_bio_read) &&
+           BIO_meth_set_ctrl(k->method, ddp__tls_bio_ctrl);
+}
+#endif /* DDP_USE_OPENSSL */
+/* ==== end net/tls.c ==== */
+
+/* ==== begin net/tls_keys.c ==== [net] */
+/* Who may speak with this rank: the pre-shared key, or the certificates. */
+
+#ifdef DDP_USE_OPENSSL
+#define DDP__TLS_SHA256      "\x13\x01" /* TLS_AES_128_GCM_SHA256: the hash of a pre-shared key */
+#define DDP__TLS_LONGEST_KEY 4096
+
+/* ---- pre-shared key ---- */
+
+static SSL_SESSION *ddp__tls_key_session(SSL *ssl, const ddp__tls_keys *k)
+{
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, (const unsigned char *)DDP__TLS_SHA256);
+    SSL_SESSION *ticket = SSL_SESSION_new();
+
+    if (ticket && cipher && SSL_SESSION_set1_master_key(ticket, k->psk, sizeof k->psk) &&
+        SSL_SESSION_set_cipher(ticket, cipher) &&
+        SSL_SESSION_set_protocol_version(ticket, TLS1_3_VERSION))
+        return ticket;
+    SSL_SESSION_free(ticket);
+    return NULL;
+}
+
+static const ddp__tls_keys *ddp__tls_keys_of(SSL *ssl)
+{
+    return (const ddp__tls_keys *)SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+}
+
+static int ddp__tls_offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *size,
+                              SSL_SESSION **ticket)
+{
+    const ddp__tls_keys *k = ddp__tls_keys_of(ssl);
+
+    *ticket = NULL;
+    if (md && !EVP_MD_is_a(md, "SHA256")) return 1; /* the key belongs to that hash */
+    *ticket = ddp__tls_key_session(ssl, k);
+    *id = (const unsigned char *)k->identity;
+    *size = strlen(k->identity);
+    return *ticket != NULL;
+}
+
+static int ddp__tls_find_key(SSL *ssl, const unsigned char *id, size_t size, SSL_SESSION **ticket)
+{
+    const ddp__tls_keys *k = ddp__tls_keys_of(ssl);
+    ddp__tls_session *s = (ddp__tls_session *)SSL_get_app_data(ssl);
+
+    *ticket = NULL;
+    if (size == strlen(k->identity) && !memcmp(id, k->identity, size)) {
+        *ticket = ddp__tls_key_session(ssl, k);
+        return *ticket != NULL;
+    }
+    ddp__tls_say(s, "belongs to another run: give every rank the same DREAMDDP_RUN_ID");
+    return 1;
+}
+
+/* Reads a file that only its owner should: at most room bytes, *n of them. */
+static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n,
+                                       ddp_error *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), mine;
+    ssize_t got = 1;
+
+    *n = 0;
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        int why = errno;
+        if (fd >= 0) close(fd);
+        return ddp__fail(err, DDP_IO, "%.200s: %s", path, strerror(why));
+    }
+    mine = st.st_uid == geteuid();
+    if (S_ISREG(st.st_mode) && (st.st_mode & (mine ? 077 : 07))) {
+        close(fd);
+        return ddp__fail(err, DDP_ARG,
+                         "%.200s: other users can read this key (mode %04o): chmod 600 it, and "
+                         "make a new one if they may have",
+                         path, (unsigned)st.st_mode & 0777);
+    }
+    while (b && got > 0 && *n < room) {
+        do got = read(fd, b + *n, room - *n);
+        while (got < 0 && errno == EINTR);
+        if (got > 0) *n += (size_t)got;
+    }
+    mine = errno;
+    close(fd);
+    if (got < 0) return ddp__fail(err, DDP_IO, "%.200s: %s", path, strerror(mine));
+    return DDP_OK;
+}
+
+/* The key proper is a digest, so that a file may be of any length and form. */
+static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_error *err)
+{
+    static const char label[] = "dreamddp pre-shared key 1";
+    unsigned char b[sizeof label + DDP__TLS_LONGEST_KEY + 1];
+    size_t n = 0;
+    ddp_status bad;
+
+    memcpy(b, label, sizeof label);
+    bad = ddp__tls_read_secret(path, b + sizeof label, DDP__TLS_LONGEST_KEY + 1, &n, err);
+    if (!bad && n > DDP__TLS_LONGEST_KEY)
+        bad = ddp__fail(err, DDP_ARG, "%.200s is longer than %d bytes: a key is 32 random ones",
+                        path, DDP__TLS_LONGEST_KEY);
+    while (n && isspace(b[sizeof label + n - 1])) n--;
+    if (!bad && n < DDP__TLS_LEAST_KEY)
+        bad = ddp__fail(err, DDP_ARG,
+                        "%.200s holds %zu bytes, a pre-shared key at least %d: make one with "
+                        "openssl rand -hex 32",
+                        path, n, DDP__TLS_LEAST_KEY);
+    if (!bad && !EVP_Digest(b, sizeof label + n, k->psk, NULL, EVP_sha256(), NULL))
+        bad = ddp__fail(err, DDP_FAILED, "OpenSSL cannot digest a key");
+    OPENSSL_cleanse(b, sizeof b);
+    if (bad) return bad;
+    SSL_CTX_set_psk_use_session_callback(k->ctx, ddp__tls_offer_key);
+    SSL_CTX_set_psk_find_session_callback(k->ctx, ddp__tls_find_key);
+    /* a server that shows a certificate instead of the key is refused: none is trusted */
+    SSL_CTX_set_verify(k->ctx, SSL_VERIFY_PEER, NULL);
+    return DDP_OK;
+}
+
+/* ---- certificates ---- */
+
+static int ddp__tls_no_passphrase(char *b, int room, int writing, void *user)
+{
+    (void)b;
+    (void)room;
+    (void)writing;
+    (void)user;
+    return -1; /* or OpenSSL would ask at the terminal */
+}
+
+static ddp_status ddp__tls_unreadable(const char *path, const char *what, ddp_error *err)
+{
+    unsigned long code = ERR_peek_last_error();
+    const char *text = ERR_reason_error_string(code);
+    int why = ERR_SYSTEM_ERROR(ERR_peek_error()) ? ERR_GET_REASON(ERR_peek_error()) : 0;
+
+    ERR_clear_error();
+    if (why) return ddp__fail(err, DDP_IO, "%.200s: %s", path, strerror(why));
+    return ddp__fail(err, DDP_FORMAT, "%.200s: no %s in PEM without a passphrase (%s)", path, what,
+                     text ? text : "unreadable");
+}
+
+static ddp_status ddp__tls_load_certificates(ddp__tls_keys *k, const ddp__tls_files *f,
+                                             ddp_error *err)
+{
+    size_t none;
+
+    SSL_CTX_set_default_passwd_cb(k->ctx, ddp__tls_no_passphrase);
+    if (!SSL_CTX_load_verify_file(k->ctx, f->ca))
+        return ddp__tls_unreadable(f->ca, "certificate authority", err);
+    if (SSL_CTX_use_certificate_chain_file(k->ctx, f->cert) != 1)
+        return ddp__tls_unreadable(f->cert, "certificate", err);
+    DDP__TRY(ddp__tls_read_secret(f->key, NULL, 0, &none, err));
+    if (SSL_CTX_use_PrivateKey_file(k->ctx, f->key, SSL_FILETYPE_PEM) != 1) {
+        if (ERR_GET_REASON(ERR_peek_last_error()) != X509_R_KEY_VALUES_MISMATCH)
+            return ddp__tls_unreadable(f->key, "private key", err);
+        ERR_clear_error();
+        return ddp__fail(err, DDP_ARG, "%.150s is not the key of %.150s", f->key, f->cert);
+    }
+    SSL_CTX_set_verify(k->ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    return DDP_OK;
+}
+
+/* ---- all of it ---- */
+
+static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, ddp_error *err)
+{
+    k->ctx = SSL_CTX_new(TLS_method());
+    if (!k->ctx) return ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
+    if (!SSL_CTX_set_min_proto_version(k->ctx, TLS1_3_VERSION) ||
+        !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION) ||
+        !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
+    SSL_CTX_set_app_data(k->ctx, k);
+    SSL_CTX_set_session_cache_mode(k->ctx, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_num_tickets(k->ctx, 0); /* a session is never resumed */
+    SSL_CTX_set_options(k->ctx, SSL_OP_NO_TICKET);
+    /* a record that has to wait is sealed: the next call may name other memory */
+    SSL_CTX_set_mode(k->ctx, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    k->by_key = f->psk != NULL;
+    return f->psk ? ddp__tls_load_key(k, f->psk, err) : ddp__tls_load_certificates(k, f, err);
+}
+#endif /* DDP_USE_OPENSSL */
+
+ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **out, ddp_error *err)
+{
+    int parts = (f->ca != NULL) + (f->cert != NULL) + (f->key != NULL);
+
+    *out = NULL;
+    if (!f->psk && !parts) return DDP_OK;
+    if (f->psk && parts)
+        return ddp__fail(err, DDP_ARG,
+                         "--tls-psk and certificates: choose one way to prove who is who");
+    if (parts && parts < 3)
+        return ddp__fail(err, DDP_ARG,
+                         "--tls-%s is missing: certificates need --tls-ca, --tls-cert and "
+                         "--tls-key",
+                         !f->ca ? "ca" : !f->cert ? "cert" : "key");
+#ifdef DDP_USE_OPENSSL
+    {
+        ddp__tls_keys *k = (ddp__tls_keys *)ddp__calloc(1, sizeof *k);
+        ddp_status bad;
+
+        if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
+        snprintf(k->identity, sizeof k->identity, "dreamddp %016" PRIx64, run_id);
+        bad = ddp__tls_plug(k) ? ddp__tls_prepare(k, f, err)
+                               : ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
+        ERR_clear_error();
+        if (bad) ddp__tls_free(&k->base);
+        else *out = &k->base;
+        return bad;
+    }
+#else
+    (void)run_id;
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "this program was built without TLS: compile it with -DDDP_USE_OPENSSL "
+                     "-lssl -lcrypto (OpenSSL 3)");
+#endif
+}
+
+void ddp__tls_free(ddp__tls *t)
+{
+    if (t) t->table->free(t);
+}
+/* ==== end net/tls_keys.c ==== */
 
 /* ==== begin net/wire_tcp.c ==== [net] */
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
+
+/* What follows the bytes asked for is read with them, at most so much: the next frame's header
+ * comes with the payload before it, by one call instead of two. */
+#define DDP__AHEAD_BYTES 256
+/* So often recv() believes that a socket it has emptied is still empty; wait() knows it earlier. */
+#define DDP__DRY 8
 
 typedef struct ddp__tcp_peer {
     int    fd;               /* -1: own rank */
     int    told;             /* bit 0: recv has reported the end, bit 1: send has */
+    int    relayed;
     size_t sent_before;
-    char   name[DDP__ADDR_TEXT];
+    int    dry;
+    int    ahead_from, ahead_to; /* of ahead, not yet asked for */
+    unsigned char ahead[DDP__AHEAD_BYTES];
+    char   name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
 typedef struct ddp__tcp_wire {
     ddp__wire base;
     ddp__tcp_peer *peers;    /* [world] */
+    ddp__tls *tls;           /* NULL = plain */
     struct pollfd *polls;    /* [world + 1], the last for the bell */
     int bell[2];             /* a pipe: wake() writes, wait() drains */
     int called;              /* a byte is in the pipe or about to be */
+    ddp__relay *relay;       /* of other ranks' connections, or NULL */
 } ddp__tcp_wire;
 
 static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
 {
-    ddp__tcp_peer *p = &((ddp__tcp_wire *)(void *)w)->peers[peer];
+    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
+    ddp__tcp_peer *p = &t->peers[peer];
+    long n = ddp__stream_send(t->tls, p->fd, iov, count);
+
+    if (n < 0) p->told |= 2;
+    return n;
+}
+
+static long ddp__tcp_read(ddp__tcp_peer *p, void *buf, size_t bytes)
+{
+    struct iovec iov[2];
     struct msghdr m;
     ssize_t n;
 
+    if (!bytes) return 0;
+    iov[0].iov_base = buf;
+    iov[0].iov_len = bytes;
+    iov[1].iov_base = p->ahead;
+    iov[1].iov_len = sizeof p->ahead;
     memset(&m, 0, sizeof m);
-    memcpy(&m.msg_iov, &iov, sizeof iov); /* sendmsg does not write to it */
-    m.msg_iovlen = count > 1024 ? 1024 : (unsigned)count; /* IOV_MAX of Linux and macOS */
-    do {
-#ifdef MSG_NOSIGNAL
-        n = sendmsg(p->fd, &m, MSG_NOSIGNAL);
-#else
-        n = sendmsg(p->fd, &m, 0);
-#endif
-    } while (n < 0 && errno == EINTR);
-    if (n >= 0) return (long)n;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-    p->told |= 2;
-    return -1;
+    m.msg_iov = iov;
+    m.msg_iovlen = 2;
+    do n = recvmsg(p->fd, &m, 0);
+    while (n < 0 && errno == EINTR);
+    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return -1;
+    if (n < (ssize_t)(bytes + sizeof p->ahead)) p->dry = DDP__DRY;
+    if (n < 0) return 0;
+    if ((size_t)n <= bytes) return (long)n;
+    p->ahead_from = 0;
+    p->ahead_to = (int)((size_t)n - bytes);
+    return (long)bytes;
 }
 
 static long ddp__tcp_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 {
-    ddp__tcp_peer *p = &((ddp__tcp_wire *)(void *)w)->peers[peer];
-    ssize_t n;
+    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
+    ddp__tcp_peer *p = &t->peers[peer];
+    long n;
 
-    if (!bytes) return 0;
-    do n = recv(p->fd, buf, bytes, 0);
-    while (n < 0 && errno == EINTR);
-    if (n > 0) return (long)n;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
-    p->told |= 1;
-    return -1;
+    if (p->ahead_from < p->ahead_to) {
+        size_t have = (size_t)(p->ahead_to - p->ahead_from);
+        if (bytes > have) bytes = have;
+        memcpy(buf, p->ahead + p->ahead_from, bytes);
+        p->ahead_from += (int)bytes;
+        return (long)bytes;
+    }
+    if (p->dry > 0 && p->dry--) return 0;
+    n = t->tls ? ddp__stream_recv(t->tls, p->fd, buf, bytes) : ddp__tcp_read(p, buf, bytes);
+    if (n < 0) p->told |= 1;
+    return n;
 }
 
 static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
                           const unsigned char *want_recv, double until)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    int i, got;
+    int i, got, ready = 0;
 
     for (i = 0; i < w->world; i++) {
         int events = 0, told = t->peers[i].told;
         if ((!want_recv || want_recv[i]) && !(told & 1)) events |= POLLIN;
         if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
+        if (events & POLLIN) {
+            ready |= t->peers[i].ahead_from < t->peers[i].ahead_to;
+            ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
+        }
+        if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
         t->polls[i].fd = events ? t->peers[i].fd : -1; /* else a hang-up would keep us awake */
         t->polls[i].events = (short)events;
         t->polls[i].revents = 0;
     }
     t->polls[w->world].revents = 0;
+    if (ready) until = 0;
     for (;;) {
         double left = until < 0 ? -1 : until - ddp_now();
         if (until >= 0 && left < 0) left = 0;
@@ -15307,6 +18604,8 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
 #endif
         if (got > 0 || (got < 0 && errno != EINTR) || (until >= 0 && ddp_now() >= until)) break;
     }
+    for (i = 0; i < w->world; i++)
+        if (t->polls[i].revents) t->peers[i].dry = 0;
     if (t->polls[w->world].revents) {
         char sink[16];
         while (read(t->bell[0], sink, sizeof sink) > 0) {}
@@ -15342,26 +18641,25 @@ static void ddp__tcp_free(ddp__tcp_wire *t)
 static void ddp__tcp_close(ddp__wire *w)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    char sink[4096];
-    int i, k;
+    int i;
 
-    for (i = 0; i < w->world; i++) {
-        if (t->peers[i].fd < 0) continue;
-        /* closing over unread bytes would send a reset, which may overtake our last words */
-        shutdown(t->peers[i].fd, SHUT_WR);
-        for (k = 0; k < 256 && recv(t->peers[i].fd, sink, sizeof sink, 0) > 0; k++) {}
-        close(t->peers[i].fd);
-    }
+    for (i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
+    ddp__relay_close(t->relay);
     ddp__tcp_free(t);
 }
 
+static void ddp__tcp_cut(ddp__wire *w, int peer)
+{
+    shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR);
+}
+
 static const ddp__wire_table ddp__tcp_table = {
-    ddp__tcp_send, ddp__tcp_recv, ddp__tcp_wait, ddp__tcp_wake, ddp__tcp_peer_name, ddp__tcp_close
+    ddp__tcp_send, ddp__tcp_recv, ddp__tcp_wait, ddp__tcp_wake, ddp__tcp_peer_name, ddp__tcp_close,
+    ddp__tcp_cut
 };
 
 /* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
-static ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion,
-                                ddp_error *err)
+ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
     int on = 1;
 
@@ -15448,6 +18746,8 @@ ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent
     return DDP_OK;
 }
 
+void ddp__wire_tcp_tls(ddp__wire *w, ddp__tls *tls) { ((ddp__tcp_wire *)(void *)w)->tls = tls; }
+
 int ddp__wire_tcp_fd(ddp__wire *w, int peer)
 {
     return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd;
@@ -15457,60 +18757,1836 @@ size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer)
 {
     return ((ddp__tcp_wire *)(void *)w)->peers[peer].sent_before;
 }
+
+void ddp__wire_tcp_via(ddp__wire *w, int peer)
+{
+    ddp__tcp_peer *p = &((ddp__tcp_wire *)(void *)w)->peers[peer];
+    char at[DDP__ADDR_TEXT];
+
+    snprintf(at, sizeof at, "%.71s", p->name);
+    snprintf(p->name, sizeof p->name, "via rank 0 at %s", at);
+    p->relayed = 1;
+}
+
+int ddp__wire_tcp_relayed(ddp__wire *w, int peer)
+{
+    return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed;
+}
+
+void ddp__wire_tcp_keep(ddp__wire *w, ddp__relay *relay)
+{
+    ((ddp__tcp_wire *)(void *)w)->relay = relay;
+}
 /* ==== end net/wire_tcp.c ==== */
 
-/* ==== begin net/rendezvous.c ==== [net] */
-/* The meeting, in the order of the wire:
- *   worker -> rank 0   hello (who I am, where I listen)   rank 0 answers with its own, or refuses
- *   rank 0 -> workers  table of addresses, once all are there
- *   worker -> lower    hello for each pair without rank 0; the lower rank answers
- *   worker -> rank 0   ready;  rank 0 -> workers  go
- * Every frame is 64 bytes, little endian; only the table is followed by 24 bytes per rank. */
+/* ==== begin net/replay.c ==== [net] */
+
+size_t ddp__replay_free(const ddp__replay *r)
+{
+    return r->room - (size_t)(r->end - r->first);
+}
+
+void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n)
+{
+    size_t to, run;
+
+    if (n == 0) return; /* bytes may be NULL then */
+    if (r->end == r->first) r->at = 0; /* little traffic stays in the cache */
+    to = (r->at + (size_t)(r->end - r->first)) % r->room;
+    run = n < r->room - to ? n : r->room - to;
+    memcpy(r->data + to, bytes, run);
+    if (n > run) memcpy(r->data, (const unsigned char *)bytes + run, n - run);
+    r->end += n;
+}
+
+int ddp__replay_forget(ddp__replay *r, uint64_t upto)
+{
+    if (upto < r->first || upto > r->end) return 0;
+    r->at = (r->at + (size_t)(upto - r->first)) % r->room;
+    r->first = upto;
+    return 1;
+}
+
+int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov)
+{
+    size_t at = (r->at + (size_t)(from - r->first)) % r->room;
+    size_t run = n < r->room - at ? n : r->room - at;
+
+    iov[0].iov_base = r->data + at;
+    iov[0].iov_len = run;
+    if (run == n) return 1;
+    iov[1].iov_base = r->data;
+    iov[1].iov_len = n - run;
+    return 2;
+}
+/* ==== end net/replay.c ==== */
+
+/* ==== begin net/door.c ==== [net] */
+
+static const double ddp__caller_limit = 5; /* seconds that a stranger may take for its hello */
+
+int ddp__door_open(ddp__door *d, int listen_fd, int room, ddp__tls *tls)
+{
+    memset(d, 0, sizeof *d);
+    d->listen_fd = -1;
+    d->caller = (ddp__caller *)ddp__calloc((size_t)room, sizeof *d->caller);
+    if (!d->caller) return 0;
+    d->listen_fd = listen_fd;
+    d->room = room;
+    d->tls = tls;
+    for (int i = 0; i < room; i++) d->caller[i].fd = -1;
+    return 1;
+}
+
+static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
+{
+    ddp__stream_close(d->tls, c->fd);
+    c->fd = -1;
+    d->inside--;
+}
+
+void ddp__door_close(ddp__door *d)
+{
+    for (int i = 0; i < d->room; i++)
+        if (d->caller[i].fd >= 0) ddp__caller_leave(d, &d->caller[i]);
+    if (d->caller && d->listen_fd >= 0) close(d->listen_fd);
+    DDP_FREE(d->caller);
+    memset(d, 0, sizeof *d);
+    d->listen_fd = -1;
+}
+
+int ddp__door_polls(ddp__door *d, struct pollfd *polls, double *next)
+{
+    for (int i = 0; i < d->room; i++) {
+        const ddp__caller *c = &d->caller[i];
+        polls[i].fd = c->fd;
+        polls[i].events = c->fd < 0 ? 0 : (short)ddp__stream_events(d->tls, c->fd, POLLIN);
+        polls[i].revents = 0;
+        if (c->fd >= 0 && c->until < *next) *next = c->until;
+    }
+    polls[d->room].fd = d->inside < d->room ? d->listen_fd : -1;
+    polls[d->room].events = POLLIN;
+    polls[d->room].revents = 0;
+    return d->room + 1;
+}
+
+/* Hears one caller; 0 when it has to leave. */
+static int ddp__caller_hear(ddp__door *d, ddp__caller *c, double now, ddp__door_fn decide,
+                            void *user)
+{
+    long n = ddp__stream_recv(d->tls, c->fd, c->bytes + c->got, sizeof c->bytes - c->got);
+
+    if (n == 0) return now < c->until;
+    if (n < 0) return 0;
+    c->got += (size_t)n;
+    if (!ddp__hello_begins(c->bytes, c->got)) return 0;
+    if (c->got < sizeof c->bytes) return 1;
+    if (decide(user, c->fd, c->bytes, &c->from)) c->fd = -1;
+    return 0;
+}
+
+void ddp__door_serve(ddp__door *d, double now, ddp__door_fn decide, void *user)
+{
+    if (d->listen_fd < 0) return;
+    for (int i = 0; i < d->room && d->inside < d->room; i++) {
+        ddp__caller *c = &d->caller[i];
+        if (c->fd >= 0) continue;
+        c->fd = ddp__tcp_accept(d->listen_fd, &c->from);
+        if (c->fd < 0) break;
+        if (ddp__stream_begin(d->tls, c->fd, 1) < 0) {
+            close(c->fd);
+            c->fd = -1;
+            break;
+        }
+        c->got = 0;
+        c->until = now + ddp__caller_limit;
+        d->inside++;
+    }
+    for (int i = 0; i < d->room; i++) {
+        ddp__caller *c = &d->caller[i];
+        if (c->fd >= 0 && !ddp__caller_hear(d, c, now, decide, user)) ddp__caller_leave(d, c);
+    }
+}
+/* ==== end net/door.c ==== */
+
+/* ==== begin net/wire_resume.c ==== [net] */
+/* Streams over connections that may be replaced: records out of the replay ring and into the
+ * engine's memory. */
+
+#define DDP__REPLAY_BYTES ((size_t)4 << 20)
+#define DDP__REPLAY_LEAST ((size_t)256 << 10)
+#define DDP__REPLAY_ALL   ((size_t)32 << 20)
+#define DDP__RECORD_MOST  ((size_t)160 << 10) /* one frame of the engine in one record */
+#define DDP__ACK_LATER    0.05                /* seconds that a lone byte waits for its receipt */
+
+/* ---- sending ---- */
+
+void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value)
+{
+    unsigned char *at;
+
+    if (p->pre_sent == p->pre_len) p->pre_sent = p->pre_len = 0;
+    at = p->pre + p->pre_len;
+    if (p->pre_len + DDP__RECORD_BYTES > sizeof p->pre) return;
+    at[0] = (unsigned char)kind;
+    at[1] = at[2] = 'd';
+    at[3] = 'p';
+    ddp__hello_put(at + 4, value, 4);
+    p->pre_len += DDP__RECORD_BYTES;
+}
+
+/* Between two records: a receipt that is owed, and the head of the next one. */
+static void ddp__way_next_record(ddp__way *p)
+{
+    uint64_t left = p->ring.end - p->next;
+
+    if (p->received != p->acked && (left > 0 || p->ack_due == 0)) {
+        ddp__way_record(p, DDP__RECORD_ACK, (uint32_t)p->received);
+        p->acked = p->received;
+        p->ack_due = -1;
+    }
+    if (!left) return;
+    p->record_left = left < DDP__RECORD_MOST ? (size_t)left : DDP__RECORD_MOST;
+    ddp__way_record(p, DDP__RECORD_DATA, (uint32_t)p->record_left);
+}
+
+void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
+{
+    while (p->state == DDP__LINK_LIVE) {
+        struct iovec iov[3];
+        size_t head;
+        int runs;
+        long n;
+
+        if (!p->record_left && p->pre_sent == p->pre_len) ddp__way_next_record(p);
+        head = p->pre_len - p->pre_sent;
+        if (!head && !p->record_left) return;
+        iov[0].iov_base = p->pre + p->pre_sent;
+        iov[0].iov_len = head;
+        runs = p->record_left ? ddp__replay_find(&p->ring, p->next, p->record_left, iov + 1) : 0;
+        n = ddp__stream_send(t->cfg.tls, p->fd, iov, 1 + runs);
+        if (n < 0) ddp__way_break(t, p, errno);
+        if (n <= 0) return;
+        if ((size_t)n < head) {
+            p->pre_sent += (size_t)n;
+            return;
+        }
+        p->pre_sent = p->pre_len;
+        p->next += (size_t)n - head;
+        p->record_left -= (size_t)n - head;
+        if (p->record_left) return; /* the socket is full */
+    }
+}
+
+static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[peer];
+    size_t room, waiting, took = 0;
+
+    if (p->state == DDP__LINK_ENDED) {
+        errno = p->why;
+        return -1;
+    }
+    if (p->state != DDP__LINK_LIVE) return 0;
+    waiting = (size_t)(p->ring.end - p->next);
+    if (waiting >= DDP__RECORD_MOST) { /* more would only delay what is urgent later */
+        ddp__way_flush(t, p);
+        waiting = (size_t)(p->ring.end - p->next);
+        if (p->state != DDP__LINK_LIVE || waiting >= DDP__RECORD_MOST) return 0;
+    }
+    room = ddp__replay_free(&p->ring);
+    if (room > DDP__RECORD_MOST - waiting) room = DDP__RECORD_MOST - waiting;
+    if (!room) return 0;
+    if (p->ring.end == p->ring.first) p->unheard_since = ddp_now();
+    for (int i = 0; i < count && took < room; i++) {
+        size_t n = iov[i].iov_len < room - took ? iov[i].iov_len : room - took;
+        ddp__replay_put(&p->ring, iov[i].iov_base, n);
+        took += n;
+    }
+    ddp__way_flush(t, p);
+    return (long)took;
+}
+
+/* ---- receiving ---- */
+
+/* One record's head. 0 if the stream is damaged. */
+static int ddp__way_record_read(ddp__way *p)
+{
+    const unsigned char *b = p->stage + p->stage_from;
+    uint32_t value = (uint32_t)ddp__hello_get(b + 4, 4);
+    uint64_t upto;
+
+    p->stage_from += DDP__RECORD_BYTES;
+    if (b[1] != 'd' || b[2] != 'd' || b[3] != 'p') return 0;
+    switch (b[0]) {
+    case DDP__RECORD_HI:
+        if (!value || (p->peer_number && p->peer_number != value)) return 0;
+        p->peer_number = value;
+        return 1;
+    case DDP__RECORD_DATA:
+        p->in_left = value;
+        return value > 0;
+    case DDP__RECORD_ACK:
+        upto = p->ring.first + (uint32_t)(value - (uint32_t)p->ring.first);
+        if (upto > p->next || !ddp__replay_forget(&p->ring, upto)) return 0;
+        p->unheard_since = p->heard;
+        return 1;
+    case DDP__RECORD_BYE:
+        p->bye = 1;
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* recv of the socket: bytes, 0 = none now, -1 = the connection has broken (and was given up). */
+static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t bytes)
+{
+    long n = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+
+    if (n > 0) p->heard = ddp_now();
+    if (n < 0) ddp__way_break(t, p, errno);
+    return n;
+}
+
+/* Reads record heads until bytes of the stream are next: 1; 0 = there are none now. */
+static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
+{
+    while (!p->in_left) {
+        size_t have = p->stage_to - p->stage_from;
+        long n;
+        if (have >= DDP__RECORD_BYTES) {
+            if (!ddp__way_record_read(p)) ddp__way_end(t, p, EPROTO);
+            else if (p->bye) ddp__way_end(t, p, ECONNRESET);
+            if (p->state != DDP__LINK_LIVE) return 0;
+            continue;
+        }
+        memmove(p->stage, p->stage + p->stage_from, have);
+        p->stage_from = 0;
+        p->stage_to = have;
+        n = ddp__way_read(t, p, p->stage + have, sizeof p->stage - have);
+        if (n <= 0) return 0;
+        p->stage_to += (size_t)n;
+    }
+    return 1;
+}
+
+static void ddp__way_received(ddp__resume_wire *t, ddp__way *p, size_t n)
+{
+    p->in_left -= n;
+    p->received += n;
+    if (p->received - p->acked >= t->ack_bytes) {
+        p->ack_due = 0; /* now */
+        ddp__way_flush(t, p);
+    } else if (p->ack_due < 0) {
+        p->ack_due = p->heard + DDP__ACK_LATER;
+    }
+}
+
+static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[peer];
+    size_t n;
+    long got = 0;
+
+    if (!bytes) return 0;
+    if (t->away) { /* an engine that is busy with others does not come to wait */
+        double now = ddp_now();
+        if (now >= t->ticked + 0.005) (void)ddp__resume_tick(t, now);
+    }
+    if (p->state == DDP__LINK_LIVE) {
+        if (p->next != p->ring.end) ddp__way_flush(t, p);
+        if (p->state == DDP__LINK_LIVE && ddp__way_to_data(t, p)) {
+            size_t most = bytes < p->in_left ? bytes : p->in_left;
+            n = p->stage_to - p->stage_from < most ? p->stage_to - p->stage_from : most;
+            memcpy(buf, p->stage + p->stage_from, n);
+            p->stage_from += n;
+            if (n < most) got = ddp__way_read(t, p, (unsigned char *)buf + n, most - n);
+            if (got > 0) n += (size_t)got;
+            if (n) {
+                ddp__way_received(t, p, n);
+                return (long)n;
+            }
+        }
+    }
+    if (p->state != DDP__LINK_ENDED) return 0;
+    p->told = 1;
+    errno = p->why;
+    return -1;
+}
+
+/* ---- sleeping ---- */
+
+static void ddp__resume_poll(struct pollfd *polls, int count, double until)
+{
+    double left = until - ddp_now();
+
+    if (left < 0) left = 0;
+    if (left > 3600) left = 3600;
+#ifdef __linux__
+    {
+        struct timespec ts;
+        ts.tv_sec = (time_t)left;
+        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
+        (void)ppoll(polls, (nfds_t)count, &ts, NULL);
+    }
+#else
+    (void)poll(polls, (nfds_t)count, (int)(left * 1000) + (left > 0));
+#endif
+}
+
+/* Whether the engine, which wants to receive or to send as told, has to look at a link. */
+static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv)
+{
+    if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
+    if (p->state != DDP__LINK_LIVE) return 0;
+    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST)
+        return 1;
+    if (!want_recv) return 0;
+    if (p->stage_to - p->stage_from >= DDP__RECORD_BYTES) (void)ddp__way_to_data(t, p);
+    if (p->in_left && p->stage_to > p->stage_from) return 1;
+    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) &&
+           ddp__way_to_data(t, p);
+}
+
+/* What to sleep for on a link. */
+static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, double *next)
+{
+    int events = 0;
+
+    if (p->state == DDP__LINK_DIALLING) return POLLOUT;
+    if (p->state >= DDP__LINK_SHAKING && p->state <= DDP__LINK_MEETING) return POLLIN;
+    if (p->state != DDP__LINK_LIVE) return 0;
+    if (want_recv) {
+        events |= POLLIN;
+    } else if (want_send) { /* its bytes stay unread, and behind them are receipts: look at times */
+        double soon = ddp_now() + 0.001;
+        if (soon < *next) *next = soon;
+    }
+    if (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0) events |= POLLOUT;
+    return events;
+}
+
+/* Takes notice of what a link has; 1 if there is something for the engine. */
+static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv,
+                           int revents)
+{
+    if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
+    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p))
+        return 1;
+    return ddp__way_calls(t, p, want_send, want_recv);
+}
+
+static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
+                             const unsigned char *want_recv, double until)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    int i, called = 0, first = w->world + 1, count;
+
+    while (!called) {
+        double next = ddp__resume_tick(t, ddp_now());
+        for (i = 0; i < w->world; i++)
+            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i],
+                                     !want_recv || want_recv[i]);
+        if (called) return;
+        if (until >= 0 && until < next) next = until;
+        for (i = 0; i < w->world; i++) {
+            ddp__way *p = &t->way[i];
+            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i],
+                                         &next);
+            if (events && p->state != DDP__LINK_DIALLING)
+                events = ddp__stream_events(t->cfg.tls, p->fd, events);
+            t->polls[i].events = (short)events;
+            t->polls[i].fd = events ? p->fd : -1;
+            t->polls[i].revents = 0;
+        }
+        t->polls[w->world].revents = 0;
+        count = first + ddp__door_polls(&t->door, t->polls + first, &next);
+        ddp__resume_poll(t->polls, count, next);
+        if (t->polls[w->world].revents) {
+            char sink[16];
+            while (read(t->bell[0], sink, sizeof sink) > 0) {}
+            /* after the drain: a wake() that finds the flag still set came before we return */
+            ddp__atomic_swap(&t->called, 0);
+            called = 1;
+        }
+        for (i = 0; i < w->world; i++)
+            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i],
+                                      !want_recv || want_recv[i], t->polls[i].revents);
+        for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
+        if (until >= 0 && ddp_now() >= until) called = 1;
+    }
+}
+
+static void ddp__resume_wake(ddp__wire *w)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ssize_t n;
+
+    if (ddp__atomic_swap(&t->called, 1)) return;
+    do n = write(t->bell[1], "", 1);
+    while (n < 0 && errno == EINTR);
+}
+
+static const char *ddp__resume_peer_name(ddp__wire *w, int peer)
+{
+    return ((ddp__resume_wire *)(void *)w)->way[peer].name;
+}
+
+/* ---- opening and closing ---- */
+
+static void ddp__resume_free(ddp__resume_wire *t)
+{
+    if (t->bell[0] >= 0) close(t->bell[0]);
+    if (t->bell[1] >= 0) close(t->bell[1]);
+    ddp__door_close(&t->door);
+    ddp__rejoin_close(t);
+    DDP_FREE(t->congestion);
+    DDP_FREE(t->polls);
+    DDP_FREE(t->rings);
+    DDP_FREE(t->way);
+    DDP_FREE(t);
+}
+
+static void ddp__resume_close(ddp__wire *w)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    double until = ddp_now() + 0.5;
+
+    for (int i = 0; i < w->world; i++) {
+        ddp__way *p = &t->way[i];
+        int said = 0;
+        ddp__stream_close(t->cfg.tls, p->newcomer_fd);
+        while (p->state == DDP__LINK_LIVE) { /* our last words and the farewell */
+            ddp__way_flush(t, p);
+            if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
+                if (said) break;
+                said = 1;
+                ddp__way_record(p, DDP__RECORD_BYE, 0);
+            } else if (p->state == DDP__LINK_LIVE &&
+                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT),
+                                     until)) {
+                break;
+            }
+        }
+        if (p->state == DDP__LINK_DIALLING) close(p->fd);
+        else ddp__stream_close(t->cfg.tls, p->fd);
+    }
+    ddp__relay_close(t->cfg.relay);
+    ddp__resume_free(t);
+}
+
+/* The connection goes; the link comes back by another one. */
+static void ddp__resume_cut(ddp__wire *w, int peer)
+{
+    ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[peer];
+
+    if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
+}
+
+static const ddp__wire_table ddp__resume_table = {
+    ddp__resume_send,      ddp__resume_recv,  ddp__resume_wait, ddp__resume_wake,
+    ddp__resume_peer_name, ddp__resume_close, ddp__resume_cut,
+};
+
+ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
+{
+    ddp__addr a;
+
+    memset(&a, 0, sizeof a);
+    a.size = sizeof a.sa;
+    if (getpeername(fd, (struct sockaddr *)&a.sa, &a.size) < 0)
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer,
+                         strerror(errno));
+    DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
+    ddp__addr_text(&a, p->name);
+    p->fd = fd;
+    p->state = DDP__LINK_LIVE;
+    p->heard = p->unheard_since = ddp_now();
+    p->ack_due = -1;
+    ddp__way_record(p, DDP__RECORD_HI, t->number);
+    return DDP_OK;
+}
+
+static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *err)
+{
+    const ddp__resume_config *c = &t->cfg;
+
+    if (c->where) p->where = c->where[p->peer];
+    if (p->peer == c->rank) return DDP_OK;
+    if (c->fds[p->peer] < 0) { /* it is not there */
+        p->state = DDP__LINK_ENDED;
+        p->why = ECONNRESET;
+        snprintf(p->name, sizeof p->name, "nobody");
+        return DDP_OK;
+    }
+    DDP__TRY(ddp__way_open(t, p, c->fds[p->peer], err));
+    p->relayed = c->relayed && c->relayed[p->peer];
+    if (p->relayed) snprintf(p->name, sizeof p->name, "relayed by rank 0");
+    p->sent_before = c->sent_before ? c->sent_before[p->peer] : 0;
+    return DDP_OK;
+}
+
+/* How much each ring may hold. */
+static size_t ddp__replay_room(const ddp__resume_config *c)
+{
+    size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
+
+    if (c->replay_bytes) return c->replay_bytes;
+    if (share > DDP__REPLAY_BYTES) share = DDP__REPLAY_BYTES;
+    return share < DDP__REPLAY_LEAST ? DDP__REPLAY_LEAST : share;
+}
+
+static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
+{
+    const ddp__resume_config *c = &t->cfg;
+    size_t world = (size_t)c->world, room = ddp__replay_room(c);
+    double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
+    double now = ddp_now();
+    uint64_t seed[3];
+
+    t->base.table = &ddp__resume_table;
+    t->base.rank = c->rank;
+    t->base.world = c->world;
+    t->self = c->self;
+    t->quiet_s = 1.5 * beat;
+    t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
+    memcpy(&seed[0], &now, sizeof now);
+    seed[1] = (uint64_t)getpid();
+    seed[2] = (uint64_t)(size_t)t + (uint64_t)c->rank;
+    t->number = (uint32_t)(ddp__hash(DDP__HASH_START, seed, sizeof seed) >> 16) | 1;
+    t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
+    t->polls = (struct pollfd *)ddp__calloc(3 * world + 2, sizeof *t->polls);
+    t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
+    t->congestion = ddp__strdup(c->congestion ? c->congestion : "");
+    if (!t->way || !t->polls || !t->rings || !t->congestion)
+        return ddp__fail(
+            err, DDP_MEMORY,
+            "out of memory for the wire of rank %d, which keeps %lu bytes to send again", c->rank,
+            (unsigned long)((world - 1) * room));
+    t->cfg.congestion = t->congestion;
+    t->stats.replay_bytes = (world - 1) * room;
+    if (pipe(t->bell) < 0) {
+        t->bell[0] = t->bell[1] = -1;
+        return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
+    }
+    if (ddp__fd_prepare(t->bell[0]) < 0 || ddp__fd_prepare(t->bell[1]) < 0)
+        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    t->polls[world].fd = t->bell[0];
+    t->polls[world].events = POLLIN;
+    for (int i = 0; i < c->world; i++) {
+        ddp__way *p = &t->way[i];
+        p->peer = i;
+        p->fd = p->newcomer_fd = -1;
+        p->ring.data = t->rings + (size_t)(i - (i > c->rank)) * room;
+        p->ring.room = room;
+        DDP__TRY(ddp__way_first(t, p, err));
+    }
+    if (c->listen_fd >= 0 && ddp__fd_prepare(c->listen_fd) < 0)
+        return ddp__fail(err, DDP_NET, "cannot prepare the listening socket: %s", strerror(errno));
+    if (!ddp__door_open(&t->door, c->listen_fd, 2 * c->world, c->tls))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
+    return DDP_OK;
+}
+
+ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_error *err)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)ddp__calloc(1, sizeof *t);
+    ddp_status bad;
+
+    if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
+    t->cfg = *cfg;
+    t->bell[0] = t->bell[1] = -1;
+    t->door.listen_fd = -1;
+    bad = ddp__resume_fill(t, err);
+    t->cfg.fds = NULL;
+    t->cfg.where = NULL;
+    t->cfg.relayed = NULL;
+    t->cfg.sent_before = NULL;
+    if (bad) ddp__resume_free(t);
+    else *out = &t->base;
+    return bad;
+}
+
+void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out)
+{
+    *out = ((ddp__resume_wire *)(void *)w)->stats;
+}
+/* ==== end net/wire_resume.c ==== */
+
+/* ==== begin net/resume_link.c ==== [net] */
+/* Connections of the wire that comes back: who notices that one is broken, who dials, what both
+ * say, and when a link is given up.
+ *
+ * A RESUME hello is 64 bytes as every hello; behind the common fields it says, little endian:
+ *   44  u32  number of the sender's wire      48  u64  bytes of the stream it has received
+ *   56  u32  number of the receiver's wire, 0 = never heard       60  u32  attempt, counted up
+ * The lower rank answers with its own. */
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+
+static const double ddp__dial_first = 0.02, ddp__dial_most = 0.3; /* pauses between attempts */
+static const double ddp__refused_limit = 0.3; /* refused for so long: the process is gone */
+static const double ddp__answer_limit = 1.0;  /* from our hello to its answer */
+
+void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
+{
+    ddp__hello_pack(&t->self, DDP__RESUME, DDP__WELCOME, 0, b);
+    ddp__hello_put(b + 44, t->number, 4);
+    ddp__hello_put(b + 48, p->received, 8);
+    ddp__hello_put(b + 56, p->peer_number, 4);
+    ddp__hello_put(b + 60, p->attempt, 4);
+}
+
+void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
+{
+    h->number = (uint32_t)ddp__hello_get(b + 44, 4);
+    h->received = ddp__hello_get(b + 48, 8);
+    h->yours = (uint32_t)ddp__hello_get(b + 56, 4);
+    h->attempt = (uint32_t)ddp__hello_get(b + 60, 4);
+}
+
+int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__resume_hello *h)
+{
+    return h->number && (!p->peer_number || h->number == p->peer_number) &&
+           (!h->yours || h->yours == t->number) && h->received >= p->ring.first &&
+           h->received <= p->ring.end;
+}
+
+/* ---- breaking and ending ---- */
+
+static void ddp__way_close(const ddp__resume_wire *t, ddp__way *p)
+{
+    if (p->fd >= 0 && p->state != DDP__LINK_DIALLING) ddp__stream_leave(t->cfg.tls, p->fd);
+    if (p->fd >= 0) close(p->fd);
+    p->fd = -1;
+}
+
+void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
+{
+    double now = ddp_now();
+
+#if defined(__linux__) && defined(TCP_INFO)
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
+        p->round_trip = 1e-6 * (double)info.tcpi_rtt;
+#endif
+    ddp__way_close(t, p);
+    p->state = DDP__LINK_DOWN;
+    p->why = why;
+    t->away++;
+    t->stats.breaks++;
+    p->down_at = now;
+    p->pause = ddp__dial_first;
+    /* the lower rank only asks whether the other lives, and leaves it the first word */
+    p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
+    p->refused_since = -1;
+    t->ticked = 0;
+    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought",
+             t->base.rank, p->peer, p->name, strerror(why));
+}
+
+void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
+{
+    ddp__way_close(t, p);
+    if (p->state != DDP__LINK_LIVE && p->state != DDP__LINK_ENDED) t->away--;
+    p->state = DDP__LINK_ENDED;
+    p->why = why;
+}
+
+void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
+{
+    double now = ddp_now(), away = now - p->down_at;
+    ddp_error err;
+
+    p->fd = fd;
+    p->state = DDP__LINK_LIVE;
+    t->away--;
+    memset(&err, 0, sizeof err);
+    if (ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, &err))
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
+    p->peer_number = h->number;
+    (void)ddp__replay_forget(&p->ring, h->received);
+    t->stats.returns++;
+    t->stats.bytes_again += (int64_t)(p->next - h->received);
+    if (away > t->stats.longest_s) t->stats.longest_s = away;
+    ddp__log(
+        &t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
+        "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again",
+        t->base.rank, p->peer, p->name, away, strerror(p->why),
+        (unsigned long)(p->next - h->received));
+    p->next = h->received;
+    p->pre_len = p->pre_sent = p->record_left = 0;
+    p->stage_from = p->stage_to = p->in_left = 0;
+    p->acked = p->received; /* our hello said so */
+    p->ack_due = -1;
+    p->heard = p->unheard_since = now;
+    ddp__way_record(p, DDP__RECORD_HI, t->number);
+    ddp__way_flush(t, p);
+}
+
+/* ---- the lower rank: it is sought ---- */
+
+void ddp__knock_refuse(ddp__resume_wire *t, int fd, ddp__refusal why, const ddp__hello *other,
+                       const ddp__addr *from)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    char name[DDP__ADDR_TEXT], text[256];
+
+    ddp__hello_dispute(&t->self, why, other, ddp__addr_text(from, name), text, sizeof text);
+    ddp__log(&t->cfg.log, DDP_LOG_WARN, "refused: %s", text);
+    ddp__hello_pack(&t->self, DDP__REFUSED, why, 0, b);
+    (void)ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
+}
+
+static int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)user;
+    unsigned char b[DDP__HELLO_BYTES];
+    char who[DDP__STREAM_TEXT];
+    ddp__resume_hello r;
+    ddp__hello h;
+    ddp__refusal why;
+    ddp__way *p;
+
+    if (!ddp__hello_parse(bytes, &h)) return 0;
+    if (h.kind == DDP__RELAY) return ddp__knock_relay(t, fd, &h, from);
+    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH)
+        return ddp__knock_join(t, fd, &h, from);
+    why = ddp__hello_check(&t->self, &h);
+    if (!why && (h.kind != DDP__RESUME || h.rank < (uint32_t)t->base.rank)) why = DDP__REFUSE_RANK;
+    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h.rank, who)) why = DDP__REFUSE_NAME;
+    if (why) {
+        ddp__knock_refuse(t, fd, why, &h, from);
+        return 0;
+    }
+    p = &t->way[h.rank];
+    ddp__resume_parse(bytes, &r);
+    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, &r)) {
+        ddp__knock_refuse(t, fd, DDP__REFUSE_TWICE, &h, from);
+        return 0;
+    }
+    if (r.attempt <= p->attempt) return 0; /* it has given that one up itself */
+    p->attempt = r.attempt;
+    if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
+    ddp__way_close(t, p); /* of asking whether it lives */
+    p->state = DDP__LINK_DOWN;
+    ddp__resume_pack(t, p, b);
+    if (ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()) < 0) return 0;
+    ddp__way_return(t, p, fd, &r);
+    return 1;
+}
+
+/* ---- dialling ---- */
+
+void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
+{
+    ddp__way_close(t, p);
+    p->state = DDP__LINK_DOWN;
+    p->dial_at = now + p->pause;
+    p->pause = p->pause * 1.5 < ddp__dial_most ? p->pause * 1.5 : ddp__dial_most;
+    if (why != ECONNREFUSED) {
+        p->refused_since = -1;
+        return;
+    }
+    if (p->refused_since < 0) p->refused_since = now;
+    if (now >= p->refused_since + ddp__refused_limit) ddp__way_end(t, p, ECONNRESET);
+    else if (p->dial_at > p->refused_since + ddp__refused_limit)
+        p->dial_at = p->refused_since + ddp__refused_limit;
+}
+
+/* Where a peer is sought: a relayed one at rank 0. */
+static const ddp__addr *ddp__way_where(const ddp__resume_wire *t, const ddp__way *p)
+{
+    return p->relayed ? &t->way[0].where : &p->where;
+}
+
+static void ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
+    if (p->fd < 0) {
+        ddp__dial_failed(t, p, errno, now);
+        return;
+    }
+    p->state = DDP__LINK_DIALLING;
+    /* A lost first packet is repeated by us, not by TCP after 1, 3, 7 s; far ranks get their time.
+     */
+    p->dial_until = now + (2.5 * p->round_trip > ddp__dial_most ? 2.5 * p->round_trip
+                                                                : ddp__dial_most);
+}
+
+static void ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    if (!ddp__fd_wait(p->fd, POLLOUT, now)) {
+        if (now >= p->dial_until) ddp__dial_failed(t, p, ETIMEDOUT, now);
+        return;
+    }
+    if (ddp__tcp_dial_end(p->fd) < 0) {
+        ddp__dial_failed(t, p, errno, now);
+        return;
+    }
+    if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
+        p->pause = ddp__dial_most;
+        ddp__dial_failed(t, p, 0, now);
+        return;
+    }
+    if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) {
+        ddp__dial_failed(t, p, ENOMEM, now);
+        return;
+    }
+    p->state = DDP__LINK_SHAKING;
+    p->dial_until = now + (4 * p->round_trip > ddp__answer_limit ? 4 * p->round_trip
+                                                                 : ddp__answer_limit);
+}
+
+static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    char who[DDP__STREAM_TEXT];
+    int done = ddp__stream_shake(t->cfg.tls, p->fd);
+
+    if (done == 0 && now < p->dial_until) return;
+    if (done <= 0) {
+        ddp__dial_failed(t, p, done ? errno : ETIMEDOUT, now);
+        return;
+    }
+    if (!ddp__stream_may_be(t->cfg.tls, p->fd, p->relayed ? 0 : p->peer, who)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, p->name,
+                 who);
+        ddp__dial_failed(t, p, EPROTO, now);
+        return;
+    }
+    if (p->relayed) {
+        ddp__relay_ask(t, p, now);
+        return;
+    }
+    p->attempt++;
+    ddp__resume_pack(t, p, b);
+    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
+        ddp__dial_failed(t, p, errno, now);
+        return;
+    }
+    p->state = DDP__LINK_ASKING;
+    p->answer_got = 0;
+}
+
+static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got,
+                              sizeof p->answer - p->answer_got);
+    ddp__resume_hello r;
+    ddp__hello h;
+    int fd = p->fd;
+
+    if (n == 0 && now < p->dial_until) return;
+    if (n <= 0) { /* also where another program has the port now, or nobody after a kill */
+        ddp__dial_failed(t, p, n ? errno : ETIMEDOUT, now);
+        return;
+    }
+    p->answer_got += (size_t)n;
+    if (p->answer_got < sizeof p->answer) return;
+    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h) ||
+        h.rank != (uint32_t)p->peer) {
+        ddp__way_end(t, p, EPROTO);
+        return;
+    }
+    ddp__resume_parse(p->answer, &r);
+    if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started anew */
+        ddp__way_end(t, p, ECONNRESET);
+        return;
+    }
+    p->fd = -1;
+    ddp__way_return(t, p, fd, &r);
+}
+
+/* ---- what is due ---- */
+
+/* Silence while the peer owes receipts, and nothing unread from it. */
+static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double now, double *due)
+{
+    double since = p->heard > p->unheard_since ? p->heard : p->unheard_since;
+    char c;
+
+    if (p->ring.first == p->ring.end) return 0;
+    if (now < since + t->quiet_s) {
+        if (since + t->quiet_s < *due) *due = since + t->quiet_s;
+        return 0;
+    }
+    if (recv(p->fd, &c, 1, MSG_PEEK) > 0) {
+        if (now + 0.1 < *due) *due = now + 0.1;
+        return 0;
+    }
+    return 1;
+}
+
+static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    double due = now + 3600, limit = t->cfg.peer_timeout_s;
+    socklen_t where;
+
+    if (p->state == DDP__LINK_NONE || p->state == DDP__LINK_ENDED) return due;
+    if (p->state == DDP__LINK_LIVE) {
+        if (p->ack_due >= 0 && now >= p->ack_due) {
+            p->ack_due = 0;
+            ddp__way_flush(t, p);
+        }
+        if (p->state == DDP__LINK_LIVE && ddp__way_silent(t, p, now, &due))
+            ddp__way_break(t, p, ETIMEDOUT);
+        if (p->state == DDP__LINK_LIVE)
+            return p->ack_due > 0 && p->ack_due < due ? p->ack_due : due;
+    }
+    if (limit > 0 && now >= p->down_at + limit) {
+        ddp__way_end(t, p, p->why ? p->why : ETIMEDOUT);
+        return now;
+    }
+    if (limit > 0) due = p->down_at + limit;
+    where = ddp__way_where(t, p)->size;
+    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at)
+        ddp__dial_start(t, p, now);
+    if (p->state == DDP__LINK_DIALLING) ddp__dial_look(t, p, now);
+    if (p->state == DDP__LINK_SHAKING) ddp__dial_shake(t, p, now);
+    if (p->relayed) ddp__relay_look(t, p, now);
+    else if (p->state == DDP__LINK_ASKING) ddp__dial_hear(t, p, now);
+    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_ENDED) return now;
+    if (p->state == DDP__LINK_DOWN && !where) return due;
+    if (p->state == DDP__LINK_DOWN) return p->dial_at < due ? p->dial_at : due;
+    return p->dial_until < due ? p->dial_until : due;
+}
+
+double ddp__resume_tick(ddp__resume_wire *t, double now)
+{
+    double next = now + 3600;
+
+    t->ticked = now;
+    if (t->knocked || t->away || t->door.inside) ddp__door_serve(&t->door, now, ddp__knock, t);
+    t->knocked = 0;
+    for (int i = 0; i < t->base.world; i++) {
+        double due = ddp__way_tick(t, &t->way[i], now);
+        if (due < next) next = due;
+    }
+    return next;
+}
+/* ==== end net/resume_link.c ==== */
+
+/* ==== begin net/resume_relay.c ==== [net] */
+/* A pair that rank 0 relays comes back: both ends ask rank 0 anew, which joins the two connections,
+ * ends the old pair, so that the other end hears of it, and passes on what the two say to each
+ * other: with TLS their own handshake, then a RESUME hello each way. */
+
+static const double ddp__rejoin_limit = 3; /* seconds that the other end may take */
+
+/* ---- rank 0 ---- */
+
+/* That pair's entry, a new one if there is none; NULL when memory is short. */
+static ddp__rejoin *ddp__rejoin_of(ddp__resume_wire *t, int low, int high)
+{
+    ddp__rejoin *j;
+    int i;
+
+    for (i = 0; i < t->rejoins; i++)
+        if (t->rejoin[i].low == low && t->rejoin[i].high == high) return &t->rejoin[i];
+    if (t->rejoins == t->rejoin_room) {
+        int room = t->rejoin_room ? 2 * t->rejoin_room : 8;
+        j = (ddp__rejoin *)DDP_REALLOC(t->rejoin, (size_t)room * sizeof *j);
+        if (!j) return NULL;
+        t->rejoin = j;
+        t->rejoin_room = room;
+    }
+    j = &t->rejoin[t->rejoins++];
+    j->low = low;
+    j->high = high;
+    j->fd[0] = j->fd[1] = -1;
+    return j;
+}
+
+void ddp__rejoin_close(ddp__resume_wire *t)
+{
+    for (int i = 0; i < t->rejoins; i++)
+        for (int k = 0; k < 2; k++) ddp__stream_close(t->cfg.tls, t->rejoin[i].fd[k]);
+    if (t->rejoin) DDP_FREE(t->rejoin);
+    t->rejoins = 0;
+}
+
+static int ddp__rejoin_tell(ddp__resume_wire *t, int fd, int about)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(&t->self, DDP__RELAY, DDP__WELCOME, about, b);
+    return ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
+}
+
+/* Both have come. */
+static void ddp__rejoin_fulfil(ddp__resume_wire *t, ddp__rejoin *j)
+{
+    ddp__rejoin v = *j;
+    ddp_error err;
+    int bad;
+
+    *j = t->rejoin[--t->rejoins];
+    bad = ddp__tcp_tune(v.fd[0], t->cfg.peer_timeout_s, t->cfg.congestion, &err) ||
+          ddp__tcp_tune(v.fd[1], t->cfg.peer_timeout_s, t->cfg.congestion, &err) ||
+          ddp__rejoin_tell(t, v.fd[0], v.high) < 0 || ddp__rejoin_tell(t, v.fd[1], v.low) < 0;
+    if (bad) { /* its end sees that, and asks once more */
+        ddp__stream_close(t->cfg.tls, v.fd[0]);
+        ddp__stream_close(t->cfg.tls, v.fd[1]);
+        return;
+    }
+    ddp__stream_leave(t->cfg.tls, v.fd[0]); /* what follows is between those two */
+    ddp__stream_leave(t->cfg.tls, v.fd[1]);
+    if (ddp__relay_add_named(t->cfg.relay, v.fd[0], v.fd[1], ddp__relay_name(v.low, v.high), &err))
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: ranks %d and %d: %s", v.low, v.high, err.msg);
+    else
+        ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank 0 relays between ranks %d and %d again", v.low,
+                 v.high);
+}
+
+int ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    ddp__refusal why = ddp__hello_check(&t->self, h);
+    int me = (int)h->rank, other = (int)h->detail, high = me > other;
+    char who[DDP__STREAM_TEXT];
+    ddp__rejoin *j;
+
+    if (!why && (t->base.rank != 0 || !t->cfg.relay || other < 1 || other >= t->base.world ||
+                 other == me))
+        why = DDP__REFUSE_RANK;
+    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, me, who)) why = DDP__REFUSE_NAME;
+    if (why) {
+        ddp__knock_refuse(t, fd, why, h, from);
+        return 0;
+    }
+    j = ddp__rejoin_of(t, high ? other : me, high ? me : other);
+    if (!j) return 0;
+    ddp__relay_cut(t->cfg.relay, ddp__relay_name(j->low, j->high));
+    ddp__stream_close(t->cfg.tls, j->fd[high]); /* an earlier attempt of the same rank */
+    j->fd[high] = fd;
+    if (j->fd[1 - high] >= 0) ddp__rejoin_fulfil(t, j);
+    return 1;
+}
+
+/* ---- the two ---- */
+
+void ddp__relay_ask(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(&t->self, DDP__RELAY, DDP__WELCOME, p->peer, b);
+    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
+        ddp__dial_failed(t, p, errno, now);
+        return;
+    }
+    p->state = DDP__LINK_ASKING;
+    p->dial_until = now + (4 * p->round_trip > ddp__rejoin_limit ? 4 * p->round_trip
+                                                                 : ddp__rejoin_limit);
+    p->answer_got = 0;
+}
+
+/* What this end has goes to the other one, who says the same at once. */
+static void ddp__relay_say(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__resume_pack(t, p, b);
+    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
+        ddp__dial_failed(t, p, errno, now);
+        return;
+    }
+    p->state = DDP__LINK_MEETING;
+    p->answer_got = 0;
+}
+
+static void ddp__relay_shake(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    char who[DDP__STREAM_TEXT];
+    int done = ddp__stream_shake(t->cfg.tls, p->fd);
+
+    if (done == 0 && now < p->dial_until) return;
+    if (done > 0 && ddp__stream_may_be(t->cfg.tls, p->fd, p->peer, who)) ddp__relay_say(t, p, now);
+    else ddp__dial_failed(t, p, done < 0 ? errno : done ? EPROTO : ETIMEDOUT, now);
+}
+
+/* Rank 0 has joined the two. */
+static void ddp__relay_joined(ddp__resume_wire *t, ddp__way *p, const ddp__hello *h, double now)
+{
+    if (h->kind != DDP__RELAY || h->rank != 0 || h->detail != (uint32_t)p->peer) {
+        ddp__way_end(t, p, EPROTO);
+    } else if (!t->cfg.tls) {
+        ddp__relay_say(t, p, now);
+    } else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) {
+        ddp__dial_failed(t, p, ENOMEM, now);
+    } else {
+        p->state = DDP__LINK_PAIRING;
+        ddp__relay_shake(t, p, now); /* its first bytes may be here already */
+    }
+}
+
+static void ddp__relay_met(ddp__resume_wire *t, ddp__way *p, const ddp__hello *h)
+{
+    ddp__resume_hello r;
+    int fd = p->fd;
+
+    ddp__resume_parse(p->answer, &r);
+    if (h->kind != DDP__RESUME || h->rank != (uint32_t)p->peer || !ddp__resume_fits(t, p, &r)) {
+        ddp__way_end(t, p, ECONNRESET); /* it was started anew */
+        return;
+    }
+    p->fd = -1;
+    ddp__way_return(t, p, fd, &r);
+}
+
+void ddp__relay_look(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    ddp__link_state state;
+    ddp__hello h;
+    long n;
+
+    if (p->state == DDP__LINK_PAIRING) ddp__relay_shake(t, p, now);
+    state = p->state;
+    if (p->state != DDP__LINK_ASKING && p->state != DDP__LINK_MEETING) return;
+    n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got,
+                         sizeof p->answer - p->answer_got);
+    if (n == 0 && now < p->dial_until) return;
+    if (n <= 0) {
+        ddp__dial_failed(t, p, n ? errno : ETIMEDOUT, now);
+        return;
+    }
+    p->answer_got += (size_t)n;
+    if (p->answer_got < sizeof p->answer) return;
+    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h))
+        ddp__way_end(t, p, EPROTO);
+    else if (p->state == DDP__LINK_ASKING) ddp__relay_joined(t, p, &h, now);
+    else ddp__relay_met(t, p, &h);
+    /* what came with the end of a handshake is not announced again */
+    if (state == DDP__LINK_ASKING && p->state == DDP__LINK_MEETING) ddp__relay_look(t, p, now);
+}
+/* ==== end net/resume_relay.c ==== */
+
+/* ==== begin net/resume_join.c ==== [net] */
+/* What the wire does for newcomers: it says at the door where they are served, keeps the connection
+ * that each has made, and puts it in the place of a lost one. */
+
+static void ddp__join_answer(ddp__resume_wire *t, int fd, ddp__hello_kind kind, int port)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    ddp__hello self = t->self;
+
+    self.port = (uint32_t)port;
+    ddp__hello_pack(&self, kind, DDP__WELCOME, 0, b);
+    (void)ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
+}
+
+int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    int service = ddp__atomic_load(&t->service);
+    ddp__hello claim = *h;
+    char text[DDP__STREAM_TEXT];
+    ddp__refusal why;
+    ddp__way *p;
+
+    if (h->kind == DDP__JOIN_ASK) { /* knows neither world nor rank */
+        claim.world = t->self.world;
+        claim.rank = t->self.rank + 1 < t->self.world ? t->self.rank + 1 : t->self.rank - 1;
+    }
+    why = ddp__hello_check(&t->self, &claim);
+    if (!why && !service) why = DDP__REFUSE_RANK;
+    if (!why && h->kind == DDP__JOIN_MESH && t->way[h->rank].state != DDP__LINK_ENDED)
+        why = DDP__REFUSE_TWICE;
+    if (!why && h->kind == DDP__JOIN_MESH &&
+        !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text))
+        why = DDP__REFUSE_NAME;
+    if (why) {
+        ddp__knock_refuse(t, fd, why, h, from);
+        return 0;
+    }
+    if (h->kind == DDP__JOIN_ASK) {
+        ddp__join_answer(t, fd, DDP__JOIN_ASK, service);
+        return 0;
+    }
+    p = &t->way[h->rank];
+    ddp__stream_close(t->cfg.tls, p->newcomer_fd);
+    p->newcomer_fd = fd;
+    if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = *from;
+    ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
+    ddp__join_answer(t, fd, DDP__JOIN_MESH, (int)t->self.port);
+    return 1;
+}
+
+void ddp__wire_resume_service(ddp__wire *w, int port)
+{
+    ddp__atomic_store(&((ddp__resume_wire *)(void *)w)->service, port);
+}
+
+int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+
+    *out = t->way[rank].where;
+    if (rank != w->rank) return out->size != 0;
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    return t->door.listen_fd >= 0 &&
+           getsockname(t->door.listen_fd, (struct sockaddr *)&out->sa, &out->size) == 0;
+}
+
+void ddp__wire_resume_attach(ddp__wire *w, int id)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[id], fresh;
+    ddp_error err;
+    int fd = p->newcomer_fd;
+
+    ddp__way_end(t, p, ECONNRESET);
+    memset(&fresh, 0, sizeof fresh);
+    fresh.peer = id;
+    fresh.fd = fresh.newcomer_fd = -1;
+    fresh.ring.data = p->ring.data;
+    fresh.ring.room = p->ring.room;
+    fresh.state = DDP__LINK_ENDED;
+    fresh.why = ECONNRESET;
+    fresh.where = p->newcomer_where;
+    fresh.ack_due = -1;
+    memcpy(fresh.name, p->name, sizeof fresh.name);
+    *p = fresh;
+    if (fd < 0) return;
+    if (ddp__way_open(t, p, fd, &err)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
+        ddp__stream_close(t->cfg.tls, fd);
+        return;
+    }
+    ddp__way_flush(t, p);
+}
+/* ==== end net/resume_join.c ==== */
+
+/* ==== begin net/relay.c ==== [net] */
+
 #include <poll.h>
 
-#define DDP__ENTRY_BYTES  24
-#define DDP__HELLO_LIMIT  5.0 /* seconds that a stranger may stay silent */
-#define DDP__MESH_LIMIT  10.0 /* seconds for the rest once all have met rank 0 */
-#define DDP__ADDRESSES    8
+#define DDP__RELAY_ROOM  ((size_t)64 << 10)
+#define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
+#define DDP__RELAY_QUIET 1.0 /* and for those who are not */
 
-/* One connection that has not said who it is. */
-typedef struct ddp__guest {
-    int fd;                   /* -1: free */
-    double until;
-    size_t got;
-    unsigned char bytes[DDP__HELLO_BYTES];
-    ddp__addr from;
-} ddp__guest;
+/* One direction: from its socket into the buffer, from there to the other socket. */
+typedef struct ddp__relay_way {
+    unsigned char *bytes;      /* [DDP__RELAY_ROOM] */
+    size_t begin, end;         /* what waits in it */
+    int ended;                 /* nothing more comes */
+    int deaf;                  /* the other socket takes nothing more: what comes is dropped */
+    int shut;                  /* the other socket was told the end */
+} ddp__relay_way;
 
-typedef struct ddp__meeting {
-    const ddp__rendezvous *r;
-    double begin, until, next_note;
-    char addr[DDP__ADDR_TEXT]; /* of rank 0 */
-    char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
-    int listen_fd;             /* own */
-    ddp__hello self;           /* what this rank says of itself, its port included */
-    int guests;                /* 2 x world */
-    ddp__guest *guest;         /* [guests] */
-    struct pollfd *polls;      /* [guests + 2]: guests, own listener, rank 0 */
-    int *fd;                   /* [world] */
-    size_t *sent;              /* [world] */
-    ddp__addr *where;          /* [world] where a rank listens */
-    unsigned char *table;      /* frame and entries */
-    char refused[200];         /* the last refusal, for the final sentence */
-} ddp__meeting;
+typedef struct ddp__splice {
+    int fd[2];
+    ddp__relay_way way[2];           /* [i] begins at fd[i] */
+    uint32_t name;                   /* 0 = none */
+    int cut;                         /* it has to go */
+} ddp__splice;
 
-/* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
-static int ddp__missing(const ddp__meeting *m, char *out, size_t room)
+struct ddp__relay {
+    pthread_mutex_t lock;
+    pthread_t thread;
+    int bell[2];               /* a pipe: a byte when there is news */
+    ddp__splice **splice;      /* [count], under the lock with the next four */
+    int count, room;
+    int stop;
+    double leave;
+    int64_t bytes;
+    struct pollfd *polls;      /* [2 x poll_room + 1], the thread's */
+    int poll_room;
+};
+
+static void ddp__splice_free(ddp__splice *s)
+{
+    int i;
+
+    if (!s) return;
+    for (i = 0; i < 2; i++) {
+        if (s->fd[i] >= 0) close(s->fd[i]);
+        if (s->way[i].bytes) DDP_FREE(s->way[i].bytes);
+    }
+    DDP_FREE(s);
+}
+
+static int ddp__would_block(void)
+{
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+}
+
+/* Moves what can be moved in one direction; bytes that came. A connection that breaks counts as
+ * ended: what it said before is still delivered. */
+static size_t ddp__way_move(ddp__relay_way *w, int from, int to)
+{
+    size_t came = 0;
+    ssize_t n;
+
+    if (!w->ended && w->end < DDP__RELAY_ROOM) {
+        n = recv(from, w->bytes + w->end, DDP__RELAY_ROOM - w->end, 0);
+        if (n > 0) came = (size_t)n;
+        else if (n == 0 || !ddp__would_block()) w->ended = 1;
+        w->end += came;
+    }
+    while (w->begin < w->end && !w->deaf) {
+        n = send(to, w->bytes + w->begin, w->end - w->begin, DDP__NOSIGNAL);
+        if (n < 0 && ddp__would_block()) break;
+        if (n < 0) w->deaf = 1;
+        else w->begin += (size_t)n;
+    }
+    if (w->deaf || w->begin == w->end) w->begin = w->end = 0;
+    if (w->ended && w->begin == w->end && !w->shut) {
+        shutdown(to, SHUT_WR);
+        w->shut = 1;
+    }
+    return came;
+}
+
+/* What to wait for on fd[i]. */
+static short ddp__splice_events(const ddp__splice *s, int i)
+{
+    const ddp__relay_way *out = &s->way[1 - i];
+    int events = 0;
+
+    if (!s->way[i].ended && s->way[i].end < DDP__RELAY_ROOM) events |= POLLIN;
+    if (out->begin < out->end) events |= POLLOUT;
+    return (short)events;
+}
+
+/* Fills the poll list under the lock; the number of pairs, or -1 when the thread has to end. */
+static int ddp__relay_list(ddp__relay *r, double now, double moved)
+{
+    int count, i, k;
+
+    pthread_mutex_lock(&r->lock);
+    for (i = 0; i < r->count; i++) {
+        ddp__splice *s = r->splice[i];
+        if (!s->cut && (!s->way[0].shut || !s->way[1].shut)) continue;
+        ddp__splice_free(s);
+        r->splice[i--] = r->splice[--r->count];
+    }
+    count = r->count;
+    if (count > r->poll_room) {
+        struct pollfd *grown = (struct pollfd *)DDP_REALLOC(
+            r->polls, (2 * (size_t)r->room + 1) * sizeof *r->polls);
+        if (grown) {
+            r->polls = grown;
+            r->poll_room = r->room;
+        } else {
+            count = r->poll_room; /* the others wait for a place */
+        }
+    }
+    for (i = 0; i < count; i++) {
+        for (k = 0; k < 2; k++) {
+            struct pollfd *p = &r->polls[2 * i + k];
+            p->events = ddp__splice_events(r->splice[i], k);
+            p->fd = p->events ? r->splice[i]->fd[k] : -1; /* else a hang-up would keep us awake */
+            p->revents = 0;
+        }
+    }
+    if (r->stop && (!count || now >= r->leave || now >= moved + DDP__RELAY_QUIET)) count = -1;
+    pthread_mutex_unlock(&r->lock);
+    return count;
+}
+
+static void *ddp__relay_run(void *arg)
+{
+    ddp__relay *r = (ddp__relay *)arg;
+    double moved = ddp_now();
+    char sink[64];
+    int count, i, stopping = 0;
+
+    ddp__thread_prompt();
+    while ((count = ddp__relay_list(r, ddp_now(), moved)) >= 0) {
+        struct pollfd *bell = &r->polls[2 * count];
+        bell->fd = r->bell[0];
+        bell->events = POLLIN;
+        bell->revents = 0;
+        if (poll(r->polls, (nfds_t)(2 * count + 1), stopping ? 100 : -1) < 0) continue;
+        if (bell->revents) {
+            while (read(r->bell[0], sink, sizeof sink) > 0) {}
+            pthread_mutex_lock(&r->lock);
+            if (r->stop && !stopping) {
+                stopping = 1;
+                moved = ddp_now();
+            }
+            pthread_mutex_unlock(&r->lock);
+        }
+        for (i = 0; i < count; i++) { /* only this thread takes pairs away: they stay in place */
+            ddp__splice *s;
+            size_t came;
+            if (!r->polls[2 * i].revents && !r->polls[2 * i + 1].revents) continue;
+            pthread_mutex_lock(&r->lock); /* the list may be moved by one who adds to it */
+            s = r->splice[i];
+            pthread_mutex_unlock(&r->lock);
+            came = ddp__way_move(&s->way[0], s->fd[0], s->fd[1]);
+            came += ddp__way_move(&s->way[1], s->fd[1], s->fd[0]);
+            if (!came) continue;
+            moved = ddp_now();
+            ddp__atomic_add(&r->bytes, (int64_t)came);
+        }
+    }
+    return NULL;
+}
+
+static void ddp__relay_ring(ddp__relay *r)
+{
+    ssize_t n;
+
+    do n = write(r->bell[1], "", 1); /* a full pipe rings by itself */
+    while (n < 0 && errno == EINTR);
+}
+
+ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err)
+{
+    ddp__relay *r = (ddp__relay *)ddp__calloc(1, sizeof *r);
+    ddp_status bad = DDP_OK;
+    int why;
+
+    if (r) r->polls = (struct pollfd *)ddp__calloc(1, sizeof *r->polls);
+    if (!r || !r->polls) {
+        if (r) DDP_FREE(r);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a relay");
+    }
+    if (pipe(r->bell) < 0) {
+        bad = ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
+    } else {
+        pthread_mutex_init(&r->lock, NULL);
+        why = ddp__fd_prepare(r->bell[0]) < 0 || ddp__fd_prepare(r->bell[1]) < 0
+                  ? errno
+                  : pthread_create(&r->thread, NULL, ddp__relay_run, r);
+        if (why) {
+            bad = ddp__fail(err, DDP_FAILED, "cannot start the relay: %s", strerror(why));
+            pthread_mutex_destroy(&r->lock);
+            close(r->bell[0]);
+            close(r->bell[1]);
+        }
+    }
+    if (bad) {
+        DDP_FREE(r->polls);
+        DDP_FREE(r);
+        return bad;
+    }
+    *out = r;
+    return DDP_OK;
+}
+
+ddp_status ddp__relay_add(ddp__relay *r, int a, int b, ddp_error *err)
+{
+    return ddp__relay_add_named(r, a, b, 0, err);
+}
+
+void ddp__relay_cut(ddp__relay *r, uint32_t name)
+{
+    int i;
+
+    pthread_mutex_lock(&r->lock);
+    for (i = 0; i < r->count; i++)
+        if (r->splice[i]->name == name) r->splice[i]->cut = 1;
+    pthread_mutex_unlock(&r->lock);
+    ddp__relay_ring(r);
+}
+
+ddp_status ddp__relay_add_named(ddp__relay *r, int a, int b, uint32_t name, ddp_error *err)
+{
+    ddp__splice *s = (ddp__splice *)ddp__calloc(1, sizeof *s), **grown;
+    int ok = 0, i;
+
+    if (!s) {
+        close(a);
+        close(b);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
+    }
+    s->fd[0] = a;
+    s->fd[1] = b;
+    s->name = name;
+    for (i = 0; i < 2; i++) s->way[i].bytes = (unsigned char *)ddp__calloc(1, DDP__RELAY_ROOM);
+    if (s->way[0].bytes && s->way[1].bytes) {
+        pthread_mutex_lock(&r->lock);
+        if (r->count == r->room) {
+            int room = r->room ? 2 * r->room : 8;
+            grown = (ddp__splice **)DDP_REALLOC(r->splice, (size_t)room * sizeof *grown);
+            if (grown) {
+                r->splice = grown;
+                r->room = room;
+            }
+        }
+        ok = r->count < r->room;
+        if (ok) r->splice[r->count++] = s;
+        pthread_mutex_unlock(&r->lock);
+    }
+    if (!ok) {
+        ddp__splice_free(s);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
+    }
+    ddp__relay_ring(r);
+    return DDP_OK;
+}
+
+uint32_t ddp__relay_name(int low, int high) { return (uint32_t)low << 16 | (uint32_t)high; }
+
+int64_t ddp__relay_bytes(ddp__relay *r) { return ddp__atomic_load(&r->bytes); }
+
+void ddp__relay_close(ddp__relay *r)
+{
+    int i;
+
+    if (!r) return;
+    pthread_mutex_lock(&r->lock);
+    r->stop = 1;
+    r->leave = ddp_now() + DDP__RELAY_LEAVE;
+    pthread_mutex_unlock(&r->lock);
+    ddp__relay_ring(r);
+    pthread_join(r->thread, NULL);
+    for (i = 0; i < r->count; i++) ddp__splice_free(r->splice[i]);
+    pthread_mutex_destroy(&r->lock);
+    close(r->bell[0]);
+    close(r->bell[1]);
+    if (r->splice) DDP_FREE(r->splice);
+    DDP_FREE(r->polls);
+    DDP_FREE(r);
+}
+/* ==== end net/relay.c ==== */
+
+/* ==== begin net/iface.c ==== [net] */
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+int ddp__iface_matches(const char *list, const char *name)
+{
+    int except = *list == '^', whole, found = 0;
+
+    if (except) list++;
+    whole = *list == '=';
+    if (whole) list++;
+    while (*list) {
+        size_t n = strcspn(list, ",");
+        if (n && !strncmp(list, name, n) && (!whole || strlen(name) == n)) found = 1;
+        list += n + (list[n] == ',');
+    }
+    return found != except;
+}
+
+static int ddp__iface_usable(const struct ifaddrs *i)
+{
+    return i->ifa_addr && (i->ifa_flags & IFF_UP) &&
+           (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
+}
+
+static void ddp__iface_addr(const struct ifaddrs *i, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = i->ifa_addr->sa_family == AF_INET ? (socklen_t)sizeof(struct sockaddr_in)
+                                                  : (socklen_t)sizeof(struct sockaddr_in6);
+    memcpy(&out->sa, i->ifa_addr, out->size);
+    ddp__addr_set_port(out, 0);
+}
+
+/* The lower the better: loopback last, then the other family, then addresses that need a scope. */
+static int ddp__iface_order(const struct ifaddrs *i, int family)
+{
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+    int order = i->ifa_addr->sa_family == family ? 0 : 2;
+
+    if (i->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) order++;
+    return order + (i->ifa_flags & IFF_LOOPBACK ? 4 : 0);
+}
+
+/* "eth0 (10.0.0.2), lo (127.0.0.1)" */
+static void ddp__iface_list(const struct ifaddrs *all, ddp__text *t)
+{
+    const struct ifaddrs *i;
+
+    for (i = all; i; i = i->ifa_next) {
+        char text[DDP__ADDR_TEXT], *port;
+        ddp__addr a;
+        if (!ddp__iface_usable(i)) continue;
+        ddp__iface_addr(i, &a);
+        ddp__addr_text(&a, text);
+        port = strrchr(text, ':');
+        if (port) *port = 0;
+        ddp__text_addf(t, "%s%s (%s)", t->size ? ", " : "", i->ifa_name, text);
+    }
+}
+
+ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name, ddp_error *err)
+{
+    struct ifaddrs *all = NULL, *i, *best = NULL;
+    ddp_status bad = DDP_OK;
+    ddp__text t;
+
+    if (getifaddrs(&all) < 0)
+        return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
+    for (i = all; i; i = i->ifa_next) {
+        if (!ddp__iface_usable(i) || (list && !ddp__iface_matches(list, i->ifa_name))) continue;
+        if (!best || ddp__iface_order(i, family) < ddp__iface_order(best, family)) best = i;
+    }
+    if (best) {
+        ddp__iface_addr(best, out);
+        if (name) snprintf(name, DDP__IFACE_TEXT, "%.31s", best->ifa_name);
+    } else {
+        memset(&t, 0, sizeof t);
+        ddp__iface_list(all, &t);
+        bad = ddp__fail(err, DDP_ARG,
+                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: "
+                        "%.300s",
+                        list ? list : "", t.size ? t.data : "none");
+        ddp__text_free(&t);
+    }
+    freeifaddrs(all);
+    return bad;
+}
+
+int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
+{
+    int s = socket(to->sa.ss_family, SOCK_DGRAM, 0), why = 0;
+    ddp__addr target = *to;
+
+    if (s < 0) return -1;
+    if (!ddp__addr_port(&target)) ddp__addr_set_port(&target, 9); /* any: nothing is sent */
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 ||
+        getsockname(s, (struct sockaddr *)&out->sa, &out->size) < 0)
+        why = errno;
+    close(s);
+    errno = why;
+    if (why) return -1;
+    ddp__addr_set_port(out, 0);
+    return 0;
+}
+
+void ddp__iface_default(ddp__addr *out)
+{
+    ddp__addr far;
+    struct sockaddr_in *in = (struct sockaddr_in *)(void *)&far.sa;
+
+    memset(&far, 0, sizeof far);
+    in->sin_family = AF_INET;
+    in->sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1, of documentation: default route */
+    far.size = sizeof *in;
+    if (ddp__iface_toward(&far, out) == 0) return;
+    if (ddp__iface_pick(NULL, AF_INET, out, NULL, NULL) == DDP_OK) return;
+    in->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    *out = far;
+}
+
+const char *ddp__iface_name(const ddp__addr *a, char *name)
+{
+    struct ifaddrs *all = NULL, *i;
+    ddp__addr own, other = *a;
+    char want[DDP__ADDR_TEXT], text[DDP__ADDR_TEXT];
+
+    name[0] = 0;
+    ddp__addr_set_port(&other, 0);
+    ddp__addr_text(&other, want);
+    if (getifaddrs(&all) < 0) return name;
+    for (i = all; i && !name[0]; i = i->ifa_next) {
+        if (!ddp__iface_usable(i)) continue;
+        ddp__iface_addr(i, &own);
+        if (!strcmp(ddp__addr_text(&own, text), want))
+            snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
+    }
+    freeifaddrs(all);
+    return name;
+}
+/* ==== end net/iface.c ==== */
+
+/* ==== begin net/meetfile.c ==== [net] */
+
+const char *ddp__meetfile_path(const char *addr)
+{
+    return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL;
+}
+
+ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id,
+                                 ddp_error *err)
+{
+    char line[DDP__MEETFILE_TEXT + 32];
+    int n = snprintf(line, sizeof line, "%.127s %" PRIu64 "\n", addr, run_id);
+
+    return ddp__file_write(path, line, (size_t)n, err);
+}
+
+int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
+{
+    char line[DDP__MEETFILE_TEXT + 32], *space, *end;
+    struct stat st;
+    ssize_t n = -1;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
+
+    if (fd < 0) return 0;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0) return 0;
+    line[n] = 0;
+    space = strchr(line, ' ');
+    if (!space || space == line || space - line >= DDP__MEETFILE_TEXT) return 0;
+    if (!isdigit((unsigned char)space[1])) return 0;
+    errno = 0;
+    *run_id = (uint64_t)strtoull(space + 1, &end, 10);
+    if (errno || strcmp(end, "\n")) return 0;
+    *space = 0;
+    memcpy(addr, line, (size_t)(space - line) + 1);
+    return 1;
+}
+
+void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
+{
+    char there[DDP__MEETFILE_TEXT];
+    uint64_t run;
+
+    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr))
+        unlink(path);
+}
+
+uint64_t ddp__meetfile_run(void)
+{
+    struct timespec now;
+    double up = ddp_now();
+    pid_t self = getpid();
+    uint64_t h = ddp__hash(DDP__HASH_START, &self, sizeof self);
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    h = ddp__hash(h, &now.tv_sec, sizeof now.tv_sec);
+    h = ddp__hash(h, &now.tv_nsec, sizeof now.tv_nsec);
+    h = ddp__hash(h, &up, sizeof up);
+    return h ? h : 1;
+}
+/* ==== end net/meetfile.c ==== */
+
+/* ==== begin net/meeting.c ==== [net] */
+
+double ddp__slice(const ddp__meeting *m, double until)
+{
+    double slice = ddp_now() + 0.2, next = m->next_note;
+
+    if (m->r->cancel && slice < next) next = slice;
+    return until < next ? until : next;
+}
+
+ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
+{
+    if (!m->r->cancel || !ddp__atomic_load(m->r->cancel)) return DDP_OK;
+    return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
+}
+
+void ddp__noted(ddp__meeting *m)
+{
+    m->next_note = m->begin + 2 * (m->next_note - m->begin);
+}
+
+int ddp__missing(const ddp__meeting *m, char *out, size_t room)
 {
     char list[96];
     size_t n = 0;
     int p, missing = 0, shown = 0;
 
     list[0] = 0;
-    for (p = m->r->rank + 1; p < m->r->world; p++) {
-        if (m->fd[p] >= 0) continue;
+    for (p = m->meshing ? 1 : m->r->rank + 1; p < m->r->world; p++) {
+        if (m->fd[p] >= 0 || p == m->r->rank) continue;
         missing++;
         if (n + 24 > sizeof list) continue;
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", shown ? ", " : "", p);
@@ -15521,96 +20597,230 @@ static int ddp__missing(const ddp__meeting *m, char *out, size_t room)
     return missing;
 }
 
-static int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
+int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
     double grace =
         ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
     m->sent[peer] += n;
-    return ddp__tcp_send_all(m->fd[peer], b, n, m->until > grace ? m->until : grace);
+    return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
 }
 
-/* The next frame of a peer, which must be of that kind. `name` says who it is. */
-static ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, const char *name,
-                                  ddp_error *err)
+ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
+                           const char *name, ddp__hello *h, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
     unsigned char b[DDP__HELLO_BYTES];
     char text[256];
-    ddp__hello h;
     ddp__refusal why;
+    size_t got = 0;
 
-    while (m->next_note < m->until && !ddp__fd_wait(m->fd[peer], POLLIN, m->next_note)) {
+    while (!ddp__stream_wait(r->tls, m->fd[peer], ddp__slice(m, m->until)) &&
+           ddp_now() < m->until) {
+        DDP__TRY(ddp__cancelled(m, err));
+        if (ddp_now() < m->next_note) continue;
         ddp__log(&r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", r->rank,
                  ddp_now() - m->begin, name,
                  kind == DDP__TABLE ? ", which waits for other ranks" : "");
-        m->next_note += 5;
+        ddp__noted(m);
     }
-    if (ddp__tcp_recv_all(m->fd[peer], b, sizeof b, m->until) < 0) {
+    if (ddp__stream_recv_all(r->tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
+        const char *tls = ddp__stream_why(r->tls, m->fd[peer]);
+        if (tls) return ddp__fail(err, DDP_MISMATCH, "%s %s", name, tls);
+        if (!r->tls && ddp__stream_is_tls(b, got))
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a "
+                             "certificate",
+                             name);
         if (broken != ETIMEDOUT)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
                              strerror(broken));
         return ddp__fail(
             err, DDP_TIMEOUT,
             kind == DDP__TABLE
-                ? "after %.3g s %s still waits for other ranks"
+                ? "after %.3g s %s still waits for other ranks; DREAMDDP_JOIN_TIMEOUT waits longer"
                 : "after %.3g s %s is connected but has not answered: another program may own that "
                   "address",
             m->until - m->begin, name);
     }
-    if (!ddp__hello_parse(b, &h))
+    if (!ddp__hello_parse(b, h))
         return ddp__fail(err, DDP_NET,
                          "%s does not answer as a rank of dreamddp: another program owns that "
                          "address, choose another with --addr or DREAMDDP_ADDR",
                          name);
-    why = ddp__hello_check(&m->self, &h);
-    if (!why && h.kind != DDP__REFUSED && (h.rank != (uint32_t)peer || h.kind != kind))
+    why = ddp__hello_check(&m->self, h);
+    if (!why && h->kind != DDP__REFUSED &&
+        (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
         why = DDP__REFUSE_RANK;
-    if (h.kind == DDP__REFUSED && !why) {
-        if (h.reason == DDP__REFUSE_LATE)
+    if (h->kind == DDP__REFUSED && !why) {
+        if (h->reason == DDP__REFUSE_LATE)
             return ddp__fail(err, DDP_TIMEOUT,
                              "%s gave up: only %u of %d ranks had connected in its time", name,
-                             (unsigned)h.detail, r->world);
-        if (h.reason == DDP__REFUSE_LOST)
+                             (unsigned)h->detail, r->world);
+        if (h->reason == DDP__REFUSE_LOST)
             return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
-                             (unsigned)h.detail);
-        if (h.reason == DDP__REFUSE_TWICE)
+                             (unsigned)h->detail);
+        if (h->reason == DDP__REFUSE_TWICE)
             return ddp__fail(err, DDP_MISMATCH,
                              "%s already has a rank %d: give each process a rank of its own", name,
                              r->rank);
+        if (h->reason == DDP__REFUSE_NAME)
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s refused the certificate of this rank: it does not name rank-%d",
+                             name, r->rank);
         return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank,
                          r->world);
     }
     if (why) {
-        ddp__hello_dispute(&m->self, why, &h, name, text, sizeof text);
+        ddp__hello_dispute(&m->self, why, h, name, text, sizeof text);
         return ddp__fail(err, DDP_MISMATCH, "%s", text);
     }
     return DDP_OK;
 }
 
-/* 1 if the connection has ended under us. */
-static int ddp__fd_gone(int fd)
+/* What rank 0 says to a worker, or a worker to rank 0, while the mesh is made. */
+static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 {
-    char c;
-    ssize_t n = recv(fd, &c, 1, MSG_PEEK);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    char name[32];
+    ddp__hello h;
+
+    if (m->r->rank == 0) {
+        snprintf(name, sizeof name, "rank %d", peer);
+        m->lost = peer;
+        DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, 0, name, &h, err));
+        m->lost = 0;
+        m->ready[peer] = 1;
+        return DDP_OK;
+    }
+    DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, DDP__RELAY, m->root, &h, err));
+    if (h.kind == DDP__GO) m->go = 1;
+    else if (h.detail > 0 && h.detail < (uint32_t)m->r->world && h.detail != h.rank)
+        return ddp__leg_relay(m, (int)h.detail, err);
+    return DDP_OK;
+}
+
+static void ddp__poll_set(struct pollfd *p, int fd, int events)
+{
+    p->fd = fd;
+    p->events = (short)events;
+    p->revents = 0;
+}
+
+/* Fills the list: guests, the listener, then peers and legs; when to look again at the latest. */
+static double ddp__poll_list(ddp__meeting *m, double now, double next)
+{
+    struct pollfd *peers = m->polls + m->guests + 1, *legs = peers + m->r->world;
+    ddp__tls *tls = m->r->tls;
+    int i;
+
+    next = ddp__guests_poll(m, now, next);
+    for (i = 0; i < m->r->world; i++) {
+        const ddp__leg *l = &m->leg[i];
+        int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
+        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1,
+                      ddp__stream_events(tls, m->fd[i], POLLIN));
+        if (listen && ddp__stream_ready(tls, m->fd[i])) next = now;
+        ddp__poll_set(&legs[i], l->fd,
+                      l->state == DDP__LEG_CONNECT ? POLLOUT
+                                                   : ddp__stream_events(tls, l->fd, POLLIN));
+        if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
+    }
+    return next;
+}
+
+ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
+{
+    struct pollfd *peers = m->polls + m->guests + 1, *legs = peers + m->r->world;
+    double now = ddp_now(), next = ddp__slice(m, until);
+    int i, got;
+
+    DDP__TRY(ddp__cancelled(m, err));
+    next = ddp__poll_list(m, now, next);
+    got = poll(m->polls, (nfds_t)(m->guests + 1 + 2 * m->r->world),
+               next > now ? (int)((next - now) * 1000) + 1 : 0);
+    now = ddp_now();
+    for (i = 0; i < m->r->world; i++) {
+        const ddp__leg *l = &m->leg[i];
+        int revents = got > 0 ? legs[i].revents : 0;
+        if (l->state != DDP__LEG_NONE && (revents || now >= l->until))
+            DDP__TRY(ddp__leg_serve(m, i, revents, err));
+    }
+    for (i = 0; i < m->r->world; i++)
+        if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
+            ((got > 0 && peers[i].revents) || ddp__stream_ready(m->r->tls, m->fd[i])))
+            DDP__TRY(ddp__peer_serve(m, i, err));
+    return got > 0 ? ddp__guests_serve(m, now, err) : DDP_OK;
+}
+
+ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
+{
+    char text[128];
+    int missing;
+
+    while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
+        double now = ddp_now();
+        if (now >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "after %.3g s %s %s not connected to %s: start what is missing, or "
+                             "raise DREAMDDP_JOIN_TIMEOUT%s%s",
+                             m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
+                             m->refused[0] ? "; last refused: " : "", m->refused);
+        if (now >= m->next_note) {
+            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
+                     now - m->begin, text);
+            ddp__noted(m);
+        }
+        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+    }
+    ddp__guests_leave(m);
+    return DDP_OK;
+}
+/* ==== end net/meeting.c ==== */
+
+/* ==== begin net/guests.c ==== [net] */
+/* Strangers at the door of a meeting: who is let in, for how long, how many at a time. */
+
+/* For the log, and for the final sentence if the meeting fails. */
+static void ddp__guest_refuse(ddp__meeting *m, const ddp__guest *g, const char *why)
+{
+    char name[DDP__ADDR_TEXT];
+
+    snprintf(m->refused, sizeof m->refused, "%s %.*s", ddp__addr_text(&g->from, name),
+             (int)(sizeof m->refused - sizeof name - 2), why);
+    ddp__log(&m->r->log, DDP_LOG_WARN, "refused: %s", m->refused);
 }
 
 /* A guest has said its 64 bytes: it becomes a peer, or is refused. */
-static void ddp__guest_decide(ddp__meeting *m, ddp__guest *g)
+static ddp_status ddp__guest_decide(ddp__meeting *m, ddp__guest *g, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
-    char name[DDP__ADDR_TEXT];
+    char name[DDP__ADDR_TEXT], who[DDP__STREAM_TEXT];
+    int rank = m->r->rank, fd;
+    ddp__tls *tls = m->r->tls;
     ddp__hello h;
     ddp__refusal why;
 
     ddp__addr_text(&g->from, name);
-    if (!ddp__hello_parse(g->bytes, &h)) return;
+    if (!ddp__hello_parse(g->bytes, &h)) return DDP_OK;
     why = ddp__hello_check(&m->self, &h);
-    if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)m->r->rank)) why = DDP__REFUSE_RANK;
+    if (!why && !ddp__stream_may_be(tls, g->fd, (int)h.rank, who)) {
+        ddp__guest_refuse(m, g, who);
+        ddp__hello_pack(&m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0, b);
+        ddp__stream_send_all(tls, g->fd, b, sizeof b, ddp_now());
+        return DDP_OK;
+    }
+    if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
+        h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
+        fd = g->fd;
+        g->fd = -1;
+        return ddp__wish_take(m, &h, fd, err);
+    }
+    if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;
+    if (!why && rank && m->leg[h.rank].relay) return DDP_OK; /* it has given that attempt up */
     if (!why && m->fd[h.rank] >= 0) {
-        if (ddp__fd_gone(m->fd[h.rank])) { /* a rank that was started anew */
-            close(m->fd[h.rank]);
+        /* a rank that was started anew, or dials anew; rank 0 has told all where it was */
+        if ((rank || !m->meshing) && ddp__stream_gone(tls, m->fd[h.rank])) {
+            ddp__stream_close(tls, m->fd[h.rank]);
             m->fd[h.rank] = -1;
             m->sent[h.rank] = 0;
         } else {
@@ -15621,73 +20831,104 @@ static void ddp__guest_decide(ddp__meeting *m, ddp__guest *g)
     if (why) {
         ddp__hello_dispute(&m->self, why, &h, name, m->refused, sizeof m->refused);
         ddp__log(&m->r->log, DDP_LOG_WARN, "refused: %s", m->refused);
-        ddp__tcp_send_all(g->fd, b, sizeof b, ddp_now()); /* its buffer is empty */
-        shutdown(g->fd, SHUT_WR);
-        return;
+        ddp__stream_send_all(tls, g->fd, b, sizeof b, ddp_now()); /* its buffer is empty */
+        return DDP_OK;
     }
     m->fd[h.rank] = g->fd;
     m->sent[h.rank] = 0;
-    m->where[h.rank] = g->from;
+    if (!ddp__ip_parse(h.family, h.ip, &m->where[h.rank])) m->where[h.rank] = g->from;
     ddp__addr_set_port(&m->where[h.rank], (int)(h.port & 65535));
     g->fd = -1; /* handed over */
     if (ddp__frame_send(m, (int)h.rank, b, sizeof b) < 0) {
-        close(m->fd[h.rank]);
+        ddp__stream_close(tls, m->fd[h.rank]);
         m->fd[h.rank] = -1;
     } else {
         ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h.rank, name);
     }
+    return DDP_OK;
 }
 
 /* Reads what a guest says; drops it at the first byte that is not ours. */
-static void ddp__guest_listen(ddp__meeting *m, ddp__guest *g)
+static ddp_status ddp__guest_listen(ddp__meeting *m, ddp__guest *g, ddp_error *err)
 {
-    ssize_t n = recv(g->fd, g->bytes + g->got, sizeof g->bytes - g->got, 0);
+    ddp__tls *tls = m->r->tls;
+    long n = ddp__stream_recv(tls, g->fd, g->bytes + g->got, sizeof g->bytes - g->got);
+    const char *why = n < 0 ? ddp__stream_why(tls, g->fd) : NULL;
+    ddp_status bad = DDP_OK;
 
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (n > 0) {
-        g->got += (size_t)n;
-        if (ddp__hello_begins(g->bytes, g->got)) {
-            if (g->got < sizeof g->bytes) return;
-            ddp__guest_decide(m, g);
-        }
+    if (n == 0) return DDP_OK;
+    if (n > 0) g->got += (size_t)n;
+    if (n > 0 && ddp__hello_begins(g->bytes, g->got)) {
+        if (g->got < sizeof g->bytes) return DDP_OK;
+        bad = ddp__guest_decide(m, g, err);
+    } else if (why) {
+        ddp__guest_refuse(m, g, why);
+    } else if (n > 0 && !tls && ddp__stream_is_tls(g->bytes, g->got)) {
+        ddp__guest_refuse(m, g, "speaks TLS, this rank does not: give all ranks the same "
+                                "--tls-psk, or none");
+        ddp__stream_no_tls(g->fd);
+    } else if (n > 0) {
+        ddp__guest_refuse(m, g, "is no rank of dreamddp");
+    } else {
+        char name[DDP__ADDR_TEXT];
+        ddp__log(&m->r->log, DDP_LOG_INFO, "%s came and went without saying who it is",
+                 ddp__addr_text(&g->from, name));
     }
-    if (g->fd >= 0) close(g->fd);
+    if (g->fd >= 0) m->strangers++;
+    ddp__stream_close(tls, g->fd);
     g->fd = -1;
+    return bad;
 }
 
-/* Polls once: takes in new guests while there is room for them, listens to the others. */
-static ddp_status ddp__gather_once(ddp__meeting *m, ddp_error *err)
+static void ddp__guest_drop(ddp__meeting *m, ddp__guest *g)
 {
-    double now = ddp_now(), next = m->until < m->next_note ? m->until : m->next_note;
-    int i, room = 0, got;
+    char name[DDP__ADDR_TEXT];
 
-    for (i = 0; i < m->guests; i++) {
-        ddp__guest *g = &m->guest[i];
-        if (g->fd >= 0 && now >= g->until) {
-            char name[DDP__ADDR_TEXT];
-            ddp__log(&m->r->log, DDP_LOG_INFO, "dropped %s: it said nothing that we know",
-                     ddp__addr_text(&g->from, name));
-            close(g->fd);
-            g->fd = -1;
-        }
-        m->polls[i].fd = g->fd;
-        m->polls[i].events = POLLIN;
-        m->polls[i].revents = 0;
-        if (g->fd < 0) room++;
-        else if (g->until < next) next = g->until;
-    }
-    m->polls[m->guests].fd = room ? m->listen_fd : -1;
-    m->polls[m->guests].events = POLLIN;
-    m->polls[m->guests].revents = 0;
-    m->polls[m->guests + 1].fd = m->r->rank ? m->fd[0] : -1; /* has it called the meeting off? */
-    m->polls[m->guests + 1].events = POLLIN;
-    m->polls[m->guests + 1].revents = 0;
-    got = poll(m->polls, (nfds_t)m->guests + 2, next > now ? (int)((next - now) * 1000) + 1 : 0);
-    if (got <= 0) return DDP_OK;
+    ddp__log(&m->r->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
+             ddp__addr_text(&g->from, name), ddp_now() - g->since);
+    ddp__stream_close(m->r->tls, g->fd);
+    g->fd = -1;
+    m->strangers++;
+}
+
+/* NULL when there is none; *room = places that are free. */
+static ddp__guest *ddp__guest_oldest(ddp__meeting *m, int *room)
+{
+    ddp__guest *oldest = NULL;
+    int i;
+
+    *room = 0;
     for (i = 0; i < m->guests; i++)
-        if (m->polls[i].fd >= 0 && m->polls[i].revents) ddp__guest_listen(m, &m->guest[i]);
-    if (m->polls[m->guests + 1].revents) DDP__TRY(ddp__frame_recv(m, 0, DDP__GO, m->root, err));
-    if (!m->polls[m->guests].revents) return DDP_OK;
+        if (m->guest[i].fd < 0) ++*room;
+        else if (!oldest || m->guest[i].since < oldest->since) oldest = &m->guest[i];
+    return oldest;
+}
+
+/* A flood of strangers may not take all of our time: beyond so many in a second the door stays shut
+ * for a moment, longer each time. 1 if it is to be shut now. */
+static int ddp__door_shut(ddp__meeting *m, double now)
+{
+    if (now >= m->counted + 1) {
+        if (m->strangers <= DDP__STRANGERS / 2) m->pause = 0;
+        m->counted = now;
+        m->strangers = 0;
+    }
+    if (m->strangers < DDP__STRANGERS) return 0;
+    m->pause = m->pause > 0 ? 2 * m->pause : DDP__DOOR_PAUSE;
+    if (m->pause > 8 * DDP__DOOR_PAUSE) m->pause = 8 * DDP__DOOR_PAUSE;
+    m->door = m->counted = now + m->pause;
+    m->strangers = 0;
+    return 1;
+}
+
+/* Lets in those who wait at the door; where there is no room, one who has been silent leaves. */
+static ddp_status ddp__guests_accept(ddp__meeting *m, double now, ddp_error *err)
+{
+    int i, room;
+    ddp__guest *oldest = ddp__guest_oldest(m, &room);
+
+    if (ddp__door_shut(m, now)) return DDP_OK;
+    if (!room) ddp__guest_drop(m, oldest);
     for (i = 0; i < m->guests; i++) {
         ddp__guest *g = &m->guest[i];
         if (g->fd >= 0) continue;
@@ -15698,107 +20939,1070 @@ static ddp_status ddp__gather_once(ddp__meeting *m, ddp_error *err)
                 return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(errno));
             break;
         }
+        if (ddp__stream_begin(m->r->tls, g->fd, 1) < 0) {
+            close(g->fd);
+            g->fd = -1;
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a connection");
+        }
         g->got = 0;
-        g->until = now + DDP__HELLO_LIMIT;
+        g->since = now;
     }
     return DDP_OK;
 }
 
-/* Accepts all ranks above this one. */
-static ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
+double ddp__guests_poll(ddp__meeting *m, double now, double next)
 {
-    char text[128];
-    int i, missing;
+    double shut = m->door;
+    ddp__guest *oldest;
+    int i, room;
 
-    while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
-        double now = ddp_now();
-        if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s%s%s",
-                             m->until - m->begin, text, missing == 1 ? "has" : "have",
-                             m->r->rank ? "this rank" : m->addr,
-                             m->refused[0] ? "; last refused: " : "", m->refused);
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
-                     now - m->begin, text);
-            m->next_note += 5;
-        }
-        DDP__TRY(ddp__gather_once(m, err));
-    }
     for (i = 0; i < m->guests; i++) {
-        if (m->guest[i].fd >= 0) close(m->guest[i].fd);
+        ddp__guest *g = &m->guest[i];
+        if (g->fd >= 0 && now >= g->since + DDP__HELLO_LIMIT) ddp__guest_drop(m, g);
+        m->polls[i].fd = g->fd;
+        m->polls[i].events = (short)ddp__stream_events(m->r->tls, g->fd, POLLIN);
+        m->polls[i].revents = 0;
+    }
+    oldest = ddp__guest_oldest(m, &room);
+    if (oldest && oldest->since + DDP__HELLO_LIMIT < next) next = oldest->since + DDP__HELLO_LIMIT;
+    if (!room && oldest->since + DDP__HELLO_GRACE > shut) shut = oldest->since + DDP__HELLO_GRACE;
+    if (now < shut && shut < next) next = shut;
+    m->polls[m->guests].fd = now < shut ? -1 : m->listen_fd;
+    m->polls[m->guests].events = POLLIN;
+    m->polls[m->guests].revents = 0;
+    return next;
+}
+
+ddp_status ddp__guests_serve(ddp__meeting *m, double now, ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < m->guests; i++)
+        if (m->polls[i].fd >= 0 && m->polls[i].revents)
+            DDP__TRY(ddp__guest_listen(m, &m->guest[i], err));
+    return m->polls[m->guests].revents ? ddp__guests_accept(m, now, err) : DDP_OK;
+}
+
+void ddp__guests_leave(ddp__meeting *m)
+{
+    int i;
+
+    for (i = 0; i < m->guests; i++) {
+        ddp__stream_close(m->r->tls, m->guest[i].fd);
         m->guest[i].fd = -1;
     }
+}
+/* ==== end net/guests.c ==== */
+
+/* ==== begin net/mesh.c ==== [net] */
+
+#include <netinet/in.h>
+
+#define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
+
+uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip)
+{
+    memset(ip, 0, 16);
+    if (a->sa.ss_family == AF_INET6) {
+        memcpy(ip, &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr, 16);
+        return 6;
+    }
+    memcpy(ip, &((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr, 4);
+    return 4;
+}
+
+int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
+{
+    memset(a, 0, sizeof *a);
+    if (family == 6) {
+        struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
+        six->sin6_family = AF_INET6;
+        memcpy(&six->sin6_addr, ip, 16);
+        a->size = sizeof *six;
+    } else if (family == 4) {
+        struct sockaddr_in *in = (struct sockaddr_in *)(void *)&a->sa;
+        in->sin_family = AF_INET;
+        memcpy(&in->sin_addr, ip, 4);
+        a->size = sizeof *in;
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
+{
+    ddp__stream_close(m->r->tls, l->fd);
+    l->fd = -1;
+    l->got = 0;
+    l->state = DDP__LEG_NONE;
+}
+
+static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error *err);
+
+static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+
+    ddp__leg_drop(m, l);
+    l->state = DDP__LEG_CONNECT;
+    l->until = l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT;
+    l->fd = ddp__tcp_dial_begin(&l->to);
+    return l->fd < 0 ? ddp__leg_failed(m, peer, errno, err) : DDP_OK;
+}
+
+ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+
+    if (l->relay && l->state != DDP__LEG_NONE) return DDP_OK;
+    ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
+    m->fd[peer] = -1;
+    l->relay = 1;
+    memset(&l->to, 0, sizeof l->to);
+    l->to.size = sizeof l->to.sa;
+    if (getpeername(m->fd[0], (struct sockaddr *)&l->to.sa, &l->to.size) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
+                         strerror(errno));
+    return ddp__leg_dial(m, peer, err);
+}
+
+/* A direct attempt is over: this pair meets at rank 0. */
+static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    char text[DDP__ADDR_TEXT];
+
+    snprintf(l->why, sizeof l->why, "%s", why);
+    ddp__log(&m->r->log, DDP_LOG_WARN,
+             "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is slower "
+             "than a direct connection",
+             m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    return ddp__leg_relay(m, peer, err);
+}
+
+static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    double now = ddp_now();
+    /* a full house, or a listener that is just closing: worth another attempt */
+    int again = why == ECONNRESET || why == EPIPE || why == ECONNABORTED;
+
+    ddp__leg_drop(m, l);
+    if (again && now + DDP__AGAIN < (l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT)) {
+        l->state = DDP__LEG_PAUSE;
+        l->until = now + DDP__AGAIN;
+        return DDP_OK;
+    }
+    if (!l->relay) return ddp__leg_turn(m, peer, strerror(why), err);
+    return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
+                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s",
+                     m->r->rank, peer, l->why[0] ? l->why : "it did not try", m->root,
+                     strerror(why));
+}
+
+static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
+{
+    ddp__leg *l = &m->leg[peer];
+
+    m->fd[peer] = l->fd;
+    m->sent[peer] = DDP__HELLO_BYTES;
+    m->relayed[peer] = (unsigned char)l->relay;
+    l->fd = -1;
+    ddp__leg_drop(m, l);
     return DDP_OK;
 }
 
-/* Opens the door for higher ranks on the address from which rank 0 is reached. */
+/* A step of a TLS handshake, with whom was dialled (after it our frame leaves) or, passed on by rank
+ * 0, with the other end of a relayed pair (after it the pair stands). */
+static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    int with = l->relay && l->state == DDP__LEG_GREET ? 0 : peer;
+    int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    unsigned char b[DDP__HELLO_BYTES];
+    char text[DDP__STREAM_TEXT];
+    const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
+
+    if (!done) return DDP_OK;
+    if (done < 0 && !why) return ddp__leg_failed(m, peer, broken, err);
+    if (why) snprintf(text, sizeof text, "%s", why);
+    if (why || !ddp__stream_may_be(m->r->tls, l->fd, with, text)) {
+        if (!l->relay) return ddp__leg_turn(m, peer, text, err);
+        return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
+    }
+    if (l->state == DDP__LEG_PAIR) return ddp__leg_done(m, peer);
+    ddp__hello_pack(&m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME, l->relay ? peer : 0,
+                    b);
+    if (ddp__stream_send_all(m->r->tls, l->fd, b, sizeof b, ddp_now()) < 0) /* its buffer is empty */
+        return ddp__leg_failed(m, peer, errno, err);
+    l->state = DDP__LEG_ANSWER;
+    return DDP_OK;
+}
+
+/* The other end has answered: the connection is a pair's, or somebody else is there. */
+static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    ddp__hello h;
+    int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->self, &h);
+
+    if (l->relay) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
+    else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
+    if (ok && l->relay && m->r->tls) {
+        if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0)
+            return ddp__leg_failed(m, peer, ENOMEM, err);
+        l->state = DDP__LEG_PAIR;
+        return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
+    }
+    if (ok) return ddp__leg_done(m, peer);
+    ddp__leg_drop(m, l);
+    if (!l->relay) return ddp__leg_turn(m, peer, "somebody else answers there", err);
+    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root,
+                     m->r->rank, peer);
+}
+
+ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    long n;
+
+    if (l->state == DDP__LEG_PAUSE) return ddp__leg_dial(m, peer, err);
+    if (!revents) return ddp__leg_failed(m, peer, ETIMEDOUT, err);
+    if (l->state == DDP__LEG_CONNECT) {
+        if (ddp__tcp_dial_end(l->fd) < 0) return ddp__leg_failed(m, peer, errno, err);
+        if (ddp__stream_begin(m->r->tls, l->fd, 0) < 0)
+            return ddp__leg_failed(m, peer, ENOMEM, err);
+        l->state = DDP__LEG_GREET;
+    }
+    if (l->state != DDP__LEG_ANSWER) return ddp__leg_shake(m, peer, err);
+    n = ddp__stream_recv(m->r->tls, l->fd, l->bytes + l->got, sizeof l->bytes - l->got);
+    if (n < 0) return ddp__leg_failed(m, peer, errno, err);
+    l->got += (size_t)n;
+    return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
+}
+
+/* Reads the table of addresses and begins to dial those below. */
+static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
+{
+    ddp__addr own;
+    int p;
+
+    memset(&own, 0, sizeof own);
+    own.size = sizeof own.sa;
+    getsockname(m->fd[0], (struct sockaddr *)&own.sa, &own.size);
+    for (p = 1; p < m->r->rank; p++) {
+        const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
+        ddp__leg *l = &m->leg[p];
+        ddp__addr *a = &m->where[p];
+        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
+            return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
+        ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
+        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6) {
+            struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
+            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) /* the interface has to be named */
+                six->sin6_scope_id =
+                    ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
+        }
+        l->begin = ddp_now();
+        l->to = *a;
+        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err)
+                                 : ddp__leg_dial(m, p, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    char text[128];
+    int missing, ready = 0;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    DDP__TRY(ddp__mesh_begin(m, err));
+    for (;;) {
+        double now = ddp_now();
+        missing = ddp__missing(m, text, sizeof text);
+        if (!missing && !ready) {
+            ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
+            if (ddp__frame_send(m, 0, b, sizeof b) < 0)
+                return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s",
+                                 m->root, strerror(errno));
+            ready = 1;
+        }
+        if (!missing && m->go) break;
+        if (now >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s",
+                             m->until - m->begin, m->r->rank,
+                             missing ? text : "rank 0, which waits for others to be ready");
+        if (now >= m->next_note) {
+            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
+                     now - m->begin, missing ? text : m->root);
+            ddp__noted(m);
+        }
+        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+    }
+    ddp__guests_leave(m);
+    return DDP_OK;
+}
+/* ==== end net/mesh.c ==== */
+
+/* ==== begin net/wishes.c ==== [net] */
+
+static int ddp__order(ddp__meeting *m, int fd, int about)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(&m->self, DDP__RELAY, DDP__WELCOME, about, b);
+    return ddp__stream_send_all(m->r->tls, fd, b, sizeof b, ddp_now() + 1);
+}
+
+/* The wish of that pair, a new one if there is none. At most one per pair of the world: what
+ * arrives cannot ask for more memory than that. NULL when memory is short. */
+static ddp__wish *ddp__wish_of(ddp__meeting *m, int low, int high)
+{
+    ddp__wish *w;
+    int i;
+
+    for (i = 0; i < m->wishes; i++)
+        if (m->wish[i].low == low && m->wish[i].high == high) return &m->wish[i];
+    if (m->wishes == m->wish_room) {
+        int room = m->wish_room ? 2 * m->wish_room : 8;
+        w = (ddp__wish *)DDP_REALLOC(m->wish, (size_t)room * sizeof *w);
+        if (!w) return NULL;
+        m->wish = w;
+        m->wish_room = room;
+    }
+    w = &m->wish[m->wishes++];
+    w->low = low;
+    w->high = high;
+    w->fd[0] = w->fd[1] = -1;
+    return w;
+}
+
+/* Both ends are here: tells them, and joins their connections. */
+static ddp_status ddp__wish_fulfil(ddp__meeting *m, ddp__wish *w, ddp_error *err)
+{
+    ddp__wish v = *w;
+    ddp_status bad = DDP_OK;
+
+    *w = m->wish[--m->wishes];
+    if (!m->relay) bad = ddp__relay_open(&m->relay, err);
+    if (!bad) bad = ddp__tcp_tune(v.fd[0], m->r->peer_timeout_s, m->r->congestion, err);
+    if (!bad) bad = ddp__tcp_tune(v.fd[1], m->r->peer_timeout_s, m->r->congestion, err);
+    if (bad || ddp__order(m, v.fd[0], v.high) < 0 || ddp__order(m, v.fd[1], v.low) < 0) {
+        ddp__stream_close(m->r->tls, v.fd[0]); /* its end sees that, and asks once more */
+        ddp__stream_close(m->r->tls, v.fd[1]);
+        return bad;
+    }
+    ddp__stream_leave(m->r->tls, v.fd[0]); /* what follows is between those two */
+    ddp__stream_leave(m->r->tls, v.fd[1]);
+    ddp__log(&m->r->log, DDP_LOG_WARN,
+             "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low, v.high);
+    return ddp__relay_add_named(m->relay, v.fd[0], v.fd[1], ddp__relay_name(v.low, v.high), err);
+}
+
+ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err)
+{
+    int me = (int)h->rank, other = (int)h->detail, high = me > other;
+    ddp__wish *w = ddp__wish_of(m, high ? other : me, high ? me : other);
+
+    if (!w) {
+        ddp__stream_close(m->r->tls, fd);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me,
+                         other);
+    }
+    ddp__stream_close(m->r->tls, w->fd[high]); /* an earlier attempt of the same rank */
+    w->fd[high] = fd;
+    if (w->fd[1 - high] >= 0) return ddp__wish_fulfil(m, w, err);
+    /* one that is gone is found when it is not ready */
+    ddp__order(m, m->fd[other], me);
+    m->sent[other] += DDP__HELLO_BYTES;
+    return DDP_OK;
+}
+
+ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
+{
+    char name[32];
+    int p;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    for (;;) {
+        double now = ddp_now();
+        for (p = 1; p < m->r->world && m->ready[p]; p++) {}
+        if (p == m->r->world && !m->wishes) break;
+        if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
+        else snprintf(name, sizeof name, "a relayed pair");
+        if (now >= m->until) {
+            m->lost = p < m->r->world ? p : m->wish[0].low;
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "after %.3g s %s has not been connected with all others",
+                             m->until - m->begin, name);
+        }
+        if (now >= m->next_note) {
+            ddp__log(&m->r->log, DDP_LOG_WARN,
+                     "rank 0 has waited %.0f s: %s is not yet connected with all others",
+                     now - m->begin, name);
+            ddp__noted(m);
+        }
+        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+    }
+    ddp__guests_leave(m);
+    return DDP_OK;
+}
+/* ==== end net/wishes.c ==== */
+
+/* ==== begin net/wire_mpi.c ==== [net] */
+/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one,
+ * which MPI_Isend then has; receives are posted ahead of time, and MPI keeps their order. MPI tells
+ * nobody that something has arrived, so wait() has to ask: for DDP__MPI_SPIN without a pause, then
+ * with growing pauses. Where spinning was in vain the next waits do without: on slow links, or with
+ * slow peers, it would take a core from the computation. */
+
+#ifdef DDP_USE_MPI
+
+#define OMPI_SKIP_MPICXX 1 /* the C++ bindings are not wanted, and do not compile as C++17 */
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+#include <sched.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+enum {
+    DDP__MPI_BUFFERS = 4,
+    DDP__MPI_BYTES = 64 << 10,
+    DDP__MPI_TAG = 0,
+    DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun in vain */
+};
+#define DDP__MPI_SPIN  100e-6 /* seconds that wait() may ask without a pause */
+#define DDP__MPI_PAUSE 20e-6  /* its first pause */
+#define DDP__MPI_LONGEST 1e-3
+
+typedef struct ddp__mpi_peer {
+    unsigned char *in, *out;      /* DDP__MPI_BUFFERS buffers each */
+    int    got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
+    int    next_in, next_out;     /* the buffers go in turn */
+    size_t read;                  /* of got[next_in] */
+    int    lost;                  /* MPI reported an error */
+    char   name[24];
+} ddp__mpi_peer;
+
+typedef struct ddp__mpi_wire {
+    ddp__wire base;
+    MPI_Comm  comm;
+    int       joined;             /* comm is ours */
+    int       owner;              /* this wire has initialised MPI */
+    ddp__mpi_peer *peers;         /* [world] */
+    unsigned char *data;          /* all buffers */
+    MPI_Request *request;         /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
+    MPI_Status  *status;          /* as many, for MPI_Testsome */
+    int         *index;
+    pthread_mutex_t lock;
+    pthread_cond_t  bell;
+    int       called;             /* wake() came; written under lock */
+    int       patient;            /* waits that are still to do without spinning */
+} ddp__mpi_wire;
+
+static MPI_Request *ddp__mpi_request(ddp__mpi_wire *t, int peer, int sending, int buffer)
+{
+    return &t->request[(2 * peer + sending) * DDP__MPI_BUFFERS + buffer];
+}
+
+static void ddp__mpi_listen(ddp__mpi_wire *t, int peer, int buffer)
+{
+    ddp__mpi_peer *p = &t->peers[peer];
+
+    p->got[buffer] = -1;
+    if (MPI_Irecv(p->in + buffer * DDP__MPI_BYTES, DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG,
+                  t->comm, ddp__mpi_request(t, peer, 0, buffer)) != MPI_SUCCESS)
+        p->lost = 1;
+}
+
+/* What MPI says about request i once it is complete. */
+static void ddp__mpi_complete(ddp__mpi_wire *t, int i, const MPI_Status *s, int failed)
+{
+    ddp__mpi_peer *p = &t->peers[i / (2 * DDP__MPI_BUFFERS)];
+    int buffer = i % (2 * DDP__MPI_BUFFERS), n = 0;
+
+    if (failed) p->lost = 1;
+    else if (buffer < DDP__MPI_BUFFERS && MPI_Get_count(s, MPI_BYTE, &n) == MPI_SUCCESS)
+        p->got[buffer] = n;
+}
+
+/* Whether request i is complete. */
+static int ddp__mpi_test(ddp__mpi_wire *t, int i)
+{
+    MPI_Status s;
+    int done = 0, failed;
+
+    if (t->request[i] == MPI_REQUEST_NULL) return 1;
+    failed = MPI_Test(&t->request[i], &done, &s) != MPI_SUCCESS;
+    if (done || failed) ddp__mpi_complete(t, i, &s, failed);
+    return done;
+}
+
+static void ddp__mpi_progress(ddp__mpi_wire *t)
+{
+    int done = 0, i, result;
+
+    result = MPI_Testsome(2 * DDP__MPI_BUFFERS * t->base.world, t->request, &done, t->index,
+                          t->status);
+    if (done == MPI_UNDEFINED) return;
+    for (i = 0; i < done; i++)
+        ddp__mpi_complete(
+            t, t->index[i], &t->status[i],
+            result == MPI_ERR_IN_STATUS && t->status[i].MPI_ERROR != MPI_SUCCESS);
+}
+
+static long ddp__mpi_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+    ddp__mpi_peer *p = &t->peers[peer];
+    MPI_Request *request = ddp__mpi_request(t, peer, 1, p->next_out);
+    unsigned char *buffer = p->out + p->next_out * DDP__MPI_BYTES;
+    size_t used = 0;
+
+    if (!p->lost && !ddp__mpi_test(t, (int)(request - t->request))) return 0;
+    for (int i = 0; i < count && used < DDP__MPI_BYTES; i++) {
+        size_t n = iov[i].iov_len < DDP__MPI_BYTES - used ? iov[i].iov_len : DDP__MPI_BYTES - used;
+        if (n) memcpy(buffer + used, iov[i].iov_base, n);
+        used += n;
+    }
+    if (p->lost || (used && MPI_Isend(buffer, (int)used, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
+                                      request) != MPI_SUCCESS)) {
+        p->lost = 1;
+        errno = ECONNRESET;
+        return -1;
+    }
+    if (used) p->next_out = (p->next_out + 1) % DDP__MPI_BUFFERS;
+    return (long)used;
+}
+
+static long ddp__mpi_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+    ddp__mpi_peer *p = &t->peers[peer];
+    int buffer = p->next_in;
+    size_t n;
+
+    if (p->got[buffer] < 0 && !p->lost)
+        (void)ddp__mpi_test(t, (int)(ddp__mpi_request(t, peer, 0, buffer) - t->request));
+    if (p->got[buffer] < 0) {
+        errno = ECONNRESET;
+        return p->lost ? -1 : 0;
+    }
+    n = (size_t)p->got[buffer] - p->read;
+    if (n > bytes) n = bytes;
+    memcpy(buf, p->in + buffer * DDP__MPI_BYTES + p->read, n);
+    p->read += n;
+    if (p->read == (size_t)p->got[buffer]) {
+        p->read = 0;
+        p->next_in = (buffer + 1) % DDP__MPI_BUFFERS;
+        ddp__mpi_listen(t, peer, buffer);
+    }
+    return (long)n;
+}
+
+static int ddp__mpi_ready(ddp__mpi_wire *t, const unsigned char *want_send,
+                          const unsigned char *want_recv)
+{
+    for (int i = 0; i < t->base.world; i++) {
+        const ddp__mpi_peer *p = &t->peers[i];
+        if (i == t->base.rank) continue;
+        if ((!want_recv || want_recv[i]) && (p->got[p->next_in] >= 0 || p->lost)) return 1;
+        if (want_send && want_send[i] &&
+            (p->lost || *ddp__mpi_request(t, i, 1, p->next_out) == MPI_REQUEST_NULL))
+            return 1;
+    }
+    return 0;
+}
+
+static void ddp__mpi_wait(ddp__wire *w, const unsigned char *want_send,
+                          const unsigned char *want_recv, double until)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+    double pause = DDP__MPI_PAUSE, begin = ddp_now(), now = begin;
+    int called = 0, paused = 0, spins = t->patient == 0;
+
+    if (!spins) t->patient--;
+    for (;;) {
+        ddp__mpi_progress(t);
+        if (ddp__mpi_ready(t, want_send, want_recv)) {
+            if (spins && paused) t->patient = DDP__MPI_PATIENT;
+            return;
+        }
+        now = ddp_now();
+        if (called || (until >= 0 && now >= until)) return;
+        if (spins && now - begin < DDP__MPI_SPIN && !ddp__atomic_load(&t->called)) {
+            sched_yield();
+            continue;
+        }
+        pthread_mutex_lock(&t->lock);
+        if (!t->called) {
+            double end = until >= 0 && until < now + pause ? until : now + pause;
+            paused = 1;
+            (void)ddp__cond_wait_until(&t->bell, &t->lock, end);
+        }
+        called = t->called;
+        ddp__atomic_store(&t->called, 0);
+        pthread_mutex_unlock(&t->lock);
+        pause = 1.5 * pause < DDP__MPI_LONGEST ? 1.5 * pause : DDP__MPI_LONGEST;
+    }
+}
+
+static void ddp__mpi_wake(ddp__wire *w)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+
+    pthread_mutex_lock(&t->lock);
+    ddp__atomic_store(&t->called, 1);
+    pthread_cond_signal(&t->bell);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static const char *ddp__mpi_peer_name(ddp__wire *w, int peer)
+{
+    return ((ddp__mpi_wire *)(void *)w)->peers[peer].name;
+}
+
+static void ddp__mpi_close(ddp__wire *w)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->bell);
+    DDP_FREE(t->peers);
+    DDP_FREE(t->data);
+    DDP_FREE(t->request);
+    DDP_FREE(t->status);
+    DDP_FREE(t->index);
+    DDP_FREE(t);
+}
+
+static const ddp__wire_table ddp__mpi_table = {
+    ddp__mpi_send, ddp__mpi_recv, ddp__mpi_wait, ddp__mpi_wake, ddp__mpi_peer_name, ddp__mpi_close,
+    NULL
+};
+
+/* ---- MPI's own beginning and end ---- */
+
+static const char *ddp__mpi_level(int level)
+{
+    return level == MPI_THREAD_SINGLE     ? "MPI_THREAD_SINGLE"
+         : level == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
+         : level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
+                                          : "MPI_THREAD_MULTIPLE";
+}
+
+static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
+{
+    char text[MPI_MAX_ERROR_STRING + 1];
+    int n = 0;
+
+    memset(text, 0, sizeof text);
+    (void)MPI_Error_string(result, text, &n);
+    return ddp__fail(err, DDP_NET, "%s failed: %.300s", call, text);
+}
+
+/* What Open MPI would answer with a page of its own and an end of the process. */
+static ddp_status ddp__mpi_launched(ddp_error *err)
+{
+#ifdef OPEN_MPI
+    if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") &&
+        !getenv("PMI_RANK") && !getenv("OMPI_COMM_WORLD_RANK"))
+        return ddp__fail(err, DDP_USAGE,
+                         "srun started rank %s without PMIx, by which the ranks of Open MPI find "
+                         "each other: use srun --mpi=pmix, mpirun, or the tcp transport",
+                         getenv("SLURM_PROCID"));
+#endif
+    (void)err;
+    return DDP_OK;
+}
+
+static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
+{
+    int was = 0, over = 0, level = MPI_THREAD_SINGLE, result;
+
+    (void)MPI_Finalized(&over);
+    if (over)
+        return ddp__fail(err, DDP_USAGE,
+                         "MPI was finalised in this process and cannot begin again: use one "
+                         "context over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
+    (void)MPI_Initialized(&was);
+    if (was) {
+        (void)MPI_Query_thread(&level);
+    } else {
+        DDP__TRY(ddp__mpi_launched(err));
+        result = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+        if (result != MPI_SUCCESS) return ddp__mpi_says(err, "MPI_Init_thread", result);
+        t->owner = 1;
+    }
+    if (level >= MPI_THREAD_SERIALIZED) return DDP_OK;
+    if (t->owner)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
+                         "install one with thread support, or choose the tcp transport",
+                         ddp__mpi_level(level));
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "this program initialised MPI with %s, but another of its threads has to call "
+                     "MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling "
+                     "MPI_Init",
+                     ddp__mpi_level(level));
+}
+
+static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+    int rank = 0, world = 0, result;
+
+    DDP__TRY(ddp__mpi_start(t, err));
+#ifdef __linux__
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: by default each pause takes 50 us longer */
+#endif
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    (void)MPI_Comm_size(MPI_COMM_WORLD, &world);
+    if (rank != w->rank || world != w->world)
+        return ddp__fail(err, DDP_ARG,
+                         "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and "
+                         "world 0, so that the MPI launcher decides",
+                         w->rank, w->world, rank, world);
+    result = MPI_Comm_dup(MPI_COMM_WORLD, &t->comm);
+    if (result != MPI_SUCCESS) return ddp__mpi_says(err, "MPI_Comm_dup", result);
+    (void)MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
+    t->joined = 1;
+    for (int i = 0; i < w->world; i++)
+        for (int k = 0; i != rank && k < DDP__MPI_BUFFERS; k++) ddp__mpi_listen(t, i, k);
+    return DDP_OK;
+}
+
+/* 1 while a message of this rank is still under way. */
+static int ddp__mpi_sending(ddp__mpi_wire *t)
+{
+    for (int i = 0; i < t->base.world; i++)
+        for (int k = 0; k < DDP__MPI_BUFFERS; k++)
+            if (*ddp__mpi_request(t, i, 1, k) != MPI_REQUEST_NULL) return 1;
+    return 0;
+}
+
+static void ddp__mpi_end(ddp__wire *w, const ddp_error *why)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+    double until = ddp_now() + 1;
+
+    if (why && t->owner) {
+        fprintf(stderr, "dreamddp: rank %d: %s\n", w->rank, why->msg);
+        fflush(NULL);
+        (void)MPI_Abort(MPI_COMM_WORLD, ddp_status_exit_code(why->code));
+    }
+    if (t->joined) {
+        while (ddp__mpi_sending(t) && ddp_now() < until) {
+            ddp__mpi_progress(t);
+            sched_yield();
+        }
+        for (int i = 0; i < 2 * DDP__MPI_BUFFERS * w->world; i++) {
+            if (t->request[i] == MPI_REQUEST_NULL) continue;
+            (void)MPI_Cancel(&t->request[i]);
+            (void)MPI_Request_free(&t->request[i]);
+        }
+        if (!why) (void)MPI_Comm_free(&t->comm);
+    }
+    if (t->owner) (void)MPI_Finalize();
+}
+
+ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)ddp__calloc(1, sizeof *t);
+    size_t ranks = (size_t)world, requests = ranks * 2 * DDP__MPI_BUFFERS;
+    int ready = 0;
+
+    if (t) {
+        t->peers = (ddp__mpi_peer *)ddp__calloc(ranks, sizeof *t->peers);
+        t->data = (unsigned char *)ddp__calloc(requests, DDP__MPI_BYTES);
+        t->request = (MPI_Request *)ddp__calloc(requests, sizeof *t->request);
+        t->status = (MPI_Status *)ddp__calloc(requests, sizeof *t->status);
+        t->index = (int *)ddp__calloc(requests, sizeof *t->index);
+        if (t->peers && t->data && t->request && t->status && t->index &&
+            pthread_mutex_init(&t->lock, NULL) == 0) {
+            ready = ddp__cond_init(&t->bell) == 0;
+            if (!ready) pthread_mutex_destroy(&t->lock);
+        }
+    }
+    if (!ready) {
+        if (t) {
+            DDP_FREE(t->peers);
+            DDP_FREE(t->data);
+            DDP_FREE(t->request);
+            DDP_FREE(t->status);
+            DDP_FREE(t->index);
+        }
+        DDP_FREE(t);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
+    }
+    for (size_t i = 0; i < requests; i++) t->request[i] = MPI_REQUEST_NULL;
+    for (int i = 0; i < world; i++) {
+        ddp__mpi_peer *p = &t->peers[i];
+        p->in = t->data + (size_t)(2 * i) * DDP__MPI_BUFFERS * DDP__MPI_BYTES;
+        p->out = p->in + DDP__MPI_BUFFERS * DDP__MPI_BYTES;
+        snprintf(p->name, sizeof p->name, "MPI rank %d", i);
+    }
+    t->base.table = &ddp__mpi_table;
+    t->base.begin = ddp__mpi_begin;
+    t->base.end = ddp__mpi_end;
+    t->base.rank = rank;
+    t->base.world = world;
+    t->base.pair_bytes = 2 * DDP__MPI_BUFFERS * DDP__MPI_BYTES;
+    *out = &t->base;
+    return DDP_OK;
+}
+
+ddp_status ddp__mpi_built(ddp_error *err)
+{
+    (void)err;
+    return DDP_OK;
+}
+
+int ddp__mpi_ranks(int *rank, int *world)
+{
+    int was = 0, over = 0;
+
+    (void)MPI_Initialized(&was);
+    (void)MPI_Finalized(&over);
+    if (!was || over) return 0;
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, rank);
+    (void)MPI_Comm_size(MPI_COMM_WORLD, world);
+    return 1;
+}
+
+#else
+
+ddp_status ddp__mpi_built(ddp_error *err)
+{
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, or "
+                     "choose the tcp transport");
+}
+
+ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
+{
+    (void)rank;
+    (void)world;
+    *out = NULL;
+    return ddp__mpi_built(err);
+}
+
+int ddp__mpi_ranks(int *rank, int *world)
+{
+    (void)rank;
+    (void)world;
+    return 0;
+}
+
+#endif /* DDP_USE_MPI */
+/* ==== end net/wire_mpi.c ==== */
+
+/* ==== begin net/rendezvous.c ==== [net] */
+/* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
+
+#include <netinet/in.h>
+
+/* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
+static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
+{
+    char text[DDP__ADDR_TEXT];
+
+    if (m->r->tls || ddp__addr_is_loopback(a)) return DDP_OK;
+    ddp__addr_text(a, text);
+    if (!m->r->insecure)
+        return ddp__fail(err, DDP_ARG,
+                         "%s lies beyond this machine, and the connections are neither encrypted "
+                         "nor authenticated: give every rank the same key with --tls-psk FILE or "
+                         "DREAMDDP_TLS_PSK, or --insecure (DREAMDDP_INSECURE=1) if the network can "
+                         "be trusted",
+                         text);
+    ddp__log(&m->r->log, DDP_LOG_WARN,
+             "insecure: connections to %s are neither encrypted nor authenticated", text);
+    return DDP_OK;
+}
+
+static void ddp__say_where(const ddp__meeting *m, const ddp__addr *a, const char *why)
+{
+    char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
+
+    ddp__iface_name(a, name);
+    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank,
+             ddp__addr_text(a, text), name[0] ? " (" : "", name, name[0] ? ")" : "", why);
+}
+
+static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
+{
+    ddp__addr_text(a, m->addr);
+    snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
+}
+
+/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface
+ * that was asked for. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 {
+    const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
     memset(&own, 0, sizeof own);
     own.size = sizeof own.sa;
     if (getsockname(fd, (struct sockaddr *)&own.sa, &own.size) < 0)
         return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
+    /* a run on one machine needs no interface, whatever is set for others */
+    if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
+        DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, NULL, err));
+        DDP__TRY(ddp__check_reach(m, &own, err));
+        why = ", as DREAMDDP_SOCKET_IFNAME says";
+    }
     ddp__addr_set_port(&own, 0);
     DDP__TRY(ddp__tcp_listen(&own, &m->listen_fd, &own, err));
+    ddp__say_where(m, &own, why);
     m->self.port = (uint32_t)ddp__addr_port(&own);
+    m->self.family = ddp__ip_pack(&own, m->self.ip);
     return DDP_OK;
 }
 
-/* Dials one of the addresses of a peer until it answers our hello or time is over. */
-static ddp_status ddp__dial(ddp__meeting *m, int peer, const ddp__addr *list, int count,
-                            ddp_error *err)
+/* What the file says now: 1 and the addresses, or 0 and why not. */
+static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why, size_t room)
+{
+    char addr[DDP__MEETFILE_TEXT];
+    uint64_t run = 0;
+    ddp_error e;
+
+    *count = 0;
+    if (!ddp__meetfile_read(m->path, addr, &run)) {
+        snprintf(why, room, "rank 0 has not yet written %.200s", m->path);
+        return 0;
+    }
+    if (m->r->run_id && m->r->run_id != run) {
+        snprintf(why, room,
+                 "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
+                 m->path, run, m->r->rank, m->r->run_id);
+        return 0;
+    }
+    if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
+        snprintf(why, room, "%.200s: %.200s", m->path, e.msg);
+        return 0;
+    }
+    m->self.run_id = run;
+    ddp__set_root(m, &list[0]);
+    return 1;
+}
+
+/* The TLS handshake with rank 0. DDP_PEER_LOST without a sentence: it hung up. */
+static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
+{
+    ddp__tls *tls = m->r->tls;
+    char text[DDP__STREAM_TEXT];
+    const char *why;
+
+    if (ddp__stream_begin(tls, m->fd[0], 0) < 0)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
+    if (ddp__stream_greet(tls, m->fd[0], m->until) < 0) {
+        int broken = errno;
+        why = ddp__stream_why(tls, m->fd[0]);
+        if (why) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why);
+        if (broken != ETIMEDOUT) return DDP_PEER_LOST;
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "after %.3g s %s is connected but has not finished its TLS handshake",
+                         m->until - m->begin, m->root);
+    }
+    if (!ddp__stream_may_be(tls, m->fd[0], 0, text))
+        return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
+    return DDP_OK;
+}
+
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is
+ * worth another one; else what cannot be helped. */
+static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room,
+                                 ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
-    char name[DDP__ADDR_TEXT + 24], text[DDP__ADDR_TEXT];
-    double pause = 0.02;
-    int i = 0, why = 0;
+    char text[DDP__ADDR_TEXT];
+    double now = ddp_now();
+    ddp_status bad;
+    ddp_error local;
+    ddp__hello h;
+    int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
-    snprintf(name, sizeof name, "rank %d at %s", peer, ddp__addr_text(&list[0], text));
+    if (fd < 0) {
+        snprintf(why, room, "%s", strerror(errno));
+        if (m->path) /* which may be left over */
+            snprintf(why, room, "%.200s names %s: %s", m->path, m->addr, strerror(errno));
+        return DDP_PEER_LOST;
+    }
+    m->fd[0] = fd;
+    m->sent[0] = 0;
+    snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
+    if (m->listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
+    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
+    memset(&local, 0, sizeof local);
+    memset(&h, 0, sizeof h);
+    bad = ddp__greet_root(m, &local);
+    if (!bad) {
+        bad = DDP_PEER_LOST;
+        if (ddp__frame_send(m, 0, b, sizeof b) == 0)
+            bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
+    }
+    if (!bad) return DDP_OK;
+    /* an earlier run that is just ending, or a full house: try again */
+    if (bad == DDP_PEER_LOST) snprintf(why, room, "%s", strerror(ECONNRESET));
+    else snprintf(why, room, "%.200s", local.msg);
+    if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->self.run_id)))
+        bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
+    if (bad == DDP_PEER_LOST) {
+        ddp__stream_close(m->r->tls, fd);
+        m->fd[0] = -1;
+    } else if (err) {
+        *err = local;
+    }
+    return bad;
+}
+
+/* Dials the addresses of rank 0 in turn until it answers our hello or time is over. */
+static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
+{
+    double pause = 0.02;
+    char why[420] = "";
+    int i = 0;
+
     for (;;) {
         double now = ddp_now();
-        int fd;
         if (now >= m->until)
             return ddp__fail(err, DDP_TIMEOUT,
-                             "%s did not answer within %.3g s: %s; is it running, and is the "
-                             "address right?",
-                             name, m->until - m->begin, strerror(why));
+                             m->path ? "%s did not answer within %.3g s: %s; is it running, and "
+                                       "does it write the same file? "
+                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)"
+                                     : "%s did not answer within %.3g s: %s; is it running, and is "
+                                       "the address right? "
+                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
+                             m->root, m->until - m->begin, why);
         if (now >= m->next_note) {
             ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank,
-                     now - m->begin, name, strerror(why));
-            m->next_note += 5;
+                     now - m->begin, m->root, why);
+            ddp__noted(m);
         }
-        fd = ddp__tcp_dial(&list[i], m->until < now + 3 ? m->until : now + 3);
-        if (fd >= 0) {
+        DDP__TRY(ddp__cancelled(m, err));
+        if (!m->path || i || ddp__look_up(m, list, &count, why, sizeof why)) {
             ddp_status bad;
-            m->fd[peer] = fd;
-            m->sent[peer] = 0;
-            snprintf(name, sizeof name, "rank %d at %s", peer, ddp__addr_text(&list[i], text));
-            if (m->listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
-            ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
-            bad = DDP_PEER_LOST;
-            if (ddp__frame_send(m, peer, b, sizeof b) == 0)
-                bad = ddp__frame_recv(m, peer, DDP__HELLO, name, err);
+            if (m->path) DDP__TRY(ddp__check_reach(m, &list[i], err));
+            bad = ddp__dial_once(m, &list[i], why, sizeof why, err);
             if (bad != DDP_PEER_LOST) return bad;
-            why = ECONNRESET; /* an earlier run that is just ending, or a full house: try again */
-            close(fd);
-            m->fd[peer] = -1;
-        } else {
-            why = errno;
         }
-        i = (i + 1) % count;
+        i = count ? (i + 1) % count : 0;
         if (i) continue;
         now = ddp_now() + pause;
-        if (now > m->until) now = m->until;
-        if (peer == 0) ddp__sleep_until(now);
-        else if (ddp__fd_wait(m->fd[0], POLLIN, now))
-            DDP__TRY(ddp__frame_recv(m, 0, DDP__GO, m->root, err));
+        ddp__sleep_until(now < m->until ? now : m->until);
         if (pause < 0.3) pause *= 1.5;
     }
 }
 
-/* Rank 0 writes where everybody listens; the others read it and dial those below them. */
+/* Rank 0 writes where everybody listens. */
 static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 {
     int p;
@@ -15808,63 +22012,22 @@ static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
         unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         const ddp__addr *a = &m->where[p];
         ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
-        if (a->sa.ss_family == AF_INET6) {
-            ddp__hello_put(e, 6, 2);
-            memcpy(e + 8, &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr, 16);
-        } else {
-            ddp__hello_put(e, 4, 2);
-            memcpy(e + 8, &((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr, 4);
-        }
+        ddp__hello_put(e, ddp__ip_pack(a, e + 8), 2);
     }
 }
 
-static int ddp__entry_parse(const unsigned char *e, ddp__addr *a)
+static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
-    uint64_t family = ddp__hello_get(e, 2);
+    ddp__hello h;
 
-    memset(a, 0, sizeof *a);
-    if (family == 6) {
-        struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
-        six->sin6_family = AF_INET6;
-        memcpy(&six->sin6_addr, e + 8, 16);
-        a->size = sizeof *six;
-    } else if (family == 4) {
-        struct sockaddr_in *in = (struct sockaddr_in *)(void *)&a->sa;
-        in->sin_family = AF_INET;
-        memcpy(&in->sin_addr, e + 8, 4);
-        a->size = sizeof *in;
-    } else {
-        return 0;
-    }
-    ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
-    return 1;
-}
-
-static ddp_status ddp__meet_as_worker(ddp__meeting *m, const ddp__addr *list, int count,
-                                      ddp_error *err)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-    const char *name = m->root;
-    ddp__addr a;
-    int p;
-
-    DDP__TRY(ddp__dial(m, 0, list, count, err));
-    DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, name, err));
-    if (ddp__tcp_recv_all(m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+    DDP__TRY(ddp__dial(m, list, count, err));
+    m->until = m->begin + m->join_s;
+    DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, 0, m->root, &h, err));
+    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table,
+                             (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
                          strerror(errno));
-    m->until = ddp_now() + DDP__MESH_LIMIT;
-    for (p = 1; p < m->r->rank; p++) {
-        if (!ddp__entry_parse(m->table + (size_t)p * DDP__ENTRY_BYTES, &a))
-            return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", name, p);
-        DDP__TRY(ddp__dial(m, p, &a, 1, err));
-    }
-    DDP__TRY(ddp__gather(m, err));
-    ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
-    if (ddp__frame_send(m, 0, b, sizeof b) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
-                         strerror(errno));
-    return ddp__frame_recv(m, 0, DDP__GO, name, err);
+    return ddp__mesh_worker(m, err);
 }
 
 /* Tells those who came why there will be no run. */
@@ -15875,13 +22038,14 @@ static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 
     ddp__hello_pack(&m->self, DDP__REFUSED, reason, detail, b);
     for (p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0) ddp__tcp_send_all(m->fd[p], b, sizeof b, ddp_now());
+        if (m->fd[p] >= 0)
+            ddp__stream_send_all(m->r->tls, m->fd[p], b, sizeof b, ddp_now());
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
-    char text[128], name[32];
+    char text[128];
     ddp_status bad = ddp__gather(m, err);
     int p, world = m->r->world;
 
@@ -15889,17 +22053,13 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__call_off(m, DDP__REFUSE_LATE, world - ddp__missing(m, text, sizeof text));
         return bad;
     }
-    m->until = ddp_now() + DDP__MESH_LIMIT;
     ddp__table_pack(m, m->table);
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
         ddp__frame_send(m, p, m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES);
-    for (p = 1; p < world; p++) {
-        snprintf(name, sizeof name, "rank %d", p);
-        bad = ddp__frame_recv(m, p, DDP__READY, name, err);
-        if (bad) {
-            ddp__call_off(m, DDP__REFUSE_LOST, p);
-            return bad;
-        }
+    bad = ddp__mesh_root(m, err);
+    if (bad) {
+        ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
+        return bad;
     }
     ddp__hello_pack(&m->self, DDP__GO, DDP__WELCOME, 0, b);
     for (p = 1; p < world; p++)
@@ -15909,12 +22069,42 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Checks the address, listens (rank 0), and goes through the meeting. */
-static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
+/* Rank 0 without an address of its own: a free port of the interface that others reach, or of
+ * loopback where nobody else may come. */
+static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
+{
+    int count;
+
+    if (m->r->ifname) {
+        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+        return ddp__check_reach(m, a, err);
+    }
+    if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
+    ddp__iface_default(a);
+    return DDP_OK;
+}
+
+/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address:
+ * that of its network. */
+static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
+{
+    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sa;
+    int port = ddp__addr_port(a);
+
+    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET ||
+        ntohl(in->sin_addr.s_addr) != 0x7f000101 || strstr(m->r->addr, "127.0.1.1"))
+        return DDP_OK;
+    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+    else ddp__iface_default(a);
+    ddp__addr_set_port(a, port);
+    return DDP_OK;
+}
+
+/* The addresses of rank 0, none where a file will tell. */
+static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    ddp__addr list[DDP__ADDRESSES];
-    int count = 0, i;
+    int i;
 
     if (m->listen_fd >= 0) {
         memset(&list[0], 0, sizeof list[0]);
@@ -15923,85 +22113,191 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
             getsockname(m->listen_fd, (struct sockaddr *)&list[0].sa, &list[0].size) < 0)
             return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->listen_fd,
                              strerror(errno));
-        count = 1;
+        *count = 1;
+    } else if (m->path) {
+        if (!*m->path)
+            return ddp__fail(err, DDP_ARG,
+                             "address '%.100s' names no file: write file:///PATH, for example "
+                             "file:///tmp/run1",
+                             r->addr);
+        snprintf(m->root, sizeof m->root, "rank 0");
+        if (r->rank) return DDP_OK;
+        DDP__TRY(ddp__choose_address(m, &list[0], err));
+        *count = 1;
     } else {
         DDP__TRY(
-            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, &count, err));
+            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
         if (ddp__addr_port(&list[0]) == 0)
             return ddp__fail(err, DDP_ARG,
                              "address '%.100s': port 0 leaves the other ranks without an address: "
-                             "name a port, for example %d",
+                             "name a port, for example %d, or file:///PATH, where rank 0 writes it",
                              r->addr, DDP__DEFAULT_PORT);
+        if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
-    ddp__addr_text(&list[0], m->addr);
-    snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
-    for (i = 0; i < count && !r->insecure; i++) {
-        char text[DDP__ADDR_TEXT];
-        if (!ddp__addr_is_loopback(&list[i]))
-            return ddp__fail(
-                err, DDP_ARG,
-                "%s lies beyond this machine, and the connections are neither encrypted "
-                "nor authenticated: use --insecure or DREAMDDP_INSECURE=1 if the network can be "
-                "trusted, else a tunnel to 127.0.0.1",
-                ddp__addr_text(&list[i], text));
-    }
-    if (r->rank) return ddp__meet_as_worker(m, list, count, err);
-    if (m->listen_fd < 0) DDP__TRY(ddp__tcp_listen(&list[0], &m->listen_fd, NULL, err));
+    ddp__set_root(m, &list[0]);
+    for (i = 0; i < *count; i++) DDP__TRY(ddp__check_reach(m, &list[i], err));
+    return DDP_OK;
+}
+
+/* Checks the address, listens (rank 0), and goes through the meeting. */
+static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
+{
+    ddp__addr list[DDP__ADDRESSES];
+    ddp_status bad;
+    int count = 0;
+
+    memset(list, 0, sizeof list);
+    DDP__TRY(ddp__find_root(m, list, &count, err));
+    if (m->r->rank) return ddp__meet_as_worker(m, list, count, err);
+    if (m->listen_fd < 0) DDP__TRY(ddp__tcp_listen(&list[0], &m->listen_fd, &list[0], err));
+    ddp__set_root(m, &list[0]);
     m->self.port = (uint32_t)ddp__addr_port(&list[0]);
-    return ddp__meet_as_root(m, err);
+    m->self.family = ddp__ip_pack(&list[0], m->self.ip);
+    if (!m->path) {
+        ddp__say_where(m, &list[0], "");
+        return ddp__meet_as_root(m, err);
+    }
+    if (!m->self.run_id) m->self.run_id = ddp__meetfile_run();
+    DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->self.run_id, err));
+    ddp__say_where(m, &list[0], ", as the file of the run tells the others");
+    bad = ddp__meet_as_root(m, err);
+    ddp__meetfile_remove(m->path, m->addr, m->self.run_id);
+    return bad;
+}
+
+/* The memory of a meeting; 0 when it is short. */
+static int ddp__meeting_alloc(ddp__meeting *m)
+{
+    size_t world = (size_t)m->ids;
+    int i;
+
+    m->guests = 2 * m->r->world;
+    m->guest = (ddp__guest *)ddp__calloc((size_t)m->guests, sizeof *m->guest);
+    m->polls = (struct pollfd *)ddp__calloc((size_t)m->guests + 1 + 2 * world, sizeof *m->polls);
+    m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
+    m->sent = (size_t *)ddp__calloc(world, sizeof *m->sent);
+    m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
+    m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
+    m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
+    m->relayed = (unsigned char *)ddp__calloc(world, 1);
+    m->ready = (unsigned char *)ddp__calloc(world, 1);
+    for (i = 0; m->guest && i < m->guests; i++) m->guest[i].fd = -1;
+    for (i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
+    for (i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
+    return m->guest && m->polls && m->fd && m->sent && m->where && m->table && m->leg &&
+           m->relayed && m->ready;
+}
+
+/* All that does not belong to the wire. */
+static void ddp__meeting_free(ddp__meeting *m, int failed)
+{
+    int i;
+
+    for (i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
+    for (i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
+    for (i = 0; i < m->wishes; i++) {
+        ddp__stream_close(m->r->tls, m->wish[i].fd[0]);
+        ddp__stream_close(m->r->tls, m->wish[i].fd[1]);
+    }
+    if (m->guest) ddp__guests_leave(m);
+    if (failed) ddp__relay_close(m->relay);
+    if (m->r->listener) *m->r->listener = failed ? -1 : m->listen_fd;
+    if (m->listen_fd >= 0 && (failed || !m->r->listener)) close(m->listen_fd);
+    DDP_FREE(m->guest);
+    DDP_FREE(m->polls);
+    DDP_FREE(m->fd);
+    DDP_FREE(m->sent);
+    DDP_FREE(m->where);
+    DDP_FREE(m->table);
+    DDP_FREE(m->leg);
+    DDP_FREE(m->relayed);
+    DDP_FREE(m->ready);
+    if (m->wish) DDP_FREE(m->wish);
+}
+
+/* The wire whose links come back: it goes on listening, and knows where the others do. */
+static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_error *err)
+{
+    const ddp__rendezvous *r = m->r;
+    ddp__resume_config c;
+    ddp_status bad;
+
+    for (int p = 0; p < r->world; p++) {
+        ddp__addr *a = &m->where[p];
+        if (m->relayed[p] || p == r->rank) {
+            a->size = 0;
+            continue;
+        }
+        if (p > r->rank) continue; /* it has told where it listens */
+        a->size = sizeof a->sa; /* it was dialled */
+        if (getpeername(m->fd[p], (struct sockaddr *)&a->sa, &a->size) < 0) a->size = 0;
+    }
+    memset(&c, 0, sizeof c);
+    c.rank = r->rank;
+    c.world = m->ids;
+    c.fds = m->fd;
+    c.sent_before = m->sent;
+    c.listen_fd = m->listen_fd;
+    c.where = m->where;
+    c.relayed = m->relayed;
+    c.relay = m->relay;
+    c.tls = r->tls;
+    c.self = m->self;
+    c.self.world = (uint32_t)m->ids;
+    c.peer_timeout_s = r->peer_timeout_s;
+    c.replay_bytes = r->replay_bytes;
+    c.congestion = r->congestion;
+    c.log = r->log;
+    bad = ddp__wire_resume(&c, out, err);
+    if (!bad) m->listen_fd = -1; /* it is the wire's */
+    return bad;
 }
 
 ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err)
 {
     ddp__meeting m;
     ddp_status bad;
-    size_t world;
     int i;
 
     memset(&m, 0, sizeof m);
     m.r = r;
     m.listen_fd = r->rank == 0 ? r->listen_fd : -1;
+    if (r->listener) *r->listener = -1;
     if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
         if (m.listen_fd >= 0) close(m.listen_fd);
         return ddp__fail(err, DDP_ARG,
                          "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
                          r->rank, r->world);
     }
-    world = (size_t)r->world;
+    m.path = m.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
     m.self.version = DDP__PROTOCOL;
     m.self.run_id = r->run_id;
+    m.self.run_name = r->run_name;
     m.self.rank = (uint32_t)r->rank;
-    m.self.world = (uint32_t)r->world;
+    m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
+    m.self.world = ddp__hello_world(r->world, m.ids);
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
+    m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
+    if (r->rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
-    m.guests = 2 * r->world;
-    m.guest = (ddp__guest *)ddp__calloc((size_t)m.guests, sizeof *m.guest);
-    m.polls = (struct pollfd *)ddp__calloc((size_t)m.guests + 2, sizeof *m.polls);
-    m.fd = (int *)ddp__calloc(world, sizeof *m.fd);
-    m.sent = (size_t *)ddp__calloc(world, sizeof *m.sent);
-    m.where = (ddp__addr *)ddp__calloc(world, sizeof *m.where);
-    m.table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
-    for (i = 0; m.guest && i < m.guests; i++) m.guest[i].fd = -1;
-    for (i = 0; m.fd && i < r->world; i++) m.fd[i] = -1;
-    if (!m.guest || !m.polls || !m.fd || !m.sent || !m.where || !m.table)
+    if (!ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     else
-        bad = r->world == 1 ? DDP_OK : ddp__meet(&m, err);
-    if (!bad)
+        bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
+    if (!bad && m.next_note > m.begin + 5)
+        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank,
+                 ddp_now() - m.begin);
+    if (!bad && r->resume)
+        bad = ddp__meeting_resume(&m, out, err);
+    else if (!bad)
         bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out,
                             err);
-    for (i = 0; bad && m.fd && i < r->world; i++)
-        if (m.fd[i] >= 0) close(m.fd[i]);
-    for (i = 0; m.guest && i < m.guests; i++)
-        if (m.guest[i].fd >= 0) close(m.guest[i].fd);
-    if (m.listen_fd >= 0) close(m.listen_fd);
-    DDP_FREE(m.guest);
-    DDP_FREE(m.polls);
-    DDP_FREE(m.fd);
-    DDP_FREE(m.sent);
-    DDP_FREE(m.where);
-    DDP_FREE(m.table);
+    for (i = 0; !bad && !r->resume && i < r->world; i++)
+        if (m.relayed[i]) ddp__wire_tcp_via(*out, i);
+    if (!bad && !r->resume) ddp__wire_tcp_keep(*out, m.relay);
+    if (!bad && !r->resume) ddp__wire_tcp_tls(*out, r->tls);
+    ddp__meeting_free(&m, bad != DDP_OK);
     return bad;
 }
 /* ==== end net/rendezvous.c ==== */
@@ -16022,16 +22318,30 @@ static const char *const ddp__env_known[] = {"RANK",
                                              "RUN_ID",
                                              "LOG",
                                              "NET",
+                                             "NET_SCRIPT",
+                                             "NET2",
+                                             "ADDR2",
+                                             "WIRE",
+                                             "SITE",
                                              "STRATEGY",
                                              "PERIOD",
                                              "TRANSPORT",
+                                             "MIN_WORLD",
+                                             "MAX_WORLD",
                                              "PEER_TIMEOUT",
                                              "OP_TIMEOUT",
                                              "CONNECT_TIMEOUT",
+                                             "JOIN_TIMEOUT",
+                                             "DUMP",
                                              "INSECURE",
                                              "THREADS",
                                              "TCP_CONGESTION",
                                              "DETERMINISTIC",
+                                             "TLS_PSK",
+                                             "TLS_CA",
+                                             "TLS_CERT",
+                                             "TLS_KEY",
+                                             "SOCKET_IFNAME",
                                              NULL};
 
 /* A launcher's variables; NULL where it has none. */
@@ -16045,6 +22355,7 @@ static const ddp__launcher ddp__launchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
 };
 enum {
@@ -16052,6 +22363,7 @@ enum {
     DDP__LAUNCHED_TORCH,
     DDP__LAUNCHED_OMPI,
     DDP__LAUNCHED_MPICH,
+    DDP__LAUNCHED_PMIX,
     DDP__LAUNCHED_SLURM,
     DDP__LAUNCHERS
 };
@@ -16123,25 +22435,35 @@ static ddp_status ddp__env_check_names(ddp_error *err)
     return DDP_OK;
 }
 
-/* The first host of "node[01-03,07],gpu5" is node01; 0 if the text is not of that form. */
+/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01; 0 if the text is not of that form. */
 static int ddp__first_host(const char *list, char *out, size_t room)
 {
-    size_t head = strcspn(list, "[,"), digits = 0;
-    const char *rest = list + head;
+    size_t n = 0, digits;
 
-    if (*rest == '[') digits = strcspn(rest + 1, "-,]");
-    if (head + digits == 0 || head + digits >= room) return 0;
-    memcpy(out, list, head);
-    if (digits) memcpy(out + head, rest + 1, digits);
-    out[head + digits] = 0;
-    return 1;
+    while (*list && *list != ',') {
+        if (n + 1 >= room) return 0;
+        if (*list != '[') {
+            out[n++] = *list++;
+            continue;
+        }
+        list++;
+        digits = strspn(list, "0123456789"); /* as they are: zeros in front belong to the name */
+        if (!digits || n + digits >= room) return 0;
+        memcpy(out + n, list, digits);
+        n += digits;
+        list = strchr(list, ']');
+        if (!list) return 0;
+        list++;
+    }
+    out[n] = 0;
+    return n > 0;
 }
 
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
     const char *host = ddp__env_get("MASTER_ADDR"),
                *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
-    int port = 0;
+    int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
         return ddp__fail(
@@ -16153,63 +22475,91 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
         port++; /* torchrun's agent itself listens on MASTER_PORT */
         env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
     }
+    /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
+     * the same place and open to nobody else */
+    DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
+    if (local == env->world) host = "127.0.0.1";
     snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
              port);
+    return DDP_OK;
+}
+
+/* Inside a job step: its first host, else the one that srun was called on. */
+static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
+{
+    char host[256];
+    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
+               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
+    int nodes = 0;
+
+    DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
+    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    else if (list && ddp__first_host(list, host, sizeof host))
+        snprintf(env->addr, sizeof env->addr, "%s:29500", host);
+    else if (ip)
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500",
+                 ip);
     return DDP_OK;
 }
 
 /* Where rank 0 is, as far as the launcher says. */
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 {
-    char host[256];
-    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
-               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
-    int local = 0, nodes = 0;
+    int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
-    if (which == DDP__LAUNCHED_SLURM) {
-        DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
-        if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
-        else if (list && ddp__first_host(list, host, sizeof host))
-            snprintf(env->addr, sizeof env->addr, "%s:29500", host);
-        else if (ip) snprintf(env->addr, sizeof env->addr, "%.280s:29500", ip);
-        return DDP_OK;
-    }
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX)
+        return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
     if (which == DDP__LAUNCHED_OWN || local == env->world)
         snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    else if (which == DDP__LAUNCHED_MPICH && step) /* srun --mpi=pmi2 */
+        return ddp__slurm_addr(env, err);
+    return DDP_OK;
+}
+
+/* Slurm's variables say who this process is only inside a job step: in a batch script, without
+ * srun, every process would be rank 0. */
+static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
+{
+    int tasks = 1;
+
+    *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
+    if (*applies) return DDP_OK;
+    DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
+    if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
+        env->note = "this Slurm job has several tasks, but this process was started by the batch "
+                    "script, not by srun: it trains alone; start it with srun";
     return DDP_OK;
 }
 
 /* Takes rank and world from the first launcher of which something is set. */
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
-    int i;
+    int i, applies;
 
     for (i = 0; i < DDP__LAUNCHERS; i++) {
         const ddp__launcher *l = &ddp__launchers[i];
         const char *world = l->world;
-        /* inside sbatch, without srun, every process would be rank 0 */
-        if (i == DDP__LAUNCHED_SLURM) {
-            if (!ddp__env_get("SLURM_STEP_ID") || !ddp__env_get(l->rank)) {
-                int tasks = 1;
-                DDP__TRY(ddp__env_int(world, 1, INT_MAX, &tasks, err));
-                if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
-                    env->note = "this Slurm job has several tasks, but this process was started by "
-                                "the batch script, "
-                                "not by srun: it trains alone; start it with srun";
-                continue;
-            }
+        if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {
+            if (i == DDP__LAUNCHED_PMIX) applies = ddp__env_get(l->rank) != NULL;
+            else DDP__TRY(ddp__slurm_applies(env, &applies, err));
+            if (!applies) continue; /* SLURM_NTASKS alone is half of nothing */
             if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
         }
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
         if (!ddp__env_get(l->rank) || !ddp__env_get(world))
-            return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither",
+            return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither%s",
                              ddp__env_get(l->rank) ? l->rank : world,
-                             ddp__env_get(l->rank) ? world : l->rank);
+                             ddp__env_get(l->rank) ? world : l->rank,
+                             i == DDP__LAUNCHED_PMIX
+                                 ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE"
+                                 : "");
         DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
         DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
         env->local_rank = env->rank;
+        if (i == DDP__LAUNCHED_MPICH && ddp__env_get("SLURM_STEP_ID"))
+            DDP__TRY(ddp__env_int("SLURM_LOCALID", 0, 4095, &env->local_rank, err));
         DDP__TRY(ddp__env_int(l->local_rank, 0, 4095, &env->local_rank, err));
         env->launcher = l->name;
         *which = i;
@@ -16218,22 +22568,32 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
     return DDP_OK;
 }
 
-/* A number stands for itself, any other text for its hash. */
-static void ddp__env_run_id(ddp__env *env, const char *text)
+uint64_t ddp__run_id(const char *text)
 {
-    size_t n;
+    size_t n = text ? strlen(text) : 0;
 
-    if (!text) return;
-    n = strlen(text);
-    env->has_run_id = 1;
-    if (n < 20 && strspn(text, "0123456789") == n) env->run_id = strtoull(text, NULL, 10);
-    else env->run_id = ddp__hash(DDP__HASH_START, text, n);
+    if (!n) return 0;
+    if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
+    return ddp__hash(DDP__HASH_START, text, n);
+}
+
+/* The own variable, or what the launcher calls its run. */
+static void ddp__env_run_id(ddp__env *env, int which)
+{
+    const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
+               *step = ddp__env_get("SLURM_STEP_ID");
+
+    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
+    if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
+        snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
+    else if (id)
+        snprintf(env->run_id, sizeof env->run_id, "%.127s", id);
 }
 
 ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 {
     ddp__env env;
-    const char *addr = ddp__env_get("DREAMDDP_ADDR"), *id = ddp__env_get("DREAMDDP_RUN_ID");
+    const char *addr = ddp__env_get("DREAMDDP_ADDR");
     int which = -1;
 
     memset(&env, 0, sizeof env);
@@ -16248,21 +22608,34 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     } else if (which >= 0) {
         DDP__TRY(ddp__launcher_addr(&env, which, err));
     }
-    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
-    if (!id && which == DDP__LAUNCHED_SLURM) id = ddp__env_get("SLURM_JOB_ID");
-    ddp__env_run_id(&env, id);
+    ddp__env_run_id(&env, which);
     env.log = ddp__env_get("DREAMDDP_LOG");
     env.net = ddp__env_get("DREAMDDP_NET");
+    env.net_script = ddp__env_get("DREAMDDP_NET_SCRIPT");
+    env.net2 = ddp__env_get("DREAMDDP_NET2");
+    env.addr2 = ddp__env_get("DREAMDDP_ADDR2");
+    env.wire = ddp__env_get("DREAMDDP_WIRE");
+    env.site = ddp__env_get("DREAMDDP_SITE");
     env.strategy = ddp__env_get("DREAMDDP_STRATEGY");
     env.period = ddp__env_get("DREAMDDP_PERIOD");
     env.transport = ddp__env_get("DREAMDDP_TRANSPORT");
+    env.min_world = ddp__env_get("DREAMDDP_MIN_WORLD");
+    env.max_world = ddp__env_get("DREAMDDP_MAX_WORLD");
+    env.join = ddp__env_get("DREAMDDP_JOIN");
     env.peer_timeout = ddp__env_get("DREAMDDP_PEER_TIMEOUT");
     env.op_timeout = ddp__env_get("DREAMDDP_OP_TIMEOUT");
     env.connect_timeout = ddp__env_get("DREAMDDP_CONNECT_TIMEOUT");
+    env.join_timeout = ddp__env_get("DREAMDDP_JOIN_TIMEOUT");
+    env.dump = ddp__env_get("DREAMDDP_DUMP");
     env.insecure = ddp__env_get("DREAMDDP_INSECURE");
     env.threads = ddp__env_get("DREAMDDP_THREADS");
     env.tcp_congestion = ddp__env_get("DREAMDDP_TCP_CONGESTION");
     env.deterministic = ddp__env_get("DREAMDDP_DETERMINISTIC");
+    env.tls_psk = ddp__env_get("DREAMDDP_TLS_PSK");
+    env.tls_ca = ddp__env_get("DREAMDDP_TLS_CA");
+    env.tls_cert = ddp__env_get("DREAMDDP_TLS_CERT");
+    env.tls_key = ddp__env_get("DREAMDDP_TLS_KEY");
+    env.socket_ifname = ddp__env_get("DREAMDDP_SOCKET_IFNAME");
     *out = env;
     return DDP_OK;
 }
@@ -16291,6 +22664,8 @@ typedef struct ddp__verdict {
 
 typedef struct ddp__family {
     int world, alive;
+    int min_world, lost;       /* elastic: ranks whose end is none of the others' */
+    int good;                  /* ended with DDP_OK */
     int    *failures;          /* shared: how many have failed */
     ddp__verdict *verdict;     /* shared: [world] */
     size_t  shared_bytes;
@@ -16347,11 +22722,22 @@ static void ddp__family_signal(ddp__family *f, int signal_number)
         if (f->pid[r] > 0) kill(f->pid[r], signal_number);
 }
 
+/* The others may go on without a rank that ended like that. */
+static int ddp__is_lost(const ddp__family *f, int rank, int code)
+{
+    const ddp__verdict *v = &f->verdict[rank];
+
+    if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
+    return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && v->err.code == DDP_PEER_LOST);
+}
+
 /* Notes how a rank ended. */
 static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 {
     int bad = 0;
-    if (WIFSIGNALED(code)) {
+    if (ddp__is_lost(f, rank, code)) {
+        f->lost++;
+    } else if (WIFSIGNALED(code)) {
         bad = 1;
         if (f->killed < 0 && !f->sent) {
             f->killed = rank;
@@ -16366,6 +22752,7 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
             f->odd_pid = (long)f->pid[rank];
         }
     }
+    if (!bad && WIFEXITED(code) && !WEXITSTATUS(code)) f->good++;
     f->pid[rank] = 0;
     f->alive--;
     if (bad && f->rung < 0) {
@@ -16413,9 +22800,14 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
     for (r = 0; r < f->world; r++) {
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
+        if (f->min_world && f->good >= f->min_world && f->verdict[r].err.code == DDP_PEER_LOST)
+            continue; /* one of those that the others did without */
         least = order;
         first = r;
     }
+    if (first < 0 && f->killed < 0 && f->odd < 0 && !cancelled && f->good < f->min_world)
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
+                         f->world, f->min_world);
     if (f->killed >= 0)
         return ddp__fail(err, DDP_PEER_LOST,
                          "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
@@ -16459,6 +22851,12 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
 ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
                       void *user, ddp_error *err)
 {
+    return ddp__spawn_elastic(world, 0, cancel, grace_s, fn, user, err);
+}
+
+ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err)
+{
     ddp__family f;
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
@@ -16470,6 +22868,7 @@ ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp
                          DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
     f.world = world;
+    f.min_world = min_world;
     f.killed = f.odd = f.rung = -1;
     DDP__TRY(ddp__addr_parse("127.0.0.1:0", &at, 1, &count, err));
     DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
@@ -16573,330 +22972,62 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
 }
 /* ==== end net/spawn.c ==== */
 
-/* ==== begin net/netspec.c ==== [net] */
-
-typedef struct ddp__rate_unit {
-    const char *name;
-    double value;
-} ddp__rate_unit;
-
-static const ddp__rate_unit ddp__rate_units[] = {
-    {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}
-};
-static const ddp__rate_unit ddp__delay_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
-
-/* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
-static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units, double *out)
-{
-    char number[40];
-    size_t i = 0;
-    double v;
-
-    while (i < n && (isdigit((unsigned char)text[i]) || text[i] == '.')) i++;
-    if (i == 0 || i >= sizeof number) return 0;
-    memcpy(number, text, i);
-    number[i] = 0;
-    if (!ddp__parse_double(number, &v)) return 0;
-    for (; units->name; units++) {
-        if (strlen(units->name) != n - i || strncmp(units->name, text + i, n - i)) continue;
-        *out = v * units->value;
-        return 1;
-    }
-    return 0;
-}
-
-ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err)
-{
-    const char *comma, *late;
-    double rate = 0, delay = 0;
-    size_t n;
-
-    if (!spec || !bytes_per_s || !delay_s)
-        return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
-    comma = strchr(spec, ',');
-    n = comma ? (size_t)(comma - spec) : strlen(spec);
-    if (!(n == 1 && *spec == '0') && !(n == 4 && !strncmp(spec, "none", 4)) &&
-        (!ddp__quantity(spec, n, ddp__rate_units, &rate) || rate < 1)) {
-        if (strchr(spec, '/') || (n > 5 && !strncmp(spec + n - 5, ".json", 5)))
-            return ddp__fail(err, DDP_ARG,
-                             "network '%.100s' looks like a file: one worker's link is given as "
-                             "RATE,DELAY, for example 100mbit,20ms",
-                             spec);
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.100s': the rate '%.*s' is not a number of at least 8 bit/s "
-                         "with bit, kbit, mbit or gbit; for example 100mbit,20ms, or none",
-                         spec, n > 60 ? 60 : (int)n, spec);
-    }
-    if (comma) {
-        late = comma + 1;
-        if (!ddp__quantity(late, strlen(late), ddp__delay_units, &delay) || delay > 3600)
-            return ddp__fail(err, DDP_ARG,
-                             "network '%.100s': the delay '%.60s' is not a number up to an hour "
-                             "with us, ms or s; for example 100mbit,20ms",
-                             spec, late);
-    }
-    *bytes_per_s = rate;
-    *delay_s = delay;
-    return DDP_OK;
-}
-/* ==== end net/netspec.c ==== */
-
-/* ==== begin net/frame.h ==== [net] */
-/* The 32 bytes in front of everything that crosses a wire. */
-#ifndef DDP_NET_FRAME_H
-#define DDP_NET_FRAME_H
-
-#define DDP__FRAME_BYTES 32
-
-typedef enum ddp__frame_type {
-    DDP__FRAME_PART = 1,  /* all-reduce: own values for the owner of a segment; needs a credit */
-    DDP__FRAME_DATA,      /* broadcast, all-gather, send: needs a credit */
-    DDP__FRAME_SUM,       /* ring all-reduce: partial sum for the next rank; needs a credit */
-    DDP__FRAME_RESULT,    /* all-reduce: finished values; the receiver certainly waits for them */
-    DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
-    DDP__FRAME_HEARTBEAT,
-    DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first */
-    DDP__FRAME_GOODBYE,   /* nothing but farewells will follow */
-    DDP__FRAME_FAREWELL   /* answer to goodbye: everything before it was read */
-} ddp__frame_type;
-
-/* verb, count and layer describe the sender's operation, for the mismatch check. */
-typedef struct ddp__frame {
-    int      type;
-    int      p2p;    /* seq counts send/recv of this pair instead of collectives */
-    int      verb;
-    uint32_t seq;
-    uint32_t count;  /* floats of the whole operation */
-    uint32_t offset; /* first float of this chunk */
-    uint32_t length; /* payload bytes */
-    int32_t  layer;
-    uint32_t sent; /* emulated links: when the last byte left, microseconds of the sender's clock */
-} ddp__frame;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* Little-endian: magic u16, version u8, type:4 p2p:1 verb:3, seq, count, offset, length, layer,
- * sent, CRC32C of the 28 bytes before it (a stream out of step is found at once). */
-DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
-/* 1, or 0 if magic, version or checksum are wrong. */
-DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);
-
-/* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. */
-DDP_LIB uint32_t ddp__crc32c(const void *data, size_t n);
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif /* DDP_NET_FRAME_H */
-/* ==== end net/frame.h ==== */
-
-/* ==== begin net/reduce.h ==== [net] */
-/* Arithmetic on the memory that messages name; a GPU backend brings its own table. */
-#ifndef DDP_NET_REDUCE_H
-#define DDP_NET_REDUCE_H
-
-/* All pointers are to count floats that do not overlap. divergence may be NULL; otherwise
- * sum((new - old)^2) over the overwritten values is added to it. */
-typedef struct ddp__memory_ops {
-    /* own = scale * (terms[0] + ... + terms[world - 1]), added in that order; terms[rank] is own.
-     */
-    void (*reduce)(float *own, const float *const *terms, int rank, int world, size_t count,
-                   float scale, double *divergence);
-    /* own = from */
-    void (*store)(float *own, const float *from, size_t count, double *divergence);
-    /* sum += own: the partial sums of the ring, which leave own untouched */
-    void (*add)(float *sum, const float *own, size_t count);
-    /* A 64-bit hash that any change of a float changes; chained through h. */
-    uint64_t (*checksum)(uint64_t h, const float *data, size_t count);
-} ddp__memory_ops;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-DDP_LIB ddp__memory_ops ddp__host_memory(void);
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif /* DDP_NET_REDUCE_H */
-/* ==== end net/reduce.h ==== */
-
-/* ==== begin net/shape.h ==== [net] */
-/* Emulation of a slow link: when bytes leave, and when they count as received. Pure arithmetic
- * on times given by the caller, so that rates are exact however late a thread wakes up. */
-#ifndef DDP_NET_SHAPE_H
-#define DDP_NET_SHAPE_H
-
-/* One worker's access link: an uplink and a downlink of rate bytes per second (0 = unlimited),
- * each shared by all its peers, and a one-way delay that every frame to this worker suffers. */
-typedef struct ddp__link {
-    double rate, delay_s;
-    double up_free;   /* the uplink has taken everything up to here */
-    double down_free; /* likewise the downlink */
-} ddp__link;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* A frame that could go at time ready occupies the uplink after the frames before it; returns
- * when its last byte has left. An idle link saves up nothing. */
-DDP_LIB double ddp__link_send(ddp__link *l, double ready, size_t bytes);
-/* A frame whose last byte reached this rank at arrival; returns when it would count as received if
- * it were next. Alone: arrival + delay; behind others: one serialisation after the one before. */
-DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
-/* The same, and it is next. */
-DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
-/* The same for a small control frame, which uses the downlink but overtakes data. */
-DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums
- * come back early, within 4..128 KiB. */
-DDP_LIB size_t ddp__link_chunk(double rate);
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif /* DDP_NET_SHAPE_H */
-/* ==== end net/shape.h ==== */
-
-/* ==== begin net/engine.h ==== [net] */
-/* The comm worker: one thread per context that owns the wire and runs the send queue.
- * Everything that travels is one kind of message here; strategies never see a socket. */
-#ifndef DDP_NET_ENGINE_H
-#define DDP_NET_ENGINE_H
-
-typedef enum ddp__verb {
-    DDP__ALL_REDUCE, /* in place over pieces: sum in rank order (or ring), then x scale */
-    DDP__BROADCAST,  /* pieces of root overwrite everybody's */
-    DDP__ALL_GATHER, /* one piece of world x n floats; rank r's block is the r-th, in place */
-    DDP__SEND,       /* pieces to peer */
-    DDP__RECV        /* pieces from peer */
-} ddp__verb;
-
-/* Contiguous floats; a message is a list of them (a bucket of several layers is no copy). */
-typedef struct ddp__piece {
-    float *data;
-    size_t count;
-} ddp__piece;
-
-/* All ranks submit collectives in one agreed order; the n-th collective of one rank meets the
- * n-th of the others, and verb, total count and layer are compared (DDP_MISMATCH names both). */
-typedef struct ddp__message {
-    ddp__verb         verb;
-    const ddp__piece *pieces;      /* borrowed, with their memory, until the message is done */
-    int               piece_count;
-    float             scale;       /* all-reduce: multiplied into the sum once; 0 = 1 */
-    int               peer;        /* root, destination or source */
-    long              step;        /* tag: for errors, traces and the mismatch check */
-    int layer; /* tag: layer index, named by ddp__engine_config.layer_name; or one of those below */
-    int               priority;    /* smaller first among the operations in flight */
-    int               filler;      /* 1: bubble filling, left out of the hidden share */
-    double           *divergence;  /* NULL, or receives sum((average - own)^2) over this rank's
-                                      values, measured where the average overwrites them */
-} ddp__message;
-
-typedef struct ddp__engine ddp__engine;
+/* ==== begin net/oplog.h ==== [net] */
+/* A copy of what the engine remembers of its operations, for the post-mortem. */
+#ifndef DDP_NET_OPLOG_H
+#define DDP_NET_OPLOG_H
 
 enum {
-    DDP__WINDOW = 16, /* most collectives in flight */
-    DDP__NO_LAYER = -1,
-    DDP__ALL_LAYERS = -2
+    DDP__OPLOG = 2000,       /* operations that are kept, unfinished ones included */
+    DDP__OPLOG_MISSING = 16  /* ranks that are listed as missing */
 };
 
-/* One finished (or still running: end < 0) operation, for traces and the hidden share. */
-typedef struct ddp__op_span {
-    double  begin, end;  /* first and last byte on this rank, ddp_now() seconds */
-    double  submitted;
-    double
-        peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
-    int64_t bytes;       /* payload bytes this rank sent */
-    long    step;
-    int     layer, filler;
-    ddp__verb verb;
-    char    algorithm;   /* 'd' direct, 'r' ring, 'p' plain */
-} ddp__op_span;
+typedef enum ddp__op_stage {
+    DDP__STAGE_QUEUED, /* submitted; its turn has not come */
+    DDP__STAGE_ACTIVE,
+    DDP__STAGE_DONE
+} ddp__op_stage;
 
-typedef struct ddp__engine_config {
-    ddp__wire    *wire;             /* owned by the engine from a successful open on */
-    int           rank, world;
-    double
-        rate; /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
-    double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
-    int           deterministic;    /* rank-order sums only, never ring */
-    size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
-                          SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
-    double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
-    double
-        op_timeout_s;   /* an operation in flight that does not move for so long fails; 0 = never */
-    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
-                           most 128 KiB: 7 or 8 staging slots for a peer. Same on all ranks */
-    size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
-    int           queue;            /* messages that may be submitted and not yet done */
-    int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
-    ddp_allocator allocator;
-    ddp_logger    log;
-    const char *(*layer_name)(void *user, int layer); /* for errors; may be NULL */
-    void         *user;
-} ddp__engine_config;
+typedef struct ddp__op_record {
+    ddp__op_span  span;      /* seq of a queued one: the number that it will get */
+    ddp__op_stage stage;
+    int64_t       left;      /* bytes still to send or to receive */
+    int           missing[DDP__OPLOG_MISSING], missing_count; /* ranks that have not begun it */
+} ddp__op_record;
+
+typedef struct ddp__peer_record {
+    char   name[80];
+    long   begun;            /* collectives that it has begun, by its last word; -1 = unknown */
+    double heard_s, got_s;   /* seconds since that word, and since its last byte; -1 = never */
+    int    left;             /* it closed its context */
+} ddp__peer_record;
+
+typedef struct ddp__oplog {
+    ddp__op_record   *record; /* [count], oldest first */
+    int               count, room;
+    long              dropped; /* older operations that were forgotten */
+    ddp__peer_record *peer;    /* [world]; that of this rank says what it has begun itself */
+    ddp_error         error;   /* the engine's first, code DDP_OK = none */
+    double            now;     /* ddp_now() of the copy */
+    int               served;
+} ddp__oplog;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Allocates everything it will ever use and starts the comm thread. */
-DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out,
-                                    ddp_error *err);
-/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the
- * wire. */
-DDP_LIB void ddp__engine_close(ddp__engine *e);
-
-/* From now on checksums the memory of messages of up to max_count floats while they are in flight:
- * a write by anybody else is an error naming the layer. Longer messages go unchecked. To be called
- * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
-DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
-
-/* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
- * full. After a failure returns the engine's first error. Copies the message and its piece list. */
-DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket,
-                                      ddp_error *err);
-/* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
-DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
-DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
-/* How many collectives are in flight at a time: the oldest not yet complete. */
-DDP_LIB int        ddp__engine_width(const ddp__engine *e);
-/* Fails everything in flight here and, through control frames, on all peers. Any thread. */
-DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
-/* The engine's first error, DDP_OK while it is healthy. */
-DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
-
-/* Copies spans that overlap t0..t1, running ones included, newest last; returns how many.
- * The engine remembers the last few thousand. */
-DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
-
-typedef struct ddp__net_stats {
-    int64_t bytes_sent,
-        bytes_received; /* all bytes handed to or taken from the wire, headers included */
-    int64_t payload_sent;
-    int64_t operations;
-    double  busy_s;                       /* union of operation spans */
-    size_t  staging_bytes;                /* memory the engine took from the allocator */
-    size_t  delay_bytes;                  /* of it, for link shaping */
-    char    algorithm;                    /* of the last all-reduce: 'd', 'r', 0 = none yet */
-} ddp__net_stats;
-DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
+/* Any thread, also while others wait in the engine and after it failed. The comm thread makes the
+ * copy; where it does not answer within a second, peers and missing ranks are left out.
+ * Errors: DDP_MEMORY. *out is freed by ddp__oplog_free in any case. */
+DDP_LIB ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err);
+DDP_LIB void       ddp__oplog_free(ddp__oplog *log);
 
 #ifdef __cplusplus
 }
 #endif
 
-#endif /* DDP_NET_ENGINE_H */
-/* ==== end net/engine.h ==== */
+#endif /* DDP_NET_OPLOG_H */
+/* ==== end net/oplog.h ==== */
 
 /* ==== begin net/state.h ==== [net] */
 /* What the files of the engine share. Everything here but the part marked "shared" belongs to
@@ -16905,9 +23036,9 @@ DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
 #define DDP_NET_STATE_H
 
 enum {
-    DDP__ROW_SEND = DDP__WINDOW,
-    DDP__ROW_RECV,
-    DDP__ROWS,                /* one per window position, one for sends, one for receives */
+    DDP__LANES = 2,           /* of send/recv: what is urgent waits for nothing that is not */
+    DDP__PAIRED = 2 * DDP__LANES,         /* in each lane a send and a receive are in flight */
+    DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired */
     DDP__SLOTS_MAX = 256,
     DDP__SPANS = 2048,
     DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
@@ -16934,32 +23065,42 @@ typedef struct ddp__op {
     ddp__message  m;
     ddp__strip   *strips;
     int           strip_count;
+    float         scale;       /* m.scale, or the mean of the epoch it runs in */
     long          strips_end;  /* the pool is free up to here once this operation is the oldest */
     size_t        n;           /* floats */
     long          ticket;
     uint32_t      seq;         /* among collectives, or among sends or receives with m.peer */
     int           p2p;
     int           ring;        /* all-reduce by way of ring.c */
+    int           full;        /* all-reduce by way of full.c */
+    int           shared;      /* all-reduce by way of share.c */
+    int           share_state;
+    size_t        share_next;  /* chunks of the own segment taken so far, in order */
     int           row;
     int           done;        /* shared: under the lock */
     ddp__op_state state;
     size_t        reduced;     /* floats of the own segment that are final */
     size_t        left;        /* floats still to send or to receive */
     int           missing;     /* ranks that must send something and have not sent anything */
-    int           warned;
     double        active_at, waiting_since, last_move;
+    double        clock;       /* when the first rank began it, as far as is known here */
+    double        note_s;      /* the next line about its standing still is due after so long */
     ddp__op_span  span;        /* shared: under the lock, except bytes and peer_wait before done */
     int64_t       bytes;
     double        peer_wait;
     size_t        sums_left, results_left; /* ring: floats not yet given to the next rank */
     size_t        to_come;                 /* ring: floats the rank before has still to send */
     int           first_sum, last_sum;     /* ring: slots with partial sums to be sent on */
+    int           donor;       /* elastic: who hands over its result, or -1: it is worked out */
+    int           asked;       /* the donor was asked */
     uint64_t     *sums;        /* one hash per chunk; NULL: writes are not checked */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
 /* Between one operation and one peer; offsets in floats. In a ring the first four and divergence
- * are those of the segment with the peer's number instead. */
+ * are those of the segment with the peer's number instead. Among threads (share.c): how many frames
+ * were sent, where its values are not those it submitted (+ 1), the row of its offer, and 1 once it
+ * has added up its last chunk. */
 typedef struct ddp__exchange {
     size_t sent;       /* contribution or data, bytes fully taken by the wire or under way */
     size_t results;    /* own finished values given to that peer */
@@ -16967,6 +23108,7 @@ typedef struct ddp__exchange {
     size_t finished;   /* results of the peer's segment, stored */
     int    held;       /* the peer's staging slots that this operation occupies */
     int    expected;   /* the peer has to send something and nothing came so far */
+    int    seen;       /* something came: the peer has begun it */
     double divergence;
 } ddp__exchange;
 
@@ -16994,17 +23136,21 @@ typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp
 typedef struct ddp__peer {
     /* outgoing */
     ddp__out_state out_state;
+    double         release;     /* emulated links: when what is being serialised has left */
     ddp__frame     out;
     ddp__op       *out_op;      /* whose memory is the payload; NULL: control */
     int            out_slot;    /* the payload is here instead, or -1 */
+    uint16_t      *coded;       /* or here, if out.coding; [chunk], NULL without cfg.coding */
+    const char    *out_text;    /* or here, if there is no out_op */
     unsigned char  out_head[DDP__FRAME_BYTES];
     size_t         out_sent, out_total;
-    int            held_collective, held_p2p;
+    int            held_collective, held_p2p[DDP__LANES];
     int            want_heartbeat, want_abort, want_goodbye, want_farewell;
     int            send_dead;   /* the wire takes no more; the reading side says why */
-    double         last_sent;
+    double         last_sent, last_beat;
     ddp__owed      owed[DDP__SLOTS_MAX];
     int            owed_count;
+    double         owed_by;     /* when they go back at the latest; 0 = not known yet */
     /* incoming */
     ddp__in_state  in_state;
     ddp__frame     in;
@@ -17019,8 +23165,10 @@ typedef struct ddp__peer {
     int            free_slot, solicited, staged; /* slots in use, by kind of frame */
     int            first_pending, last_pending;
     int            goodbye_read, abort_read, left, farewell, closed;
-    uint32_t       send_seq, recv_seq;
-    ddp__op       *send_op, *recv_op; /* the oldest not yet complete */
+    uint32_t       paired_seq[DDP__PAIRED]; /* of the next */
+    uint32_t       begun, sends, receives; /* what it has begun, by its last heartbeat ... */
+    double         heard_at;               /* ... read then; 0 = none yet */
+    ddp__op       *paired[DDP__PAIRED]; /* oldest not yet complete: send, receive; urgent ones */
     char           text[DDP_ERROR_TEXT];
 } ddp__peer;
 
@@ -17030,15 +23178,37 @@ typedef struct ddp__control { /* a control frame in the delay queue */
     double     due;
 } ddp__control;
 
+typedef struct ddp__elastic ddp__elastic;
+
+enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, the world included; see ddp__seq */
+
+/* The ranks that a collective runs over, rising, and where in them a rank is, or -1. */
+typedef struct ddp__members {
+    int        members;
+    const int *member, *place;
+} ddp__members;
+
 struct ddp__engine {
     ddp__engine_config cfg;
+    ddp__elastic      *elastic;       /* NULL: a lost peer is an error */
     ddp__wire         *wire;
     int                rank, world;
+    int               *member;        /* ids that are live, rising; collectives run over them */
+    int               *place;         /* [world] index in member, -1: not live */
+    int                members;
     ddp__memory_ops    memory;
     ddp__link          link;
+    ddp__path         *path;          /* emulated ways to the peers */
+    double             slowest;       /* emulated rate anywhere, on all ranks; 0 = all unlimited */
+    double             farthest;      /* emulated delay anywhere */
     int                shaped;        /* frames pass the delay queue */
+    int                paced;         /* frames pass the emulated uplink */
+    int                stalled;       /* nothing passes the emulated access link now */
+    int                acted;         /* acts of the script that are over */
     size_t             chunk;         /* floats */
     size_t             ring_bytes;    /* all-reduces from here on are rings */
+    size_t             full_bytes;    /* up to here full exchanges */
+    size_t             share_bytes;   /* from here on summed in place, among threads */
     int                credits;       /* slots per peer for frames that need one */
     int                extra;         /* slots per peer for results */
     int                slots;         /* both */
@@ -17056,37 +23226,55 @@ struct ddp__engine {
     int                first_due, last_due; /* delay queue of slots, in order of reached */
     unsigned char     *want_send, *want_recv;
     const float      **terms;
+    float             *rounded;       /* [chunk] own values as they travel; NULL: no coding */
+    uint16_t          *recoded;       /* [chunk] int8 blocks to be read; NULL without them */
+    float             *exact;         /* [chunk] a result before it was rounded; the same */
 
     ddp__op           *window[DDP__WINDOW];
     long               taken;         /* tickets below were seen by the comm thread */
     long begun; /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
     uint32_t           next_seq;      /* of the next collective to become active */
+    uint32_t           group_next[DDP__GROUPS]; /* the same of each group but 0, the world */
+    int               *ring, *turn;   /* live ids in ring order, and where in it an id is */
+    int               *order;         /* [world] ring order of all ids */
+    long               waiting[DDP__WINDOW]; /* tickets of collectives that wait for another; */
+    int                waits;         /* each has a position of the window reserved */
     int                dirty;         /* a position or a queued operation may have become free */
     ddp__op           *finished;      /* complete, to be published */
     int                running;       /* operations between first and last byte */
     double             running_since;
-    int                up_peer;       /* whose frame occupies the uplink, or -1 */
-    double             up_release;
+    int                up_waiting;    /* a frame may wait until the uplink is free */
     ddp_error          fault;         /* what ended this engine */
     int                fault_origin;
     double             last_move;
+    double             look_by;       /* when liveness was to be looked at again; 0 = now */
     int                closing;       /* goodbye was queued */
     int                stopping;      /* close was called */
+    double             next_check;    /* of liveness */
 
     /* shared, under lock */
     pthread_mutex_t    lock;
+    int                groups;        /* made so far, the world included */
+    int               *group_member, *group_place; /* [DDP__GROUPS x world] */
+    int                group_members[DDP__GROUPS];
     pthread_cond_t     changed;
     pthread_t          thread;
     int                threaded;
     ddp_error          error;         /* first failure or request to abort */
+    int                begun_wire;    /* the wire's begin has returned */
     int                quiet;         /* the comm thread will not touch memory again */
+    int                parked;        /* the comm thread leaves the engine to whoever drives it, */
+    double             park_until;    /* until then */
+    int                driven;        /* a caller moves the bytes */
+    pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
     long               strips_head, strips_tail;
     ddp__op_span      *spans;
     long               span_count;
     ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
+    ddp__oplog        *wanted;        /* somebody waits for a copy of the log */
     uint64_t *sums; /* cfg.queue x sums_room hashes; NULL: writes are not checked */
     size_t             sums_room, sums_count; /* for messages of up to sums_count floats */
 };
@@ -17095,8 +23283,30 @@ struct ddp__engine {
 extern "C" {
 #endif
 
+/* engine.c; under the lock: rouses the comm thread */
+DDP_LIB void ddp__notify(ddp__engine *e);
+
+/* group.c */
+/* A message's group exists and has this rank, and the root, among its members. */
+DDP_LIB ddp_status ddp__group_check(const ddp__engine *e, const ddp__message *m, ddp_error *err);
+DDP_LIB ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op);
+/* The number of a group's collective: the group in the upper bits, so that frames and staging tell
+ * operations of unlike groups apart; all bits count in an elastic world, which has no groups. */
+DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
+/* 1 if a collective's number was given out before. */
+DDP_LIB int  ddp__seq_past(const ddp__engine *e, uint32_t seq);
+/* Puts the live ids into the ring's order. */
+DDP_LIB void ddp__ring_arrange(ddp__engine *e);
+
 /* progress.c */
+/* The lane of a send or receive, and its place in ddp__peer.paired. */
+DDP_LIB int  ddp__paired_lane(const ddp__op *op);
+DDP_LIB int  ddp__paired(const ddp__op *op);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
+/* All-reduce or reduce-scatter. */
+DDP_LIB int ddp__sums(const ddp__op *op);
+/* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
+DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
 /* Segment of rank `of`: what it owns in an all-reduce, its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
                           size_t *to);
@@ -17111,12 +23321,26 @@ DDP_LIB float *ddp__memory_at(const ddp__op *op, size_t offset, size_t count, si
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
+/* Begins, or begins again in a new epoch, an operation that has its place and number. */
+DDP_LIB void ddp__start(ddp__engine *e, ddp__op *op, double now);
 /* Fills the window and the send/recv positions from the queue. */
 DDP_LIB void ddp__activate(ddp__engine *e, double now);
 /* Before the thread sleeps: marks operations that wait for a peer. */
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 /* Tells the submitters what is complete. */
 DDP_LIB void ddp__publish(ddp__engine *e);
+
+/* engine.c */
+/* Under the lock; the comm thread has to look. */
+DDP_LIB void ddp__notify(ddp__engine *e);
+/* Does what can be done now; 1 if anything moved, else *until says when to look again. */
+DDP_LIB int  ddp__round(ddp__engine *e, double *until);
+DDP_LIB void ddp__sleep(ddp__engine *e, double until);
+DDP_LIB int  ddp__ticket_done(const ddp__engine *e, long ticket);
+
+/* drive.c: the comm thread, with nothing to do, stays out of the way of blocking calls that follow
+ * each other closely; 0 if there are none. */
+DDP_LIB int  ddp__park(ddp__engine *e);
 
 /* schedule.c */
 /* The best frame for a peer into *f; 0 = nothing may go now. *op is NULL for control frames. */
@@ -17126,7 +23350,21 @@ DDP_LIB int  ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 /* Room at that peer for one more chunk of an operation; forward: a sum that a ring sends on. */
 DDP_LIB int  ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
+/* until, or when credits that wait for one another have to leave, if earlier. */
+DDP_LIB double ddp__credit_by(const ddp__engine *e, double now, double until);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count);
+
+/* full.c */
+/* The size up to which all-reduces are full exchanges. */
+DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
+/* The own values from offset at on have been taken by the wire for every peer. */
+DDP_LIB int    ddp__full_sent(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
+/* The values that this rank sums. */
+DDP_LIB void   ddp__own_part(const ddp__engine *e, const ddp__op *op, size_t *from, size_t *to);
+/* Nothing of the operation has still to come from that peer, or to go there. */
+DDP_LIB int    ddp__full_over(ddp__engine *e, const ddp__op *op, int peer);
+/* collect.c: sums what can be summed since a frame of the operation has left. */
+DDP_LIB void   ddp__full_reduce(ddp__engine *e, ddp__op *op, double now);
 
 /* ring.c */
 /* The size from which on all-reduces are rings. Direct pays 2 delays, the ring 2 (n - 1), but no
@@ -17135,6 +23373,9 @@ DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, i
  * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip
  * outgrows the staging of one peer. */
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
+/* Whether an operation goes round the ring. Those of groups never do: ranks may submit operations of
+ * unlike groups in unlike orders, and rings wait for each other in one order. */
+DDP_LIB int    ddp__by_ring(const ddp__engine *e, const ddp__op *op);
 DDP_LIB void   ddp__ring_begin(ddp__engine *e, ddp__op *op);
 /* That peer has still to give or get something. */
 DDP_LIB int    ddp__ring_needs(const ddp__engine *e, const ddp__op *op, int peer);
@@ -17147,6 +23388,38 @@ DDP_LIB int    ddp__ring_started(ddp__engine *e, ddp__op *op, const ddp__frame *
 DDP_LIB int    ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
 /* Adds the own values to a partial sum, to be sent on or final. */
 DDP_LIB void   ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, double now);
+
+/* share.c */
+/* The size from which on all-reduces are summed in place; SIZE_MAX: the ranks are no threads. */
+DDP_LIB size_t ddp__share_bytes(const ddp__engine *e);
+DDP_LIB int    ddp__by_share(const ddp__engine *e, const ddp__op *op);
+DDP_LIB void   ddp__share_begin(ddp__engine *e, ddp__op *op);
+/* Waits until nobody is at work on the operation's memory, and nobody will be. */
+DDP_LIB void   ddp__share_end(ddp__engine *e, const ddp__op *op);
+/* The same for all in flight. */
+DDP_LIB void   ddp__share_close(ddp__engine *e);
+DDP_LIB int    ddp__share_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
+DDP_LIB void   ddp__share_started(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
+/* How far the operation has come by a frame that was sent. */
+DDP_LIB size_t ddp__share_sent(const ddp__op *op, const ddp__frame *f);
+/* 1 if the frame, OFFER or SUMMED, may be one. */
+DDP_LIB int    ddp__share_check(const ddp__engine *e, const ddp__frame *f);
+DDP_LIB void   ddp__share_offered(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
+DDP_LIB void   ddp__share_summed(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f,
+                                 double now);
+/* Adds up a few chunks; 1 if it did. */
+DDP_LIB int    ddp__share_run(ddp__engine *e, double now);
+
+/* coding.c: values that do not travel as floats */
+/* The payload of a frame about to leave; 0 after a failure: a value has no code. */
+DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
+/* The payload read into a slot becomes floats; 0 after a failure. */
+DDP_LIB int    ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
+/* Sums count values from offset at on, of which terms are the others' contributions. */
+DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count,
+                                 double *divergence);
+/* Where in a slot a payload is read to. */
+DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
 
 /* transfer.c: bytes to and from the wire; 1 if anything moved */
 DDP_LIB int    ddp__send_all(ddp__engine *e, double now);
@@ -17161,6 +23434,11 @@ DDP_LIB uint32_t ddp__microseconds(double t);
 /* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
 DDP_LIB void   ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
+/* What the configuration says of links, before memory is laid out; and after. */
+DDP_LIB void   ddp__emulate_plan(ddp__engine *e);
+DDP_LIB void   ddp__emulate_start(ddp__engine *e);
+/* Does what the script asks for by now; returns when to look again, -1: never. */
+DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 /* Runs the emulated link up to now. */
 DDP_LIB int    ddp__run_due(ddp__engine *e, double now);
 DDP_LIB double ddp__next_due(const ddp__engine *e);
@@ -17183,19 +23461,48 @@ DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, d
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* 0 after a failure: the memory changed since it was hashed. */
+/* 1 unless the memory changed since it was hashed; op may be another rank's. */
+DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
+/* Ends the engine because of that. */
+DDP_LIB void ddp__guard_fault(ddp__engine *e, const ddp__op *op);
+/* Both: 0 after a failure. */
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
 
 /* liveness.c */
 DDP_LIB void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_LIB void ddp__peer_lost(ddp__engine *e, int peer, const char *why);
 DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
+/* Seconds between heartbeats. */
+DDP_LIB double ddp__beat(const ddp__engine *e);
 /* Heartbeats, silent peers, old operations; returns when to look again. */
 DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
 /* "all-reduce of layer h.0.mlp (step 12)" */
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-/* "layer h.0.mlp", "all layers" or "a plain buffer" */
+/* "all-reduce" */
+DDP_LIB const char *ddp__verb_name(int verb);
+/* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer" */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
+
+/* waits.c */
+/* Whether a peer has not begun an operation of this rank, as far as is known here. */
+DDP_LIB int    ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer);
+/* "rank 2", "ranks 1, 3", or "" where all have begun it. */
+DDP_LIB const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *buf, size_t room);
+/* What a heartbeat says, and what it said. */
+DDP_LIB void   ddp__tell_progress(const ddp__engine *e, int peer, ddp__frame *f);
+DDP_LIB void   ddp__hear_progress(ddp__engine *e, int peer, const ddp__frame *f, double now);
+/* "; rank 2 has been silent for 7.1 s" of those it needs, or "". */
+DDP_LIB const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now,
+                                     char *buf, size_t room);
+/* Since when an operation stands still. */
+DDP_LIB double ddp__still_since(const ddp__op *op);
+/* A line about the oldest operation that stands still, after 5, 10, 20, ... seconds. */
+DDP_LIB void   ddp__note_wait(ddp__engine *e, double now, double *again);
+/* It moves again: the last of these lines. */
+DDP_LIB void   ddp__note_end(ddp__engine *e, ddp__op *op, double now);
+
+/* oplog.c; comm thread, under the lock */
+DDP_LIB void   ddp__oplog_serve(ddp__engine *e);
 
 /* spans.c; under the lock */
 DDP_LIB void ddp__span_finish(ddp__engine *e, const ddp__op *op);
@@ -17242,9 +23549,31 @@ static uint32_t ddp__get32(const unsigned char *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
+size_t ddp__frame_values(const ddp__frame *f)
+{
+    const size_t block = sizeof(float) + DDP__CODING_BLOCK;
+    size_t size = f->coding == (int)DDP__AS_BFLOAT ? sizeof(uint16_t) : sizeof(float), blocks;
+
+    if (f->coding != (int)DDP__AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
+    blocks = f->length / block + (f->length % block != 0);
+    if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
+    return f->length - blocks * sizeof(float);
+}
+
+uint32_t ddp__frame_payload(int coding, size_t count)
+{
+    const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
+
+    if (coding == (int)DDP__AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
+    return (uint32_t)(count *
+                      (coding == (int)DDP__AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
+}
+
 void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 {
     uint32_t first = DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 |
+                     (uint32_t)(f->coding == (int)DDP__AS_BFLOAT) << 23 |
+                     (uint32_t)(f->coding == (int)DDP__AS_INT8) << 22 |
                      ((uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5) << 24;
     ddp__put32(head, first);
     ddp__put32(head + 4, f->seq);
@@ -17259,8 +23588,11 @@ void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 {
     uint32_t first = ddp__get32(head), kind = first >> 24;
-    if ((first & 0xffffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
+    if ((first & 0x3fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
     if (ddp__get32(head + 28) != ddp__crc32c(head, 28)) return 0;
+    f->coding = first >> 23 & 1   ? (int)DDP__AS_BFLOAT
+                : first >> 22 & 1 ? (int)DDP__AS_INT8
+                                  : (int)DDP__AS_FLOAT;
     f->type = (int)(kind & 15);
     f->p2p = (int)(kind >> 4 & 1);
     f->verb = (int)(kind >> 5);
@@ -17270,7 +23602,7 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
     f->length = ddp__get32(head + 16);
     f->layer = (int32_t)ddp__get32(head + 20);
     f->sent = ddp__get32(head + 24);
-    return f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_FAREWELL;
+    return (first >> 22 & 3) != 3 && f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_SUMMED;
 }
 /* ==== end net/frame.c ==== */
 
@@ -17345,6 +23677,42 @@ static void ddp__host_add(float *sum, const float *own, size_t count)
     for (; at < count; at++) sum[at] += own[at];
 }
 
+static uint32_t ddp__bfloat_bits(float x)
+{
+    uint32_t bits, nan;
+
+    memcpy(&bits, &x, sizeof bits);
+    nan = (bits & 0x7fffffffu) > 0x7f800000u; /* rounding up could carry a NaN into infinity */
+    return nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+
+static void ddp__host_halve(uint16_t *out, const float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++) out[i] = (uint16_t)ddp__bfloat_bits(x[i]);
+}
+
+static void ddp__host_widen(float *out, const uint16_t *x, size_t count)
+{
+    /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
+    const unsigned char *from = (const unsigned char *)x;
+
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half;
+        uint32_t bits;
+        memcpy(&half, from + 2 * i, sizeof half);
+        bits = (uint32_t)half << 16;
+        memcpy((unsigned char *)out + 4 * i, &bits, sizeof bits);
+    }
+}
+
+static void ddp__host_round(float *out, const float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = ddp__bfloat_bits(x[i]) << 16;
+        memcpy(&out[i], &bits, sizeof bits);
+    }
+}
+
 static uint64_t ddp__host_checksum(uint64_t h, const float *data, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -17362,6 +23730,9 @@ ddp__memory_ops ddp__host_memory(void)
     ops.reduce = ddp__host_reduce;
     ops.store = ddp__host_store;
     ops.add = ddp__host_add;
+    ops.halve = ddp__host_halve;
+    ops.widen = ddp__host_widen;
+    ops.round = ddp__host_round;
     ops.checksum = ddp__host_checksum;
     return ops;
 }
@@ -17369,23 +23740,74 @@ ddp__memory_ops ddp__host_memory(void)
 
 /* ==== begin net/shape.c ==== [net] */
 
-double ddp__link_send(ddp__link *l, double ready, size_t bytes)
+/* The rate at a time; *next = the first turn after it. */
+static double ddp__link_rate(const ddp__link *l, double at, int *next)
 {
-    double start = ready > l->up_free ? ready : l->up_free;
-    l->up_free = start + (l->rate > 0 ? (double)bytes / l->rate : 0);
-    return l->up_free;
+    double rate = l->rate;
+    int i = 0;
+
+    while (i < l->turns && l->zero + l->turn[i].at <= at) rate = l->turn[i++].rate;
+    *next = i;
+    return rate;
+}
+
+double ddp__link_pass(const ddp__link *l, double start, double bytes)
+{
+    int next;
+    double rate = ddp__link_rate(l, start, &next);
+
+    for (; next < l->turns; rate = l->turn[next++].rate) {
+        double until = l->zero + l->turn[next].at;
+        double done = rate > 0 ? start + bytes / rate : start;
+        if (rate >= 0 && done <= until) return done;
+        if (rate > 0) bytes -= rate * (until - start);
+        start = until;
+    }
+    return rate > 0 ? start + bytes / rate : start;
+}
+
+int ddp__link_stalled(const ddp__link *l, double at)
+{
+    int next;
+
+    return l->turns > 0 && ddp__link_rate(l, at, &next) < 0;
+}
+
+double ddp__link_turns(const ddp__link *l, double at)
+{
+    int next;
+
+    (void)ddp__link_rate(l, at, &next);
+    return next < l->turns ? l->zero + l->turn[next].at : -1;
+}
+
+double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
+{
+    double start = ready > l->up_free ? ready : l->up_free, leaves;
+
+    if (to->free > start) start = to->free;
+    leaves = l->up_free = ddp__link_pass(l, start, (double)bytes);
+    to->free = to->rate > 0 ? start + (double)bytes / to->rate : start;
+    return to->free > leaves ? to->free : leaves;
+}
+
+double ddp__path_receive(ddp__path *from, double left)
+{
+    double there = left + from->delay_s;
+
+    if (from->jitter_s > 0) there += from->jitter_s * ddp_rng_uniform(&from->rng);
+    if (there > from->last) from->last = there;
+    return from->last;
 }
 
 double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
-    double done = arrival + l->delay_s;
-    if (l->rate > 0) {
-        /* The sender's serialisation has passed already: the last byte of an uncontended frame
-         * is here at arrival + delay, so its first one entered our downlink bytes/rate before. */
-        double behind = l->down_free + (double)bytes / l->rate;
-        if (behind > done) done = behind;
-    }
-    return done;
+    /* The sender's serialisation has passed already: the last byte of an uncontended frame is
+     * here at its arrival, so its first one entered our downlink bytes/rate before. */
+    double done = ddp__link_pass(l, arrival, 0);
+    double behind = ddp__link_pass(l, l->down_free, (double)bytes);
+
+    return behind > done ? behind : done;
 }
 
 double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
@@ -17397,11 +23819,11 @@ double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
 
 double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 {
-    if (l->rate > 0) {
-        double done = arrival + l->delay_s;
-        if (l->down_free > done - (double)bytes / l->rate) l->down_free += (double)bytes / l->rate;
-    }
-    return arrival + l->delay_s;
+    double done = ddp__link_pass(l, arrival, 0);
+    double taken = ddp__link_pass(l, done, (double)bytes) - done;
+
+    if (l->down_free > done - taken) l->down_free += taken;
+    return done;
 }
 
 size_t ddp__link_chunk(double rate)
@@ -17413,39 +23835,722 @@ size_t ddp__link_chunk(double rate)
 }
 /* ==== end net/shape.c ==== */
 
+/* ==== begin net/netspec.c ==== [net] */
+
+typedef struct ddp__rate_unit {
+    const char *name;
+    double value;
+} ddp__rate_unit;
+
+static const ddp__rate_unit ddp__rate_units[] = {
+    {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}
+};
+static const ddp__rate_unit ddp__delay_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
+
+/* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
+static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units, double *out)
+{
+    char number[40];
+    size_t i = 0;
+    double v;
+
+    while (i < n && (isdigit((unsigned char)text[i]) || text[i] == '.')) i++;
+    if (i == 0 || i >= sizeof number) return 0;
+    memcpy(number, text, i);
+    number[i] = 0;
+    if (!ddp__parse_double(number, &v)) return 0;
+    for (; units->name; units++) {
+        if (strlen(units->name) != n - i || strncmp(units->name, text + i, n - i)) continue;
+        *out = v * units->value;
+        return 1;
+    }
+    return 0;
+}
+
+int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
+{
+    if ((n == 1 && *text == '0') || (n == 4 && !strncmp(text, "none", 4))) {
+        *bytes_per_s = 0;
+        return 1;
+    }
+    return ddp__quantity(text, n, ddp__rate_units, bytes_per_s) && *bytes_per_s >= 1;
+}
+
+static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n,
+                                    double *out, ddp_error *err)
+{
+    if (ddp__quantity(text, n, ddp__delay_units, out) && *out <= 3600) return DDP_OK;
+    return ddp__fail(err, DDP_ARG,
+                     "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms "
+                     "or s; for example 100mbit,20ms",
+                     spec, what, n > 60 ? 60 : (int)n, text);
+}
+
+ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err)
+{
+    ddp__netspec s;
+    size_t n = strcspn(spec, ",");
+    const char *rest = spec + n;
+
+    memset(&s, 0, sizeof s);
+    if (!ddp__netspec_rate(spec, n, &s.rate))
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.100s': the rate '%.*s' is not a number of at least 8 bit/s "
+                         "with bit, kbit, mbit or gbit; for example 100mbit,20ms, or none",
+                         spec, n > 60 ? 60 : (int)n, spec);
+    if (*rest) {
+        n = strcspn(++rest, ",");
+        DDP__TRY(ddp__netspec_time(spec, "delay", rest, n, &s.delay_s, err));
+        rest += n;
+    }
+    if (*rest) {
+        rest++;
+        DDP__TRY(ddp__netspec_time(spec, "jitter", rest, strlen(rest), &s.jitter_s, err));
+    }
+    *out = s;
+    return DDP_OK;
+}
+
+ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err)
+{
+    ddp__netspec s;
+    size_t n;
+
+    if (!spec || !bytes_per_s || !delay_s)
+        return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
+    n = strlen(spec);
+    if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.100s' looks like a file: one worker's link is given as "
+                         "RATE,DELAY, for example 100mbit,20ms",
+                         spec);
+    DDP__TRY(ddp__netspec_parse(spec, &s, err));
+    *bytes_per_s = s.rate;
+    *delay_s = s.delay_s + s.jitter_s / 2;
+    return DDP_OK;
+}
+/* ==== end net/netspec.c ==== */
+
+/* ==== begin net/script.c ==== [net] */
+/* The script of incidents: its text, and what it means for one worker. */
+
+enum { DDP__SCRIPT_WORDS = 6 };
+
+typedef struct ddp__script_text { /* a line cut into words */
+    const char *name, *word[DDP__SCRIPT_WORDS];
+    size_t      size[DDP__SCRIPT_WORDS];
+    int         line, words, world;
+    ddp_error  *err;
+} ddp__script_text;
+
+static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const char *what)
+{
+    int known = word < t->words;
+
+    return ddp__fail(t->err, DDP_FORMAT,
+                     "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
+                     "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit",
+                     t->name, t->line, known ? (t->size[word] < 40 ? (int)t->size[word] : 40) : 0,
+                     known ? t->word[word] : "", what);
+}
+
+static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
+{
+    return word < t->words && t->size[word] == strlen(text) &&
+           !memcmp(t->word[word], text, t->size[word]);
+}
+
+/* Digits and at most one point. */
+static int ddp__script_number(const char *text, size_t n, double *out)
+{
+    char copy[32];
+
+    if (n == 0 || n >= sizeof copy) return 0;
+    memcpy(copy, text, n);
+    copy[n] = 0;
+    return strspn(copy, "0123456789.") == n && ddp__parse_double(copy, out);
+}
+
+static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n,
+                                     int word, int *out)
+{
+    double v = 0;
+
+    if (n > 6 || !ddp__script_number(text, n, &v) || memchr(text, '.', n))
+        return ddp__script_bad(t, word, "a worker's number");
+    if (v >= t->world)
+        return ddp__fail(t->err, DDP_ARG,
+                         "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to "
+                         "%d",
+                         t->name, t->line, v, t->world, t->world - 1);
+    *out = (int)v;
+    return DDP_OK;
+}
+
+static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
+{
+    const char *text = t->word[2], *dash = (const char *)memchr(text, '-', t->size[2]);
+    size_t head = dash ? (size_t)(dash - text) : 0;
+
+    if (!dash) return ddp__script_bad(t, 2, "a pair of workers such as 1-3");
+    DDP__TRY(ddp__script_worker(t, text, head, 2, &i->a));
+    DDP__TRY(ddp__script_worker(t, dash + 1, t->size[2] - head - 1, 2, &i->b));
+    return i->a == i->b ? ddp__script_bad(t, 2, "a pair of two workers") : DDP_OK;
+}
+
+/* The words after "t=TIME". */
+static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
+{
+    int words = 3;
+
+    if (ddp__script_is(t, 1, "stall")) i->kind = DDP__STALL;
+    else if (ddp__script_is(t, 1, "slow")) i->kind = DDP__SLOW;
+    else if (ddp__script_is(t, 1, "drop")) i->kind = DDP__DROP;
+    else if (ddp__script_is(t, 1, "kill")) i->kind = DDP__KILL;
+    else return ddp__script_bad(t, 1, "stall, slow, drop or kill");
+    if (t->words < 3) return ddp__script_bad(t, 2, "a worker's number");
+    if (i->kind == DDP__DROP) DDP__TRY(ddp__script_pair(t, i));
+    else DDP__TRY(ddp__script_worker(t, t->word[2], t->size[2], 2, &i->a));
+    if (i->kind == DDP__STALL) {
+        if (!ddp__script_is(t, 3, "for")) return ddp__script_bad(t, 3, "'for'");
+        if (t->words < 5 || !ddp__script_number(t->word[4], t->size[4], &i->seconds) ||
+            !(i->seconds > 0))
+            return ddp__script_bad(t, 4, "a number of seconds above 0");
+        words = 5;
+    } else if (i->kind == DDP__SLOW) {
+        if (!ddp__script_is(t, 3, "to")) return ddp__script_bad(t, 3, "'to'");
+        if (t->words < 5 || !ddp__netspec_rate(t->word[4], t->size[4], &i->rate))
+            return ddp__script_bad(t, 4, "a rate with bit, kbit, mbit or gbit, or none");
+        words = 5;
+    }
+    return t->words > words ? ddp__script_bad(t, words, "expected here") : DDP_OK;
+}
+
+ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
+                            ddp__incidents *s, ddp_error *err)
+{
+    ddp__script_text t;
+    ddp__incident i;
+    const char *comment = (const char *)memchr(text, '#', n), *end;
+
+    memset(&t, 0, sizeof t);
+    memset(&i, 0, sizeof i);
+    t.name = name;
+    t.line = line;
+    t.world = world;
+    t.err = err;
+    for (end = comment ? comment : text + n; text < end; text++) {
+        if (*text == ' ' || *text == '\t' || *text == '\r') continue;
+        t.word[t.words] = text;
+        while (text < end && *text != ' ' && *text != '\t' && *text != '\r') text++;
+        t.size[t.words] = (size_t)(text - t.word[t.words]);
+        if (++t.words == DDP__SCRIPT_WORDS) break;
+    }
+    if (t.words == 0) return DDP_OK;
+    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) ||
+        !ddp__script_number(t.word[0] + 2, t.size[0] - 2, &i.at) || i.at > 1e7)
+        return ddp__script_bad(&t, 0, "a time such as t=3.5");
+    DDP__TRY(ddp__script_words(&t, &i));
+    if (s->count == s->room) {
+        int room = s->room ? 2 * s->room : 16;
+        ddp__incident *list =
+            (ddp__incident *)DDP_REALLOC(s->list, (size_t)room * sizeof *s->list);
+        if (!list) return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
+        s->list = list;
+        s->room = room;
+    }
+    s->list[s->count++] = i;
+    return DDP_OK;
+}
+
+ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
+{
+    ddp__text text;
+    ddp_status status;
+    size_t at = 0;
+    int line = 1;
+
+    memset(&text, 0, sizeof text);
+    status = ddp__file_read(path, &text, err);
+    for (; status == DDP_OK && at < text.size; line++) {
+        const char *from = text.data + at;
+        const char *end = (const char *)memchr(from, '\n', text.size - at);
+        size_t n = end ? (size_t)(end - from) : text.size - at;
+        status = ddp__script_line(path, line, from, n, world, s, err);
+        at += n + 1;
+    }
+    ddp__text_free(&text);
+    return status;
+}
+
+void ddp__incidents_free(ddp__incidents *s)
+{
+    DDP_FREE(s->list);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- for one worker ---- */
+
+static int ddp__turn_order(const void *a, const void *b)
+{
+    const ddp__turn *x = (const ddp__turn *)a, *y = (const ddp__turn *)b;
+
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static int ddp__act_order(const void *a, const void *b)
+{
+    const ddp__act *x = (const ddp__act *)a, *y = (const ddp__act *)b;
+
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same
+ * time the later line counts. */
+static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
+{
+    double since = -1;
+    int k;
+
+    for (k = 0; k < s->count; k++) {
+        const ddp__incident *i = &s->list[k];
+        if (i->a != rank || i->at > at) continue;
+        if (i->kind == DDP__STALL && at < i->at + i->seconds) return -1;
+        if (i->kind != DDP__SLOW || i->at < since) continue;
+        since = i->at;
+        rate = i->rate;
+    }
+    return rate;
+}
+
+ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
+{
+    int k;
+
+    if (s->count == 0) return DDP_OK;
+    l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
+    l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
+    if (!l->turn || !l->act)
+        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
+    for (k = 0; k < s->count; k++) {
+        const ddp__incident *i = &s->list[k];
+        if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest))
+            l->slowest = i->rate;
+        if (i->a != rank) continue;
+        if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
+            l->turn[l->turns++].at = i->at;
+            if (i->kind == DDP__STALL) l->turn[l->turns++].at = i->at + i->seconds;
+        } else {
+            l->act[l->acts].at = i->at;
+            l->act[l->acts++].peer = i->kind == DDP__DROP ? i->b : -1;
+        }
+    }
+    qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__turn_order);
+    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__act_order);
+    for (k = 0; k < l->turns; k++)
+        l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    return DDP_OK;
+}
+
+ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to)
+{
+    return ddp_rng_seed(seed ^ UINT64_C(0x6a69747465720000),
+                        (uint64_t)from << 32 | (uint64_t)(unsigned)to);
+}
+
+ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
+                            ddp__links *l, ddp_error *err)
+{
+    int r;
+
+    memset(l, 0, sizeof *l);
+    l->path = (ddp__path *)ddp__calloc((size_t)world, sizeof *l->path);
+    if (!l->path) return ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", world);
+    l->rate = l->slowest = spec->rate;
+    l->farthest = spec->delay_s + spec->jitter_s;
+    l->flight = spec->rate * l->farthest;
+    l->plan_rate = spec->rate;
+    l->plan_delay_s = spec->delay_s + spec->jitter_s / 2;
+    for (r = 0; r < world; r++) {
+        l->path[r].delay_s = spec->delay_s;
+        l->path[r].jitter_s = spec->jitter_s;
+        l->path[r].rng = ddp__jitter_rng(seed, r, rank);
+    }
+    return DDP_OK;
+}
+
+void ddp__links_free(ddp__links *l)
+{
+    DDP_FREE(l->path);
+    DDP_FREE(l->turn);
+    DDP_FREE(l->act);
+    memset(l, 0, sizeof *l);
+}
+/* ==== end net/script.c ==== */
+
+/* ==== begin net/group.c ==== [net] */
+/* Groups of ranks that run collectives of their own, and the order of the ring. */
+
+ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
+{
+    const size_t at = (size_t)op->m.group * (size_t)e->world;
+    ddp__members team;
+
+    team.members = op->m.group ? e->group_members[op->m.group] : e->members;
+    team.member = op->m.group ? e->group_member + at : e->member;
+    team.place = op->m.group ? e->group_place + at : e->place;
+    return team;
+}
+
+uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next)
+{
+    if (e->elastic) return next;
+    return (uint32_t)group << DDP__GROUP_SHIFT | (next & (((uint32_t)1 << DDP__GROUP_SHIFT) - 1));
+}
+
+int ddp__seq_past(const ddp__engine *e, uint32_t seq)
+{
+    const uint32_t group = e->elastic ? 0 : seq >> DDP__GROUP_SHIFT;
+    const uint32_t next = group ? e->group_next[group] : e->next_seq;
+
+    if (e->elastic) return (int32_t)(seq - next) < 0;
+    return (int32_t)((seq - next) << (32 - DDP__GROUP_SHIFT)) < 0;
+}
+
+ddp_status ddp__group_check(const ddp__engine *e, const ddp__message *m, ddp_error *err)
+{
+    const int *place;
+
+    if (m->group == 0) return DDP_OK;
+    if (m->group < 0 || m->group >= e->groups)
+        return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group,
+                         e->groups - 1);
+    place = e->group_place + (size_t)m->group * (size_t)e->world;
+    if (m->verb == DDP__SEND || m->verb == DDP__RECV)
+        return ddp__fail(err, DDP_ARG, "send and receive name a rank, not group %d", m->group);
+    if (place[e->rank] < 0)
+        return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
+    if (m->verb == DDP__BROADCAST && place[m->peer] < 0)
+        return ddp__fail(err, DDP_ARG, "the root %d of a broadcast is not in group %d", m->peer,
+                         m->group);
+    return DDP_OK;
+}
+
+ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err)
+{
+    ddp_status status = DDP_OK;
+    int *member, *place;
+
+    for (int i = 0; i < n; i++)
+        if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
+            return ddp__fail(err, DDP_ARG,
+                             "a group of rank %d at place %d: ranks rise from 0 to %d at most",
+                             ranks[i], i, e->world - 1);
+    if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
+    if (e->elastic)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "groups in an elastic world (min_world): leave one of the two out");
+    pthread_mutex_lock(&e->lock);
+    if (e->groups == DDP__GROUPS) {
+        status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
+    } else {
+        member = e->group_member + (size_t)e->groups * (size_t)e->world;
+        place = e->group_place + (size_t)e->groups * (size_t)e->world;
+        for (int r = 0; r < e->world; r++) place[r] = -1;
+        for (int i = 0; i < n; i++) {
+            member[i] = ranks[i];
+            place[ranks[i]] = i;
+        }
+        e->group_members[e->groups] = n;
+        *group = e->groups++;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+int ddp__engine_group_size(const ddp__engine *e, int group)
+{
+    if (group == 0) return e->world;
+    return group > 0 && group < e->groups ? e->group_members[group] : 1;
+}
+
+const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
+{
+    if (group <= 0 || group >= e->groups) return NULL;
+    return e->group_member + (size_t)group * (size_t)e->world;
+}
+
+size_t ddp__engine_window(const ddp__engine *e)
+{
+    return (size_t)(e->credits - e->width - (int)DDP__LANES) * e->chunk * sizeof(float);
+}
+
+void ddp__ring_arrange(ddp__engine *e)
+{
+    int n = 0;
+
+    for (int i = 0; i < e->world; i++) {
+        const int id = e->order[i];
+        e->turn[id] = e->place[id] < 0 ? -1 : n;
+        if (e->place[id] >= 0) e->ring[n++] = id;
+    }
+}
+
+ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err)
+{
+    ddp_status status = DDP_OK;
+
+    for (int i = 0; order && i < e->world; i++) {
+        int times = 0;
+        for (int j = 0; j < e->world; j++) times += order[j] == i;
+        if (times != 1)
+            return ddp__fail(err, DDP_ARG, "a ring order that names rank %d %d times", i, times);
+    }
+    pthread_mutex_lock(&e->lock);
+    if (e->first != e->submitted) {
+        status = ddp__fail(err, DDP_USAGE,
+                           "the ring's order cannot change while %ld messages are in flight",
+                           e->submitted - e->first);
+    } else {
+        for (int i = 0; i < e->world; i++) e->order[i] = order ? order[i] : i;
+        ddp__ring_arrange(e);
+        e->ring_bytes = ring_bytes && !e->cfg.deterministic && e->world > 2 ? ring_bytes
+                                                                          : ddp__ring_bytes(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+/* ==== end net/group.c ==== */
+
 /* ==== begin net/progress.c ==== [net] */
 /* The life of an operation: activation, progress, completion; and how messages map to memory. */
+
+/* ==== begin net/elastic.h ==== [net] */
+/* What an engine has in addition where the world is elastic: the search for the next epoch
+ * (epoch.c), the change to it (resume.c), and the memory of what is in flight (shadow.c). All of
+ * it belongs to the comm thread but the part marked "shared". docs/elastic.md has the protocol. */
+#ifndef DDP_NET_ELASTIC_H
+#define DDP_NET_ELASTIC_H
+
+enum {
+    DDP__ELASTIC_WORLD = 64,   /* a live set is one word */
+    DDP__ELASTIC_SPAN = 64,    /* operations between the oldest that is kept and the youngest */
+    DDP__ATTEMPTS = 16,        /* live sets that a worker may have agreed to and not seen begin */
+    DDP__WORD_BYTES = 1024     /* longest payload of a STATE or EPOCH frame */
+};
+
+/* The operations that a worker has completed: all before from, and from + i where bit i is set. */
+typedef struct ddp__done_set {
+    uint32_t from;
+    uint64_t bits;
+} ddp__done_set;
+
+typedef struct ddp__view {
+    uint32_t ballot;
+    uint64_t live;
+} ddp__view;
+
+/* What a worker says while an epoch is sought: the payload of a STATE frame. */
+typedef struct ddp__word {
+    uint32_t  round;
+    uint64_t  vote;       /* the live set that it agrees to in this round, newcomers included */
+    uint64_t  joining;    /* newcomers that it has a connection to */
+    uint64_t  left;       /* those who said goodbye */
+    ddp__view base;       /* the newest epoch that it knows to have begun */
+    ddp__done_set done;
+    uint64_t  refused;    /* a newcomer that was lost as this worker admitted it, */
+    uint32_t  refused_at; /* with so many operations complete */
+    int       attempts;   /* votes since base: epochs that may have begun unseen */
+    ddp__view attempt[DDP__ATTEMPTS];
+    uint64_t  edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other */
+} ddp__word;
+
+typedef struct ddp__elastic_peer {
+    int       gone;          /* in no epoch of ours: nothing it says counts */
+    uint32_t  marked;        /* ballot of its last EPOCH: what follows belongs to that */
+    int       want_state, want_epoch, want_done;
+    int       heard;         /* word is of this search */
+    uint64_t  ready;         /* newcomers that it is ready for, */
+    uint32_t  ready_in;      /* in that epoch */
+    ddp__word word;
+    ddp__done_set done;      /* as far as it has told in this epoch */
+    int       giving;        /* a kept result is on its way to it */
+    uint32_t  giving_seq;
+    size_t    given;         /* floats of it */
+    int       discard;       /* the frame that is being read belongs to a past epoch */
+    unsigned char in[DDP__WORD_BYTES], out[DDP__WORD_BYTES];
+    unsigned char *tail;     /* payload of the frame that was half written when an epoch ended */
+    char      why[64];
+} ddp__elastic_peer;
+
+typedef struct ddp__kept { /* input, later result of an operation */
+    uint32_t  seq;
+    int       result;
+    int       verb;
+    int32_t   layer;
+    size_t    n, at, end;  /* floats; where in the ring, and the ring's head after it */
+    uint64_t  asked;       /* who wants the result */
+} ddp__kept;
+
+struct ddp__elastic {
+    ddp__view view;          /* the epoch in force */
+    ddp__done_set table[DDP__ELASTIC_WORLD]; /* what its workers had completed when it began */
+    uint32_t  table_until;   /* nobody had completed anything from here on */
+    int       table_used;
+    int       frozen;        /* a search is on: nothing but protocol moves */
+    int       newcomer;      /* not yet in any epoch */
+    int       look;          /* something changed: think again */
+    int       silent;        /* what ended this engine concerns nobody else */
+    uint32_t  seen;          /* highest round heard of */
+    uint64_t  set;           /* who could go on, as far as this worker knows */
+    double    lost_at, round_at;
+    double    admit_at;      /* since when this worker waits for the others with a newcomer */
+    double    hopeless_at;   /* no majority since then, or -1 */
+    int       left_then;     /* workers that were left at that moment */
+    ddp__word own;
+    ddp__elastic_peer *peer; /* [world] */
+    unsigned char *sink;     /* chunk bytes that nobody reads */
+    size_t    bytes;         /* of this block */
+    size_t    sink_bytes;
+
+    ddp__kept kept[DDP__ELASTIC_SPAN]; /* by seq */
+    uint32_t  oldest;        /* first operation that is kept */
+    size_t    head, tail;    /* of the ring, bytes ever */
+
+    /* shared, under the engine's lock */
+    unsigned char *ring;
+    size_t    room;
+    long      collectives, released; /* submitted, and no longer kept */
+    ddp__epoch_info info;
+    int       admit;         /* 0 none, 1 asked for, 2 under way, 3 in, 4 lost */
+    int       admit_id;
+    ddp__attach_fn attach;
+    void     *attach_user;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DDP_LIB ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err);
+DDP_LIB void       ddp__elastic_close(ddp__engine *e);
+DDP_LIB int        ddp__bit_count(uint64_t bits);
+
+/* epoch_frames.c */
+/* What a STATE or EPOCH frame says; 0 if its payload is none. */
+DDP_LIB int    ddp__word_read(const ddp__engine *e, const unsigned char *p, uint32_t length,
+                              ddp__word *w);
+DDP_LIB int    ddp__decision_read(const ddp__engine *e, const unsigned char *p, uint32_t length,
+                                  ddp__view *view, ddp__done_set *table);
+/* 1 if a frame belongs to a past epoch, or comes from nobody who counts. */
+DDP_LIB int    ddp__epoch_drops(const ddp__engine *e, int peer, const ddp__frame *f);
+/* The next frame of the protocol for a peer. */
+DDP_LIB int    ddp__epoch_frame(ddp__engine *e, int peer, ddp__frame *f);
+
+/* epoch.c */
+/* A peer was lost, or left while somebody needs it. */
+DDP_LIB void   ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
+DDP_LIB void   ddp__epoch_left(ddp__engine *e, int peer);
+/* A STATE or EPOCH frame was read; 0 if its payload is none. */
+DDP_LIB int    ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now);
+/* Once a round of the comm thread: newcomers, and votes where something changed. */
+DDP_LIB void   ddp__epoch_run(ddp__engine *e, double now);
+/* Time limits of a search. */
+DDP_LIB void   ddp__epoch_check(ddp__engine *e, double now, double *again);
+
+/* resume.c */
+/* Lets go of everything of the past epoch that is half done. */
+DDP_LIB void   ddp__epoch_freeze(ddp__engine *e, double now);
+/* Begins an epoch: table is what its workers have completed. */
+DDP_LIB void   ddp__epoch_install(ddp__engine *e, const ddp__view *view,
+                                  const ddp__done_set *table, double now);
+/* The engine of another worker takes the place of one that is gone. */
+DDP_LIB void   ddp__epoch_attach(ddp__engine *e, int id, double now);
+
+/* shadow.c */
+DDP_LIB int    ddp__done_has(const ddp__done_set *d, uint32_t seq);
+/* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
+DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp__message *m, ddp_error *err);
+/* 1 if the operation may begin now. */
+DDP_LIB int    ddp__shadow_may(ddp__engine *e, const ddp__op *op);
+DDP_LIB void   ddp__shadow_take(ddp__engine *e, const ddp__op *op);    /* keeps its input */
+DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* input back in place */
+DDP_LIB void   ddp__shadow_result(ddp__engine *e, const ddp__op *op);  /* keeps its result */
+/* Forgets what every live worker has completed. */
+DDP_LIB void   ddp__shadow_release(ddp__engine *e);
+DDP_LIB int    ddp__shadow_busy(const ddp__engine *e);
+DDP_LIB void   ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq);
+/* A chunk of a kept result for a peer that asked for it. */
+DDP_LIB int    ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f);
+/* The worker that hands over the result of an operation in this epoch, or -1: nobody had it. */
+DDP_LIB int    ddp__shadow_donor(ddp__engine *e, uint32_t seq);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_NET_ELASTIC_H */
+/* ==== end net/elastic.h ==== */
+
+int ddp__paired_lane(const ddp__op *op) { return op->m.priority < 0; }
+
+int ddp__paired(const ddp__op *op) { return 2 * ddp__paired_lane(op) + (op->m.verb == DDP__RECV); }
 
 ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer)
 {
     return &e->rows[(size_t)op->row * (size_t)e->world + (size_t)peer];
 }
 
+int ddp__sums(const ddp__op *op)
+{
+    return op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__REDUCE_SCATTER;
+}
+
 void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
-    size_t world = (size_t)e->world, j = (size_t)of;
+    const ddp__members team = ddp__team_of(e, op);
+    /* in the world's all-gather the blocks of the lost are there, and 0 */
+    int all = op->m.verb == DDP__ALL_GATHER && op->m.group == 0;
+    size_t parts = (size_t)(all ? e->world : team.members), j;
 
-    *from = op->n / world * j + op->n % world * j / world;
-    *to = op->n / world * (j + 1) + op->n % world * (j + 1) / world;
+    *from = *to = 0;
+    if (team.place[of] < 0) return;
+    j = (size_t)(all ? of : team.place[of]);
+    *from = op->n / parts * j + op->n % parts * j / parts;
+    *to = op->n / parts * (j + 1) + op->n % parts * (j + 1) / parts;
+    if (op->m.coding != DDP__AS_INT8) return;
+    *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
+    if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
+}
+
+int ddp__root(const ddp__engine *e, const ddp__op *op)
+{
+    return ddp__team_of(e, op).place[op->m.peer] >= 0 ? op->m.peer : e->member[0];
 }
 
 int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     size_t from, to;
-    int of = 0;
+    int i = 0;
+    const ddp__members team = ddp__team_of(e, op);
 
-    do ddp__segment(e, op, of, &from, &to);
-    while (offset >= to && ++of < e->world);
-    return of;
+    do ddp__segment(e, op, team.member[i], &from, &to);
+    while (offset >= to && i + 1 < team.members && ++i);
+    return team.member[i];
 }
 
 void ddp__outgoing(const ddp__engine *e, const ddp__op *op, int peer, size_t *from, size_t *to)
 {
     *from = *to = 0;
+    if (ddp__team_of(e, op).place[peer] < 0) return;
     switch (op->m.verb) {
-    case DDP__ALL_REDUCE: ddp__segment(e, op, peer, from, to); break;
+    case DDP__ALL_REDUCE:
+    case DDP__REDUCE_SCATTER:
+        if (op->full) *to = op->n;
+        else ddp__segment(e, op, peer, from, to);
+        break;
     case DDP__ALL_GATHER: ddp__segment(e, op, e->rank, from, to); break;
-    case DDP__BROADCAST: *to = op->m.peer == e->rank ? op->n : 0; break;
+    case DDP__BROADCAST: *to = ddp__root(e, op) == e->rank ? op->n : 0; break;
     case DDP__SEND: *to = op->m.peer == peer ? op->n : 0; break;
     case DDP__RECV: break;
     }
@@ -17458,14 +24563,20 @@ static size_t ddp__incoming(const ddp__engine *e, const ddp__op *op, int peer, s
     size_t from = 0, to = 0;
 
     *parts = 0;
+    if (ddp__team_of(e, op).place[peer] < 0) return 0;
     switch (op->m.verb) {
     case DDP__ALL_REDUCE:
-        ddp__segment(e, op, e->rank, &from, &to);
+        ddp__own_part(e, op, &from, &to);
         *parts = to - from;
+        if (op->full) return 0;
         ddp__segment(e, op, peer, &from, &to);
         break;
+    case DDP__REDUCE_SCATTER:
+        ddp__segment(e, op, e->rank, &from, &to);
+        *parts = to - from;
+        return 0;
     case DDP__ALL_GATHER: ddp__segment(e, op, peer, &from, &to); break;
-    case DDP__BROADCAST: to = op->m.peer == peer ? op->n : 0; break;
+    case DDP__BROADCAST: to = ddp__root(e, op) == peer ? op->n : 0; break;
     case DDP__RECV: to = op->m.peer == peer ? op->n : 0; break;
     case DDP__SEND: break;
     }
@@ -17494,10 +24605,10 @@ static void ddp__complete(ddp__engine *e, ddp__op *op)
         ddp_now(); /* on an emulated link later than the event's time if the thread was late */
 
     op->state = DDP__OP_DONE;
+    if (op->shared) ddp__share_end(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] == op) e->window[i] = NULL;
-    if (op->m.verb == DDP__SEND) e->peers[op->m.peer].send_op = NULL;
-    if (op->m.verb == DDP__RECV) e->peers[op->m.peer].recv_op = NULL;
+    if (op->p2p) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
     if (op->m.divergence) {
         double sum = 0;
         for (int r = 0; r < e->world; r++)
@@ -17508,9 +24619,11 @@ static void ddp__complete(ddp__engine *e, ddp__op *op)
     if (op->span.begin < 0) op->span.begin = now;
     else if (--e->running == 0) e->stats.busy_s += now - e->running_since;
     op->span.end = now;
+    op->span.due = e->shaped ? op->last_move : now;
     op->span.bytes = op->bytes;
     op->span.peer_wait = op->peer_wait;
     pthread_mutex_unlock(&e->lock);
+    if (e->elastic && !op->p2p) ddp__shadow_result(e, op);
     op->next_done = e->finished;
     e->finished = op;
     e->dirty = 1;
@@ -17525,6 +24638,7 @@ void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t floats)
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
 {
     e->last_move = now;
+    ddp__note_end(e, op, now);
     op->last_move = now;
     if (op->waiting_since >= 0) {
         if (now > op->waiting_since) op->peer_wait += now - op->waiting_since;
@@ -17541,6 +24655,7 @@ void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
  * time on at which the peer's first chunk would be here had it submitted with this rank. */
 void ddp__note_waiting(ddp__engine *e, double now)
 {
+    if (e->elastic && e->elastic->frozen) return;
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
         int busy = 0, hops;
@@ -17551,68 +24666,160 @@ void ddp__note_waiting(ddp__engine *e, double now)
             if (r != e->rank) busy = e->peers[r].out_op == op || ddp__op_frame(e, op, r, &f);
         }
         if (busy) continue;
-        hops = op->ring ? e->world - 1 : 1;
-        earliest = op->active_at + hops * e->link.delay_s;
-        if (e->link.rate > 0) {
+        hops = op->ring ? ddp__team_of(e, op).members - 1 : 1;
+        earliest = op->active_at + hops * e->farthest;
+        if (e->slowest > 0) {
             size_t first = op->n < e->chunk ? op->n : e->chunk;
-            earliest += hops * (double)(first * sizeof(float)) / e->link.rate;
+            earliest += hops * (double)(first * sizeof(float)) / e->slowest;
         }
         op->waiting_since = now > earliest ? now : earliest;
     }
 }
 
-static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
+/* All there is to do for the only worker. */
+static void ddp__do_alone(ddp__engine *e, ddp__op *op)
+{
+    double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+    size_t done = 0;
+
+    while (ddp__sums(op) && op->scale != 1 && done < op->n) {
+        size_t here;
+        float *own = ddp__memory_at(op, done, op->n - done, &here);
+        e->terms[0] = own;
+        e->memory.reduce(own, e->terms, 0, 1, here, op->scale, divergence);
+        done += here;
+    }
+    ddp__complete(e, op);
+}
+
+/* The all-gather blocks of those who are lost. */
+static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
+{
+    size_t block = op->n / (size_t)e->world;
+
+    for (int r = 0; r < e->world && e->members < e->world; r++) {
+        size_t at = block * (size_t)r, end = at + block, here;
+        for (; e->place[r] < 0 && at < end; at += here) {
+            float *data = ddp__memory_at(op, at, end - at, &here);
+            memset(data, 0, here * sizeof *data);
+        }
+    }
+}
+
+/* Which way an all-reduce goes; fewer than three workers are no ring. */
+static void ddp__choose_ring(ddp__engine *e, ddp__op *op)
+{
+    int ring = ddp__by_ring(e, op);
+
+    if (ring == op->ring) return;
+    pthread_mutex_lock(&e->lock);
+    op->ring = ring;
+    op->span.algorithm = ring ? 'r' : 'd';
+    pthread_mutex_unlock(&e->lock);
+}
+
+void ddp__start(ddp__engine *e, ddp__op *op, double now)
 {
     size_t from, to;
 
-    op->row = row;
-    op->state = DDP__OP_ACTIVE;
-    op->active_at = op->last_move = now;
-    op->seq = op->m.verb == DDP__SEND ? e->peers[op->m.peer].send_seq++
-            : op->m.verb == DDP__RECV ? e->peers[op->m.peer].recv_seq++ : e->next_seq++;
-    if (e->world == 1) {
-        size_t done = 0;
-        double *divergence = op->m.divergence ? &ddp__row(e, op, 0)->divergence : NULL;
-        memset(ddp__row(e, op, 0), 0, sizeof(ddp__exchange));
-        while (op->m.verb == DDP__ALL_REDUCE && op->m.scale != 1 && done < op->n) {
-            size_t here;
-            float *own = ddp__memory_at(op, done, op->n - done, &here);
-            e->terms[0] = own;
-            e->memory.reduce(own, e->terms, 0, 1, here, op->m.scale, divergence);
-            done += here;
-        }
-        ddp__complete(e, op);
+    op->active_at = op->last_move = op->clock = now;
+    op->note_s = e->cfg.note_s;
+    op->left = op->reduced = op->sums_left = op->results_left = op->to_come = 0;
+    op->first_sum = op->last_sum = op->donor = -1;
+    op->missing = op->asked = 0;
+    op->waiting_since = -1;
+    op->scale = op->m.mean ? 1.0f / (float)ddp__team_of(e, op).members : op->m.scale;
+    if (!op->p2p) memset(ddp__row(e, op, 0), 0, (size_t)e->world * sizeof(ddp__exchange));
+    else memset(ddp__row(e, op, op->m.peer), 0, sizeof(ddp__exchange));
+    ddp__choose_ring(e, op);
+    if (e->elastic && !op->p2p) op->donor = ddp__shadow_donor(e, op->seq);
+    if (op->donor >= 0) {
+        op->left = op->n;
+        op->sums = NULL; /* its chunks are cut otherwise */
+        if (op->left == 0) ddp__complete(e, op);
+        return;
+    }
+    if (op->m.verb == DDP__ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op);
+    if (!op->p2p && ddp__team_of(e, op).members == 1) {
+        ddp__do_alone(e, op);
         return;
     }
     for (int r = 0; r < e->world; r++) {
         ddp__exchange *x = ddp__row(e, op, r);
         size_t parts, in;
-        if (op->p2p && r != op->m.peer) continue;
-        memset(x, 0, sizeof *x);
-        if (r == e->rank || op->ring) continue;
+        if (r == e->rank || op->ring || op->shared || (op->p2p && r != op->m.peer)) continue;
         in = ddp__incoming(e, op, r, &parts);
         ddp__outgoing(e, op, r, &from, &to);
         op->left += in + (to - from);
-        if (op->m.verb == DDP__ALL_REDUCE)
-            op->left += parts; /* the same floats go back as results */
+        op->left += parts; /* reduced; in an all-reduce the same floats go back as results */
         if (in + parts > 0) {
             x->expected = 1;
             op->missing++;
         }
     }
     if (op->ring) ddp__ring_begin(e, op);
+    if (op->shared) ddp__share_begin(e, op);
     if (op->left == 0) ddp__complete(e, op);
     else ddp__collect_early(e, op, now);
     for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)
         if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);
 }
 
+static uint32_t ddp__paired_next(ddp__peer *p, const ddp__op *op)
+{
+    return (uint32_t)ddp__paired_lane(op) << 31 | (p->paired_seq[ddp__paired(op)]++ & 0x7fffffffu);
+}
+
+static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
+{
+    op->row = row;
+    op->state = DDP__OP_ACTIVE;
+    op->seq = op->p2p       ? ddp__paired_next(&e->peers[op->m.peer], op)
+            : op->m.group   ? ddp__seq(e, op->m.group, e->group_next[op->m.group]++)
+                            : ddp__seq(e, 0, e->next_seq++);
+    op->span.seq = op->seq;
+    if (op->p2p && e->place[op->m.peer] < 0) {
+        ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it",
+                   op->m.peer, op->m.verb == DDP__SEND ? "sent to" : "received from");
+        return;
+    }
+    if (e->elastic && !op->p2p) ddp__shadow_take(e, op);
+    ddp__start(e, op, now);
+}
+
+static int ddp__over(const ddp__engine *e, long ticket)
+{
+    return ticket < e->first || e->ops[ticket % e->cfg.queue].state == DDP__OP_DONE;
+}
+
+/* An operation that has to wait for another, or for one of its group that does, keeps a position
+ * of the window, so that the oldest of all never lacks one. 1: it waits. */
+static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
+{
+    const uint64_t group = (uint64_t)1 << op->m.group;
+
+    if ((op->m.after == 0 || ddp__over(e, op->m.after - 1)) && !(*groups & group)) return 0;
+    *groups |= group;
+    e->waiting[e->waits++] = op->ticket;
+    return 1;
+}
+
+/* Positions of the window that nobody has or waits for. */
+static int ddp__vacant(const ddp__engine *e)
+{
+    int n = -e->waits;
+
+    for (int row = 0; row < e->width; row++) n += e->window[row] == NULL;
+    return n;
+}
+
 void ddp__activate(ddp__engine *e, double now)
 {
-    int later = 0;
+    int later = 0, full = 0; /* full: collectives begin in order, and the next one has to wait */
 
     while (e->dirty && e->fault.code == DDP_OK) {
-        e->dirty = 0;
+        uint64_t groups = 0; /* with an operation that waits */
+        e->dirty = full = e->waits = 0;
         while (e->queued_from < e->taken &&
                e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
             e->queued_from++;
@@ -17625,17 +24832,20 @@ void ddp__activate(ddp__engine *e, double now)
                 later = 1;
                 break;
             }
-            if (op->m.verb == DDP__SEND) {
-                place = &e->peers[op->m.peer].send_op;
-                row = DDP__ROW_SEND;
-            } else if (op->m.verb == DDP__RECV) {
-                place = &e->peers[op->m.peer].recv_op;
-                row = DDP__ROW_RECV;
+            if (op->p2p) {
+                place = &e->peers[op->m.peer].paired[ddp__paired(op)];
+                row = (int)DDP__WINDOW + ddp__paired(op);
             } else {
+                if (ddp__vacant(e) <= 0) full = 1;
+                if (full || ddp__must_wait(e, op, &groups)) continue;
                 while (row < e->width - 1 && e->window[row]) row++;
                 place = &e->window[row];
             }
-            if (*place) continue;
+            if (*place || (full && !op->p2p)) continue;
+            if (e->elastic && !ddp__shadow_may(e, op)) {
+                full |= !op->p2p;
+                continue;
+            }
             *place = op;
             ddp__begin(e, op, row, now);
         }
@@ -17665,12 +24875,32 @@ void ddp__publish(ddp__engine *e)
 /* What to send next: control frames, then the most urgent operation that has a frame and,
  * where the receiver must stage it, a credit. */
 
+#define DDP__CREDITS_WAIT 8 /* an eighth of the slots */
+
+/* As long as sixteen chunks travel. */
+static double ddp__credit_patience(const ddp__engine *e)
+{
+    return 16 * (double)(e->chunk * sizeof(float)) / e->slowest;
+}
+
+double ddp__credit_by(const ddp__engine *e, double now, double until)
+{
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        /* those that are late wait for the uplink, which has an event of its own */
+        if (p->owed_count > 0 && p->owed_by > now && p->owed_by < until) until = p->owed_by;
+    }
+    return until;
+}
+
 /* Something is left that needs a slot at that peer. */
 static int ddp__unsent(ddp__engine *e, const ddp__op *op, int peer)
 {
     size_t from, to;
 
+    if (op->donor >= 0) return 0;
     if (op->ring) return ddp__ring_unsent(e, op, peer);
+    if (op->shared) return ddp__row(e, op, peer)->sent == 0;
     ddp__outgoing(e, op, peer, &from, &to);
     return ddp__row(e, op, peer)->sent < to - from;
 }
@@ -17679,16 +24909,17 @@ static int ddp__unsent(ddp__engine *e, const ddp__op *op, int peer)
  * the slots it occupies there. Whatever the priorities, the oldest operation that is unfinished
  * anywhere must always get a slot: an operation that holds none may take one if the older ones
  * that hold none keep one each; one that holds some leaves a slot to every operation in the window
- * that holds none. One slot is kept for send/recv, whose order is unrelated, and one for the sums
- * that a ring sends on (ring.c), which leave room for older operations only. */
+ * that holds none. One slot is kept for each lane of send/recv, whose order is unrelated, and one
+ * for the sums that a ring sends on (ring.c), which leave room for older operations only. */
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
-    int beyond = p->held_p2p > 1 ? p->held_p2p - 1 : 0;
-    int free_slots = e->credits - 1 - p->held_collective - beyond;
-    int own = op->p2p ? p->held_p2p : ddp__row(e, op, peer)->held;
+    int free_slots = e->credits - (int)DDP__LANES - p->held_collective;
+    int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
     int claims = 0, bubble = op->ring && !forward;
 
+    for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
+        if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
     if (op->p2p && own == 0) return 1;
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
@@ -17698,6 +24929,8 @@ int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
         if (other->ring) bubble = 1;
         if (ddp__row(e, other, peer)->held == 0) claims++;
     }
+    for (int i = 0; i < e->waits; i++)
+        if ((own > 0 && !forward) || e->waiting[i] < op->ticket) claims++;
     if (op->p2p && claims == 0) claims = 1;
     return free_slots > claims + bubble;
 }
@@ -17710,7 +24943,8 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
     f->seq = op->seq;
     f->count = (uint32_t)op->n;
     f->offset = (uint32_t)offset;
-    f->length = (uint32_t)(count * sizeof(float));
+    f->coding = (int)op->m.coding;
+    f->length = ddp__frame_payload(f->coding, count);
     f->layer = op->m.layer;
     f->sent = 0;
 }
@@ -17720,8 +24954,11 @@ int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to, at;
 
+    if (ddp__team_of(e, op).place[peer] < 0 || op->donor >= 0) return 0;
+    if (e->elastic && e->elastic->frozen && !op->p2p) return 0;
     if (op->ring) return ddp__ring_frame(e, op, peer, f);
-    if (op->m.verb == DDP__ALL_REDUCE && x->results < op->reduced) {
+    if (op->shared) return ddp__share_frame(e, op, peer, f);
+    if (op->m.verb == DDP__ALL_REDUCE && !op->full && x->results < op->reduced) {
         size_t count = op->reduced - x->results;
         ddp__segment(e, op, e->rank, &from, &to);
         if (count > e->chunk) count = e->chunk;
@@ -17731,11 +24968,25 @@ int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     ddp__outgoing(e, op, peer, &from, &to);
     at = from + x->sent;
     if (at < to && ddp__may_stage(e, op, peer, 0)) {
-        int type = op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART : DDP__FRAME_DATA;
+        int type = ddp__sums(op) ? DDP__FRAME_PART : DDP__FRAME_DATA;
         ddp__describe(f, op, type, at, to - at < e->chunk ? to - at : e->chunk);
         return 1;
     }
     return 0;
+}
+
+/* Credits go back together where chunks are small against the slots: each frame wakes a thread.
+ * They wait for one another while the peer has half of its slots left, and not for long. */
+static int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
+{
+    int owed = 0;
+
+    if (p->owed_count == 0) return 0;
+    if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
+    for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
+    if (p->owed_by <= 0) p->owed_by = ddp_now() + ddp__credit_patience(e);
+    return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 ||
+           ddp_now() >= p->owed_by;
 }
 
 static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
@@ -17749,11 +25000,17 @@ static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
         f->count = (uint32_t)e->fault.code;
         f->offset = (uint32_t)e->fault_origin;
         f->length = (uint32_t)strlen(e->fault.msg);
+        p->out_text = e->fault.msg;
         return 1;
     }
     if (e->fault.code != DDP_OK) return 0;
-    if (p->owed_count > 0) {
+    if (e->elastic) {
+        if (ddp__epoch_frame(e, peer, f)) return 1;
+        if (e->elastic->peer[peer].gone) return 0;
+    }
+    if (ddp__credit_due(e, p)) {
         ddp__owed *o = &p->owed[--p->owed_count];
+        p->owed_by = 0;
         f->type = DDP__FRAME_CREDIT;
         f->p2p = o->p2p;
         f->seq = o->seq;
@@ -17768,6 +25025,7 @@ static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
     if (p->want_heartbeat) {
         p->want_heartbeat = 0;
         f->type = DDP__FRAME_HEARTBEAT;
+        ddp__tell_progress(e, peer, f);
         return 1;
     }
     return 0;
@@ -17783,8 +25041,9 @@ int ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op)
     if (p->send_dead || p->closed) return 0;
     if (ddp__control_frame(e, peer, f)) return 1;
     if (e->fault.code != DDP_OK) return 0;
-    for (int i = 0; i <= DDP__WINDOW; i++) {
-        ddp__op *o = i < DDP__WINDOW ? e->window[i] : p->send_op;
+    if (e->elastic && ddp__shadow_frame(e, peer, f)) return 1;
+    for (int i = 0; i < DDP__WINDOW + DDP__LANES; i++) {
+        ddp__op *o = i < DDP__WINDOW ? e->window[i] : p->paired[2 * (i - DDP__WINDOW)];
         if (!o || o->state != DDP__OP_ACTIVE) continue;
         if (best && (o->m.priority > best->m.priority ||
                      (o->m.priority == best->m.priority && o->ticket > best->ticket)))
@@ -17809,18 +25068,117 @@ void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count
     ddp__peer *p = &e->peers[peer];
 
     if (p2p) {
-        p->held_p2p -= count;
+        p->held_p2p[seq >> 31] -= count;
     } else {
         p->held_collective -= count;
         for (int i = 0; i < DDP__WINDOW; i++)
             if (e->window[i] && e->window[i]->seq == seq)
                 ddp__row(e, e->window[i], peer)->held -= count;
     }
-    if (p->held_p2p < 0 || p->held_collective < 0)
+    if (p->held_p2p[0] < 0 || p->held_p2p[1] < 0 || p->held_collective < 0)
         ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "
                    "version of this library or its stream is damaged", peer);
 }
 /* ==== end net/schedule.c ==== */
+
+/* ==== begin net/coding.c ==== [net] */
+/* All-reduces whose contributions and results do not travel as floats. Sums are in float, in rank
+ * order; the owner of a segment rounds its own contribution like everybody's, so that how values
+ * are cut into segments is no matter, and holds the result as it sends it. Blocks of int8 begin at
+ * multiples of their length from the start of the message, on all ranks (ddp__segment). */
+
+static void ddp__code_gather(const ddp__op *op, size_t at, size_t count, float *out)
+{
+    size_t done = 0, here;
+
+    for (; done < count; done += here) {
+        const float *own = ddp__memory_at(op, at + done, count - done, &here);
+        memcpy(out + done, own, here * sizeof *out);
+    }
+}
+
+static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
+{
+    char text[160];
+
+    ddp__fault(e, DDP_NUMERIC,
+               "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip gradients "
+               "or choose another wire format",
+               ddp__op_text(e, op, text, sizeof text), err->msg);
+    return 0;
+}
+
+/* x becomes what the others will read; 0 after a failure. */
+static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t count)
+{
+    unsigned char *room = (unsigned char *)e->recoded;
+    ddp_error err;
+
+    if (op->m.coding == DDP__AS_BFLOAT) {
+        e->memory.round(x, x, count);
+        return 1;
+    }
+    if (e->cfg.coder->encode(room, x, count, &err) || e->cfg.coder->decode(x, room, count, &err))
+        return ddp__code_fault(e, op, &err);
+    return 1;
+}
+
+int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
+{
+    ddp__peer *p = &e->peers[peer];
+    size_t count = ddp__frame_values(f);
+    ddp_error err;
+
+    ddp__code_gather(op, f->offset, count, e->rounded);
+    if (f->coding == (int)DDP__AS_BFLOAT) e->memory.halve(p->coded, e->rounded, count);
+    else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
+        return ddp__code_fault(e, op, &err);
+    return 1;
+}
+
+size_t ddp__coded_at(const ddp__frame *f)
+{
+    return f->coding == (int)DDP__AS_BFLOAT ? f->length : 0; /* widened in place from there */
+}
+
+int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
+{
+    size_t count = ddp__frame_values(&s->f);
+    ddp_error err;
+
+    if (s->f.coding == (int)DDP__AS_BFLOAT) {
+        e->memory.widen(s->data, (const uint16_t *)(const void *)s->data + count, count);
+        return 1;
+    }
+    memcpy(e->recoded, s->data, s->f.length);
+    if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK)
+        return 1;
+    ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that is no int8 blocks: %.200s",
+               peer, (unsigned long)s->f.seq, err.msg);
+    return 0;
+}
+
+int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    float *sum = e->rounded;
+    size_t done = 0, here;
+
+    ddp__code_gather(op, at, count, sum);
+    if (!ddp__code_round(e, op, sum, count)) return 0;
+    e->terms[team.place[e->rank]] = sum;
+    e->memory.reduce(sum, e->terms, team.place[e->rank], team.members, count, op->scale, NULL);
+    if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
+    if (!ddp__code_round(e, op, sum, count)) return 0;
+    for (size_t i = 0; op->m.residual && i < count; i++)
+        op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
+    for (; done < count; done += here) {
+        float *own = ddp__memory_at(op, at + done, count - done, &here);
+        e->memory.store(own, sum + done, here, divergence);
+    }
+    return 1;
+}
+/* ==== end net/coding.c ==== */
 
 /* ==== begin net/ring.c ==== [net] */
 /* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way
@@ -17849,20 +25207,34 @@ void ddp__take_credit(ddp__engine *e, int peer, uint32_t seq, int p2p, int count
  * 5. If O is not a ring, younger rings leave it a slot like everybody else.
  * So O finishes, and by induction everything. */
 
-static int ddp__ring_next(const ddp__engine *e) { return (e->rank + 1) % e->world; }
-static int ddp__ring_prev(const ddp__engine *e) { return (e->rank + e->world - 1) % e->world; }
+/* The live id that is k places after another in the ring, k from 0 to their number. */
+static int ddp__ring_after(const ddp__engine *e, int id, int k)
+{
+    return e->ring[(e->turn[id] + k) % e->members];
+}
+static int ddp__ring_next(const ddp__engine *e) { return ddp__ring_after(e, e->rank, 1); }
+static int ddp__ring_prev(const ddp__engine *e)
+{
+    return ddp__ring_after(e, e->rank, e->members - 1);
+}
 
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float)), bytes;
-    double window = (double)(e->credits - e->width - 1) * chunk;
+    double window = (double)(e->credits - e->width - (int)DDP__LANES) * chunk;
 
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
-    if (!(e->link.rate > 0)) return SIZE_MAX;
-    if (2 * e->link.delay_s * e->link.rate > window) return SIZE_MAX;
-    bytes = 50 * world * (world - 2) / (world - 1) * (e->link.delay_s * e->link.rate + chunk);
+    if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
+    if (2 * e->farthest * e->slowest > window) return SIZE_MAX;
+    bytes = 50 * world * (world - 2) / (world - 1) * (e->farthest * e->slowest + chunk);
     return (size_t)bytes;
+}
+
+int ddp__by_ring(const ddp__engine *e, const ddp__op *op)
+{
+    return op->m.verb == DDP__ALL_REDUCE && op->m.group == 0 && !op->m.coding && e->members > 2 &&
+           op->n * sizeof(float) >= e->ring_bytes;
 }
 
 static size_t ddp__ring_length(const ddp__engine *e, const ddp__op *op, int of)
@@ -17885,7 +25257,8 @@ void ddp__ring_begin(ddp__engine *e, ddp__op *op)
     op->first_sum = op->last_sum = -1;
     op->missing = op->n > 0;
     /* the first sum of the rank before depends on nobody else */
-    ddp__row(e, op, prev)->expected = ddp__ring_length(e, op, (prev + e->world - 1) % e->world) > 0;
+    ddp__row(e, op, prev)->expected =
+        ddp__ring_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0;
 }
 
 int ddp__ring_needs(const ddp__engine *e, const ddp__op *op, int peer)
@@ -17915,8 +25288,8 @@ int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     int start = ddp__ring_prev(e);
 
     if (peer != ddp__ring_next(e)) return 0;
-    for (int k = 2; k <= e->world && op->results_left > 0; k++) {
-        int of = (e->rank + k) % e->world;
+    for (int k = 2; k <= e->members && op->results_left > 0; k++) {
+        int of = ddp__ring_after(e, e->rank, k);
         const ddp__exchange *x = ddp__row(e, op, of);
         size_t count = x->finished - x->results;
         if (count == 0) continue;
@@ -17983,7 +25356,7 @@ static void ddp__ring_reduce(ddp__engine *e, ddp__op *op, const ddp__slot *s, si
         float *own = ddp__memory_at(op, s->f.offset + done, count - done, &here);
         e->terms[0] = s->data + done;
         e->terms[1] = own;
-        e->memory.reduce(own, e->terms, 1, 2, here, op->m.scale, divergence);
+        e->memory.reduce(own, e->terms, 1, 2, here, op->scale, divergence);
     }
     ddp__guard_update(e, op, s->f.offset, count);
     x->finished += count;
@@ -18012,14 +25385,384 @@ void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, double now)
 }
 /* ==== end net/ring.c ==== */
 
+/* ==== begin net/full.c ==== [net] */
+/* The full exchange: each rank sends all its values to everybody, and everybody adds them up in
+ * rank order: the bits of the direct way, after one delay instead of two, for n / 2 times its bytes.
+ *
+ * A rank must not overwrite a chunk of its own values with the sum before all others were sent it.
+ * Nothing else is new: contributions take slots as in the direct way, a chunk gives them back once
+ * all of its contributions are here, and chunks come in order, so what keeps direct operations from
+ * locking up (ddp__may_stage) holds for these. Not in elastic worlds, whose survivors would hold
+ * sums over unlike members, nor for bfloat16 or int8, where the owner's rounding makes the ranks
+ * equal. */
+
+#define DDP__FULL_BYTES ((size_t)64 << 10) /* of two ranks on unshaped wires */
+
+size_t ddp__full_bytes(const ddp__engine *e)
+{
+    double world = (double)e->world, flight = e->farthest * e->slowest;
+    double window = (double)(e->credits - e->width - (int)DDP__LANES) *
+                    (double)(e->chunk * sizeof(float));
+
+    if (e->world < 2 || e->elastic || e->cfg.min_world > 0) return 0;
+    if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
+    if (e->cfg.links && e->cfg.links->by_pair) return 0;
+    if (!(e->slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
+    /* one delay against n / 2 times the bytes; what is sent stays staged for one more */
+    if (e->world == 2) return 2 * flight <= window ? SIZE_MAX : (size_t)window;
+    flight *= world / ((world - 1) * (world - 2));
+    return (size_t)(flight < window ? flight : window);
+}
+
+int ddp__full_sent(ddp__engine *e, const ddp__op *op, size_t at, size_t count)
+{
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        if (r == e->rank) continue;
+        if (ddp__row(e, op, r)->sent < at + count) return 0;
+        if (p->out_op == op && p->out.offset < at + count) return 0;
+    }
+    return 1;
+}
+
+void ddp__own_part(const ddp__engine *e, const ddp__op *op, size_t *from, size_t *to)
+{
+    *from = 0;
+    *to = op->n;
+    if (!op->full) ddp__segment(e, op, e->rank, from, to);
+}
+
+int ddp__full_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    size_t got = x->taken;
+
+    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
+        if (e->slot[s].f.seq == op->seq && !e->slot[s].f.p2p)
+            got += ddp__frame_values(&e->slot[s].f);
+    return x->sent >= op->n && got >= op->n;
+}
+/* ==== end net/full.c ==== */
+
+/* ==== begin net/share.c ==== [net] */
+/* All-reduce between ranks that are threads of one process: no byte of an array passes a wire.
+ *
+ * A rank that begins such an operation tells the others in a frame (OFFER) where its values are.
+ * When all have, each takes chunk after chunk that nobody has taken, adds up all ranks' values in
+ * rank order and writes the sum into all their arrays: values are read once and overwritten while
+ * they are in the cache, and a rank that gets no processor holds up nobody. A rank that finds no
+ * chunk left tells so (SUMMED), after which it touches the operation's memory no more; with that of
+ * all others an operation is complete. As everywhere, frames also carry what finds mismatches, late
+ * ranks and those that left.
+ *
+ * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum
+ * of doubles is rounded must not depend on who was quicker.
+ *
+ * A rank that fails must not free memory on which others are at work: it shuts its offers, after
+ * which nobody begins, and waits for those who are at it. They work on a few chunks at a time
+ * (DDP__SHARE_BATCH) and wait for nothing meanwhile. */
+
+#define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
+#define DDP__SHARE_BLOCK 2048 /* floats: those of all ranks stay in the second-level cache */
+#define DDP__SHARE_BATCH 8    /* chunks, after which the thread looks at its frames again */
+
+enum { DDP__SHARE_OFFERED, DDP__SHARE_OVER, DDP__SHARE_STUCK }; /* ddp__op.share_state */
+
+static ddp__offer *ddp__offer_of(const ddp__engine *e, int rank, int row)
+{
+    return &e->wire->offers[rank * DDP__OFFERS + row];
+}
+
+/* The offer of a rank that has offered. */
+static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
+{
+    return ddp__offer_of(e, rank, rank == e->rank ? op->row : (int)ddp__row(e, op, rank)->taken);
+}
+
+size_t ddp__share_bytes(const ddp__engine *e)
+{
+    const ddp__links *links = e->cfg.links;
+
+    if (e->world < 2 || !e->wire->offers || e->shaped || e->cfg.min_world > 0) return SIZE_MAX;
+    if (links && links->acts > 0) return SIZE_MAX;
+    return e->cfg.share_bytes > 0 ? e->cfg.share_bytes : DDP__SHARE_BYTES;
+}
+
+int ddp__by_share(const ddp__engine *e, const ddp__op *op)
+{
+    if (e->elastic || op->ring || op->full || op->m.coding != DDP__AS_FLOAT) return 0;
+    if (op->m.overlap) return 0;
+    return op->m.verb == DDP__ALL_REDUCE && op->n > 0 &&
+           op->n * sizeof(float) >= e->share_bytes && ddp__team_of(e, op).members > 1;
+}
+
+void ddp__share_begin(ddp__engine *e, ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
+    op->share_state = DDP__SHARE_OFFERED;
+    op->share_next = 0;
+    op->left = 2 * op->n * (size_t)(team.members - 1); /* one n per SUMMED sent and received */
+    for (int i = 0; i < team.members; i++)
+        if (team.member[i] != e->rank) ddp__row(e, op, team.member[i])->expected = 1;
+    op->missing = team.members - 1;
+    own->op = op;
+    own->row = ddp__row(e, op, 0);
+    ddp__atomic_store(&own->next, (size_t)0);
+    ddp__atomic_add(&own->users, (long)DDP__OFFER_OPEN);
+}
+
+void ddp__share_end(ddp__engine *e, const ddp__op *op)
+{
+    ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
+    if (ddp__atomic_load(&own->users) < (long)DDP__OFFER_OPEN) return;
+    ddp__atomic_add(&own->users, -(long)DDP__OFFER_OPEN);
+    while (ddp__atomic_load(&own->users) > 0) ddp__sleep_until(ddp_now() + 50e-6);
+}
+
+void ddp__share_close(ddp__engine *e)
+{
+    for (int i = 0; i < DDP__WINDOW; i++)
+        if (e->window[i] && e->window[i]->shared) ddp__share_end(e, e->window[i]);
+}
+
+/* ---- frames ---- */
+
+int ddp__share_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+
+    if (x->sent == 0 && ddp__may_stage(e, op, peer, 0)) {
+        ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
+        return 1;
+    }
+    if (x->sent != 1 || (op->share_state != DDP__SHARE_OVER && x->results == 0)) return 0;
+    ddp__describe(f, op, DDP__FRAME_SUMMED, x->results, 0);
+    return 1;
+}
+
+void ddp__share_started(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    ddp__exchange *x = ddp__row(e, op, peer);
+
+    x->sent++;
+    if (f->type != DDP__FRAME_OFFER) return;
+    x->held++;
+    e->peers[peer].held_collective++;
+}
+
+size_t ddp__share_sent(const ddp__op *op, const ddp__frame *f)
+{
+    /* one that complains is not the end of anything */
+    return f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0;
+}
+
+int ddp__share_check(const ddp__engine *e, const ddp__frame *f)
+{
+    if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
+    return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
+}
+
+void ddp__share_offered(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    ddp__row(e, op, peer)->taken = f->offset;
+}
+
+/* The end of the chunk at an offset. */
+static size_t ddp__share_chunk_end(ddp__engine *e, const ddp__op *op, size_t at)
+{
+    size_t from, to;
+
+    ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
+    return at + e->chunk < to ? at + e->chunk : to;
+}
+
+void ddp__share_summed(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
+{
+    if (f->offset > 0) { /* it found values that are not those that were submitted */
+        size_t at = f->offset - 1;
+        if (ddp__guard_check(e, op, at, ddp__share_chunk_end(e, op, at) - at))
+            ddp__guard_fault(e, op);
+        return;
+    }
+    ddp__row(e, op, peer)->finished = 1;
+    ddp__op_moves(e, op, now);
+    ddp__op_advance(e, op, op->n);
+}
+
+/* ---- sums ---- */
+
+/* 0 if the values of some rank are not those that it submitted; it will say so. */
+static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++) {
+        int r = team.member[i];
+        if (ddp__guard_intact(e, ddp__offered(e, op, r)->op, at, count)) continue;
+        op->share_state = DDP__SHARE_STUCK;
+        if (r == e->rank) ddp__guard_fault(e, op);
+        else ddp__row(e, op, r)->results = at + 1;
+        return 0;
+    }
+    return 1;
+}
+
+/* Someone wants to know how far its values were from the average. */
+static int ddp__share_measures(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++)
+        if (ddp__offered(e, op, team.member[i])->op->m.divergence) return 1;
+    return 0;
+}
+
+/* Where a rank notes what this rank adds to its divergence, or NULL. */
+static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
+{
+    return offer->op->m.divergence ? &offer->row[e->rank].divergence : NULL;
+}
+
+static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int measures)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    const ddp__offer *own = ddp__offered(e, op, e->rank);
+    size_t here, skip;
+    float *sum;
+
+    for (; count > 0; at += here, count -= here) {
+        here = !measures && count > DDP__SHARE_BLOCK ? (size_t)DDP__SHARE_BLOCK : count;
+        for (int i = 0; i < team.members; i++)
+            e->terms[i] =
+                ddp__memory_at(ddp__offered(e, op, team.member[i])->op, at, here, &here);
+        sum = ddp__memory_at(op, at, here, &skip);
+        e->memory.reduce(sum, e->terms, team.place[e->rank], team.members, here, op->scale,
+                         ddp__share_divergence(e, own));
+        for (int i = 0; i < team.members; i++) {
+            const ddp__offer *offer = ddp__offered(e, op, team.member[i]);
+            if (offer == own) continue;
+            e->memory.store(ddp__memory_at(offer->op, at, here, &skip), sum, here,
+                            ddp__share_divergence(e, offer));
+        }
+    }
+}
+
+/* The next chunk for this rank; 0 if there is none. */
+static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at, size_t *count)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* of a segment */
+    size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
+
+    do {
+        if (measures) unit = op->share_next++;
+        else unit = ddp__atomic_add(next, (size_t)1);
+        if (unit >= (measures ? per : per * (size_t)team.members)) return 0;
+        ddp__segment(e, op, measures ? e->rank : team.member[unit / per], &from, &to);
+        *at = from + unit % per * e->chunk;
+    } while (*at >= to);
+    *count = to - *at < e->chunk ? to - *at : e->chunk;
+    return 1;
+}
+
+/* Nobody frees what is held; 0 if somebody has shut his offer: then nothing is held. */
+static int ddp__share_hold(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    int held = 0, all = 1;
+
+    while (all && held < team.members)
+        all = ddp__atomic_add(&ddp__offered(e, op, team.member[held++])->users, 1L) >=
+              (long)DDP__OFFER_OPEN;
+    while (!all && held > 0)
+        ddp__atomic_add(&ddp__offered(e, op, team.member[--held])->users, -1L);
+    return all;
+}
+
+static void ddp__share_release(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++)
+        ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, -1L);
+}
+
+/* Statistics count values given and got as if they had travelled: an owner of each segment gets
+ * those of the others, and gives them its sum. */
+static void ddp__share_account(ddp__engine *e, ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    size_t from, to, own, floats = 0;
+    int64_t bytes;
+
+    ddp__segment(e, op, e->rank, &from, &to);
+    own = to - from;
+    for (int i = 0; i < team.members; i++) {
+        if (team.member[i] == e->rank) continue;
+        ddp__segment(e, op, team.member[i], &from, &to);
+        floats += own + (to - from);
+    }
+    bytes = (int64_t)(floats * sizeof(float));
+    op->bytes += bytes;
+    ddp__atomic_add(&e->stats.payload_sent, bytes);
+    ddp__atomic_add(&e->stats.bytes_sent, bytes);
+    ddp__atomic_add(&e->stats.bytes_received, bytes);
+}
+
+/* The most urgent operation with something to add up. */
+static ddp__op *ddp__share_best(const ddp__engine *e)
+{
+    ddp__op *best = NULL;
+
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        ddp__op *op = e->window[i];
+        if (!op || !op->shared || op->missing || op->share_state != DDP__SHARE_OFFERED) continue;
+        if (!best || op->m.priority < best->m.priority ||
+            (op->m.priority == best->m.priority && op->ticket < best->ticket))
+            best = op;
+    }
+    return best;
+}
+
+int ddp__share_run(ddp__engine *e, double now)
+{
+    ddp__op *op = ddp__share_best(e);
+    size_t at, count;
+    int measures;
+
+    if (!op) return 0;
+    if (!ddp__share_hold(e, op)) {
+        op->share_state = DDP__SHARE_STUCK; /* until the news of the failure is here */
+        return 0;
+    }
+    measures = ddp__share_measures(e, op);
+    for (int k = 0; k < DDP__SHARE_BATCH && op->share_state == DDP__SHARE_OFFERED; k++) {
+        if (!ddp__share_take(e, op, measures, &at, &count)) op->share_state = DDP__SHARE_OVER;
+        else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
+    }
+    ddp__share_release(e, op);
+    if (op->share_state == DDP__SHARE_OVER) ddp__share_account(e, op);
+    ddp__op_moves(e, op, now);
+    return 1;
+}
+/* ==== end net/share.c ==== */
+
 /* ==== begin net/collect.c ==== [net] */
 /* What happens to frames that have arrived: staging, the sum in rank order, storing. */
 
-static const char *ddp__verb_does(int verb, int ring)
+static const char *ddp__verb_does(int verb, int ring, int coding)
 {
-    static const char *const text[] = {"averages", "broadcasts", "gathers", "sends", "receives"};
+    static const char *const text[] = {"averages", "broadcasts", "gathers",
+                                       "sends",    "receives",   "scatters sums of"};
     if (verb == (int)DDP__ALL_REDUCE && ring) return "averages by ring";
-    return verb >= 0 && verb <= (int)DDP__RECV ? text[verb] : "does something unknown with";
+    if (verb == (int)DDP__ALL_REDUCE && coding)
+        return coding == (int)DDP__AS_INT8 ? "averages in int8 blocks of"
+                                           : "averages in bfloat16";
+    if (verb < 0 || verb > (int)DDP__REDUCE_SCATTER) return "does something unknown with";
+    return text[verb];
 }
 
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
@@ -18031,22 +25774,28 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
     ddp__fault(e, DDP_MISMATCH,
                "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
                "(%lu values): all ranks must submit in the same order",
-               (unsigned long)op->seq, e->rank, ddp__verb_does((int)op->m.verb, op->ring), own,
+               (unsigned long)op->seq, e->rank,
+               ddp__verb_does((int)op->m.verb, op->ring, (int)op->m.coding), own,
                (unsigned long)op->n, op->m.peer, peer,
-               ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM), other, (unsigned long)f->count);
+               ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM, f->coding), other,
+               (unsigned long)f->count);
 }
 
 /* The sender's operation is the same as ours; 0 after a failure. */
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int verb = op->m.verb == DDP__RECV ? (int)DDP__SEND : (int)op->m.verb;
-    int type = op->ring                        ? DDP__FRAME_SUM
-               : op->m.verb == DDP__ALL_REDUCE ? DDP__FRAME_PART
-                                               : DDP__FRAME_DATA;
+    int type = op->ring       ? DDP__FRAME_SUM
+             : op->shared     ? DDP__FRAME_OFFER
+             : ddp__sums(op)  ? DDP__FRAME_PART
+                              : DDP__FRAME_DATA;
+    int reply = op->shared ? DDP__FRAME_SUMMED : DDP__FRAME_RESULT;
 
-    if (f->verb == verb && f->count == (uint32_t)op->n && f->layer == op->m.layer &&
-        (f->type == type || (f->type == DDP__FRAME_RESULT && type != DDP__FRAME_DATA)) &&
-        (op->m.verb != DDP__BROADCAST || peer == op->m.peer))
+    if (op->donor >= 0 && f->type == DDP__FRAME_RESULT && peer == op->donor) type = f->type;
+    if (f->verb == verb && (f->coding == (int)op->m.coding || op->donor >= 0) &&
+        f->count == (uint32_t)op->n && f->layer == op->m.layer &&
+        (f->type == type || (f->type == reply && type != DDP__FRAME_DATA)) &&
+        (op->m.verb != DDP__BROADCAST || op->donor >= 0 || peer == ddp__root(e, op)))
         return 1;
     ddp__mismatch(e, peer, op, f);
     return 0;
@@ -18055,7 +25804,7 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
 ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f)
 {
     if (f->p2p) {
-        ddp__op *op = e->peers[peer].recv_op;
+        ddp__op *op = e->peers[peer].paired[2 * (f->seq >> 31) + 1];
         return op && op->seq == f->seq ? op : NULL;
     }
     for (int i = 0; i < DDP__WINDOW; i++)
@@ -18066,6 +25815,7 @@ ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f)
 static void ddp__seen(ddp__engine *e, ddp__op *op, int peer)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
+    x->seen = 1;
     if (x->expected) {
         x->expected = 0;
         if (!op->ring) op->missing--;
@@ -18092,18 +25842,23 @@ int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
 {
     int ok;
 
-    if (f->type >= DDP__FRAME_CREDIT) {
+    if (f->type >= DDP__FRAME_STATE && f->type < DDP__FRAME_OFFER) {
+        ok = e->elastic && (f->type <= DDP__FRAME_EPOCH ? f->length <= DDP__WORD_BYTES
+                                                       : f->length == 0);
+    } else if (f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_STATE) {
         ok = f->type == DDP__FRAME_ABORT ? f->length < DDP_ERROR_TEXT : f->length == 0;
     } else {
         ddp__op *op = ddp__find_op(e, peer, f);
-        uint32_t next = f->p2p ? e->peers[peer].recv_seq : e->next_seq;
-        ok = f->length > 0 && f->length % sizeof(float) == 0 &&
-             f->length <= e->chunk * sizeof(float) && f->offset <= f->count &&
-             f->length / sizeof(float) <= f->count - f->offset &&
+        const uint32_t *next = &e->peers[peer].paired_seq[2 * (f->seq >> 31) + 1];
+        int past = f->p2p ? (int32_t)((f->seq - *next) << 1) < 0 : ddp__seq_past(e, f->seq);
+        if (f->type >= DDP__FRAME_OFFER) ok = ddp__share_check(e, f);
+        else ok = f->length > 0 && (f->coding != (int)DDP__AS_INT8 || e->cfg.coder) &&
+             ddp__frame_values(f) <= e->chunk && f->offset <= f->count &&
+             ddp__frame_values(f) <= f->count - f->offset &&
              !(f->p2p && f->type != DDP__FRAME_DATA);
         if (ok && op) return ddp__agrees(e, peer, op, f);
         /* An operation that is complete here, or not begun, has no use for the frame. */
-        if (ok && (f->type == DDP__FRAME_RESULT || (int32_t)(f->seq - next) < 0)) {
+        if (ok && (f->type == DDP__FRAME_RESULT || f->type == DDP__FRAME_SUMMED || past)) {
             ddp__op old;
             if (ddp__past_op(e, peer, f, &old)) {
                 ddp__mismatch(e, peer, &old, f);
@@ -18172,15 +25927,16 @@ static void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 /* Counts a chunk as received; 0 if it is not the one that has to come next. */
 static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
 {
-    int of = op->ring ? ddp__segment_of(e, op, f->offset) : peer;
+    int whole = op->donor >= 0; /* not by segments */
+    int of = op->ring && !whole ? ddp__segment_of(e, op, f->offset) : peer;
     ddp__exchange *x = ddp__row(e, op, of);
     size_t from = 0, to = op->n, *at = &x->taken;
 
     if (f->type == DDP__FRAME_RESULT) at = &x->finished;
-    if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER)
+    if (!whole && (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER))
         ddp__segment(e, op, of, &from, &to);
-    if (f->offset != from + *at || f->length / sizeof(float) > to - f->offset ||
-        (op->ring && !ddp__ring_arrived(e, op, peer, f))) {
+    if (f->offset != from + *at || ddp__frame_values(f) > to - f->offset ||
+        (op->ring && !whole && !ddp__ring_arrived(e, op, peer, f))) {
         ddp__fault(e, DDP_NET,
                    "rank %d sent floats from %lu of operation %lu, expected were those from %lu: "
                    "all ranks must use the same chunk size",
@@ -18188,13 +25944,13 @@ static int ddp__in_order(ddp__engine *e, int peer, ddp__op *op, const ddp__frame
                    (unsigned long)(from + *at));
         return 0;
     }
-    *at += f->length / sizeof(float);
+    *at += ddp__frame_values(f);
     return 1;
 }
 
 static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s, double now)
 {
-    size_t count = s->f.length / sizeof(float), done = 0;
+    size_t count = ddp__frame_values(&s->f), done = 0;
     double *divergence = op->m.divergence ? &ddp__row(e, op, peer)->divergence : NULL;
 
     if (!ddp__in_order(e, peer, op, &s->f)) return;
@@ -18213,21 +25969,25 @@ static void ddp__store(ddp__engine *e, int peer, ddp__op *op, const ddp__slot *s
 /* Sums every chunk of the own segment of which all contributions are here. */
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
+    const ddp__members team = ddp__team_of(e, op);
     size_t from, to;
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
-    ddp__segment(e, op, e->rank, &from, &to);
+    ddp__own_part(e, op, &from, &to);
     while (from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk, done = 0;
-        for (int r = 0; r < e->world; r++) {
+        for (int i = 0; i < team.members; i++) {
+            int r = team.member[i];
             if (r != e->rank && ddp__pending(e, r, op) < 0) return;
         }
+        if (op->full && !ddp__full_sent(e, op, at, count)) return;
         if (!ddp__guard_check(e, op, at, count)) return;
-        for (int r = 0; r < e->world; r++) {
+        for (int i = 0; i < team.members; i++) {
             const ddp__frame *f;
+            int r = team.member[i];
             if (r == e->rank) continue;
             f = &e->slot[ddp__pending(e, r, op)].f;
-            if (f->offset != at || f->length != count * sizeof(float)) {
+            if (f->offset != at || ddp__frame_values(f) != count) {
                 ddp__fault(e, DDP_NET,
                            "rank %d sent floats from %lu of operation %lu, expected were those "
                            "from %lu: all ranks must use the same chunk size",
@@ -18238,13 +25998,20 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
         while (done < count) {
             size_t here;
             float *own = ddp__memory_at(op, at + done, count - done, &here);
-            for (int r = 0; r < e->world; r++)
-                e->terms[r] = r == e->rank ? own : e->slot[ddp__pending(e, r, op)].data + done;
-            e->memory.reduce(own, e->terms, e->rank, e->world, here, op->m.scale, divergence);
+            for (int i = 0; i < team.members; i++) {
+                int r = team.member[i];
+                e->terms[i] = r == e->rank ? own : e->slot[ddp__pending(e, r, op)].data + done;
+            }
+            if (op->m.coding) {
+                if (!ddp__reduce_coded(e, op, at, count, divergence)) return;
+                break;
+            }
+            e->memory.reduce(own, e->terms, team.place[e->rank], team.members, here, op->scale,
+                             divergence);
             done += here;
         }
-        for (int r = 0; r < e->world; r++) {
-            int s;
+        for (int i = 0; i < team.members; i++) {
+            int s, r = team.member[i];
             if (r == e->rank) continue;
             s = ddp__pending(e, r, op);
             ddp__row(e, op, r)->taken += count;
@@ -18254,20 +26021,29 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
         ddp__guard_update(e, op, at, count);
         op->reduced += count;
         ddp__op_moves(e, op, now);
+        if (op->m.verb == DDP__REDUCE_SCATTER || op->full)
+            ddp__op_advance(e, op, count * (size_t)(team.members - 1));
     }
 }
+
+void ddp__full_reduce(ddp__engine *e, ddp__op *op, double now) { ddp__reduce_ready(e, op, now); }
 
 static void ddp__collect(ddp__engine *e, ddp__op *op, int peer, double now)
 {
     int s;
 
-    if (op->m.verb == DDP__ALL_REDUCE && !op->ring) {
+    if (ddp__sums(op) && !op->ring && !op->shared) {
         ddp__reduce_ready(e, op, now);
         return;
     }
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE &&
            (s = ddp__pending(e, peer, op)) >= 0) {
         ddp__pending_remove(e, peer, s);
+        if (op->shared) {
+            ddp__share_offered(e, op, peer, &e->slot[s].f);
+            ddp__slot_free(e, s);
+            continue;
+        }
         if (op->ring) {
             if (ddp__in_order(e, peer, op, &e->slot[s].f)) ddp__ring_take(e, op, s, now);
             continue;
@@ -18301,6 +26077,10 @@ void ddp__direct_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *
 {
     ddp__peer *p = &e->peers[peer];
 
+    if (f->type == DDP__FRAME_SUMMED) {
+        ddp__share_summed(e, op, peer, f, now);
+        return;
+    }
     ddp__seen(e, op, peer);
     if (!ddp__in_order(e, peer, op, f)) return;
     if (f->type != DDP__FRAME_RESULT) {
@@ -18330,6 +26110,7 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
         if (s < 0) continue;
         if (!ddp__agrees(e, peer, op, &e->slot[s].f)) return;
         ddp__seen(e, op, peer);
+        if (e->slot[s].arrived < op->clock) op->clock = e->slot[s].arrived;
     }
     for (int peer = 0; peer < e->world && op->state == DDP__OP_ACTIVE && e->fault.code == DDP_OK;
          peer++)
@@ -18341,15 +26122,23 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 {
     ddp__peer *p = &e->peers[peer];
 
-    (void)now;
     if (f->type == DDP__FRAME_CREDIT) {
         ddp__take_credit(e, peer, f->seq, f->p2p, (int)f->offset);
+    } else if (f->type == DDP__FRAME_HEARTBEAT) {
+        ddp__hear_progress(e, peer, f, now);
     } else if (f->type == DDP__FRAME_GOODBYE) {
         p->left = 1;
         p->want_farewell = 1;
         ddp__check_left(e, peer);
     } else if (f->type == DDP__FRAME_FAREWELL) {
         p->farewell = 1;
+    } else if (f->type == DDP__FRAME_WANT) {
+        ddp__shadow_asked(e, peer, f->seq);
+    } else if (f->type == DDP__FRAME_DONE) {
+        ddp__done_set *done = &e->elastic->peer[peer].done;
+        done->from = f->seq;
+        done->bits = f->count | (uint64_t)f->offset << 32;
+        ddp__shadow_release(e);
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
         int code =
             f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
@@ -18371,8 +26160,9 @@ enum { DDP__IOV = 17 };
 
 /* ---- sending ---- */
 
-/* leaves: when the frame's last byte has left the emulated uplink. */
-static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op,
+/* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to
+ * be sent. */
+static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op,
                              double leaves)
 {
     ddp__peer *p = &e->peers[peer];
@@ -18384,20 +26174,24 @@ static void ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp_
     p->out_sent = 0;
     p->out_total = DDP__FRAME_BYTES + f->length;
     ddp__frame_encode(&p->out, p->out_head);
-    if (op) {
+    if (op && op->shared) {
+        ddp__share_started(e, op, peer, f);
+    } else if (op) {
         ddp__exchange *x = ddp__row(e, op, op->ring ? ddp__segment_of(e, op, f->offset) : peer);
-        size_t count = f->length / sizeof(float);
+        size_t count = ddp__frame_values(f);
         if (f->type == DDP__FRAME_RESULT) {
             x->results += count;
         } else {
             x->sent += count;
             ddp__row(e, op, peer)->held++;
-            if (op->p2p) p->held_p2p++;
+            if (op->p2p) p->held_p2p[ddp__paired_lane(op)]++;
             else p->held_collective++;
         }
         if (op->ring) p->out_slot = ddp__ring_started(e, op, f);
         if (p->out_slot < 0) (void)ddp__guard_check(e, op, f->offset, count);
+        if (f->coding && !ddp__code_frame(e, peer, op, f)) return 0;
     }
+    return 1;
 }
 
 int ddp__start_control(ddp__engine *e, int peer)
@@ -18406,7 +26200,7 @@ int ddp__start_control(ddp__engine *e, int peer)
     ddp__op *op;
 
     if (!ddp__next_frame(e, peer, &f, &op)) return 0;
-    ddp__start_frame(e, peer, &f, op, ddp_now());
+    if (!ddp__start_frame(e, peer, &f, op, ddp_now())) return 0;
     e->peers[peer].out_state = DDP__OUT_WRITING;
     return 1;
 }
@@ -18423,7 +26217,9 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
         op->bytes += p->out.length;
         ddp__atomic_add(&e->stats.payload_sent, (int64_t)p->out.length);
         ddp__op_moves(e, op, now);
-        ddp__op_advance(e, op, p->out.length / sizeof(float));
+        ddp__op_advance(e, op, op->shared ? ddp__share_sent(op, &p->out)
+                                          : ddp__frame_values(&p->out));
+        if (op->full && op->state == DDP__OP_ACTIVE) ddp__full_reduce(e, op, now);
     }
 }
 
@@ -18440,7 +26236,10 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, struct iovec *iov)
         at -= DDP__FRAME_BYTES;
     }
     while (at < p->out.length && n < DDP__IOV) {
-        if (p->out_slot >= 0) {
+        if (p->out.coding) {
+            iov[n].iov_base = (char *)p->coded + at;
+            iov[n].iov_len = p->out.length - at;
+        } else if (p->out_slot >= 0) {
             iov[n].iov_base = (char *)e->slot[p->out_slot].data + at;
             iov[n].iov_len = p->out.length - at;
         } else if (p->out_op) {
@@ -18450,7 +26249,7 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, struct iovec *iov)
             iov[n].iov_base = (char *)data + part;
             iov[n].iov_len = here * sizeof(float) - part;
         } else {
-            iov[n].iov_base = e->fault.msg + at;
+            iov[n].iov_base = (char *)(uintptr_t)p->out_text + at;
             iov[n].iov_len = p->out.length - at;
         }
         at += iov[n++].iov_len;
@@ -18503,13 +26302,15 @@ static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__f
     return ddp__given(e, op, peer, f) < ddp__given(e, op, best_peer, best);
 }
 
-/* The uplink takes one frame at a time, the most urgent over all peers. */
+/* The uplink takes one frame at a time, the most urgent over all peers whose way is free. */
 static int ddp__load_uplink(ddp__engine *e, double now)
 {
     int chosen = -1;
     ddp__frame f, best;
     ddp__op *op, *best_op = NULL;
 
+    e->up_waiting = e->link.up_free > now;
+    if (e->up_waiting) return 0;
     memset(&best, 0, sizeof best);
     for (int k = 1; k < e->world; k++) {
         int peer = (e->rank + k) % e->world;
@@ -18522,9 +26323,9 @@ static int ddp__load_uplink(ddp__engine *e, double now)
         if (!op) break; /* ddp__next_frame took the control frame off its list */
     }
     if (chosen < 0) return 0;
-    e->up_peer = chosen;
-    e->up_release = ddp__link_send(&e->link, now, DDP__FRAME_BYTES + best.length);
-    ddp__start_frame(e, chosen, &best, best_op, e->up_release);
+    e->peers[chosen].release =
+        ddp__link_send(&e->link, &e->path[chosen], now, DDP__FRAME_BYTES + best.length);
+    if (!ddp__start_frame(e, chosen, &best, best_op, e->peers[chosen].release)) return 0;
     if (best_op) ddp__op_moves(e, best_op, now);
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
     return 1;
@@ -18540,15 +26341,15 @@ int ddp__send_all(ddp__engine *e, double now)
         ddp__frame f;
         ddp__op *op;
         moved |= ddp__continue_frame(e, peer, now);
-        if (e->link.rate > 0 || p->out_state != DDP__OUT_IDLE) continue;
+        if (e->paced || p->out_state != DDP__OUT_IDLE) continue;
         if (!ddp__next_frame(e, peer, &f, &op)) continue;
-        ddp__start_frame(e, peer, &f, op, now);
+        if (!ddp__start_frame(e, peer, &f, op, now)) return 1;
         if (op) ddp__op_moves(e, op, now);
         p->out_state = DDP__OUT_WRITING;
         moved |= ddp__continue_frame(e, peer, now);
     }
-    if (e->link.rate > 0)
-        while (e->up_peer < 0 && ddp__load_uplink(e, now)) moved = 1;
+    if (e->paced)
+        while (ddp__load_uplink(e, now)) moved = 1;
     return moved;
 }
 
@@ -18556,7 +26357,7 @@ int ddp__send_all(ddp__engine *e, double now)
 
 static int ddp__is_control(const ddp__frame *f)
 {
-    return f->type >= DDP__FRAME_CREDIT;
+    return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER;
 }
 
 /* Chooses where the payload goes; 0 if it has to wait for a slot. */
@@ -18569,7 +26370,12 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
-    if (!e->shaped && op && !op->m.divergence && (solicited || p->in.type == DDP__FRAME_DATA)) {
+    if (p->in.type == DDP__FRAME_SUMMED) {
+        p->in_op = op;
+        return 1;
+    }
+    if (!e->shaped && op && !p->in.coding && !op->m.divergence &&
+        (solicited || p->in.type == DDP__FRAME_DATA)) {
         /* Frames of one peer and operation come in order, so nothing of it is pending. */
         if (solicited && !ddp__guard_check(e, op, p->in.offset, p->in.length / sizeof(float)))
             return 0;
@@ -18598,11 +26404,26 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
 
     p->in_state = DDP__IN_HEAD;
     p->in_got = 0;
+    if (e->elastic && e->elastic->peer[peer].discard) {
+        e->elastic->peer[peer].discard = 0;
+        return;
+    }
+    if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH) {
+        if (!ddp__epoch_read(e, peer, &p->in, now))
+            ddp__fault(e, DDP_NET,
+                       "rank %d sent a word about the next epoch that is none: it runs another "
+                       "version of this library",
+                       peer);
+        return;
+    }
     if (ddp__is_control(&p->in)) {
         if (p->in.type == DDP__FRAME_GOODBYE) p->goodbye_read = 1;
         if (p->in.type == DDP__FRAME_ABORT) {
             p->abort_read = 1;
             p->text[p->in.length] = '\0';
+            for (char *c = p->text; *c; c++) /* it is somebody else's, and may go to a terminal */
+                if (iscntrl((unsigned char)*c)) *c = '?';
+            if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank gave up without a word");
         }
         if (e->shaped) ddp__delay_control(e, peer, now);
         else ddp__control_ready(e, peer, &p->in, now);
@@ -18612,6 +26433,7 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
         ddp__slot *s = &e->slot[p->in_slot];
         s->arrived = now;
         s->next = -1;
+        if (p->in.coding && !ddp__decode_slot(e, peer, s)) return;
         if (!e->shaped) {
             ddp__slot_ready(e, p->in_slot, now);
         } else {
@@ -18626,6 +26448,12 @@ static long ddp__read_payload(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
     size_t left = p->in.length - p->in_got;
 
+    if (e->elastic && e->elastic->peer[peer].discard) {
+        size_t room = e->elastic->sink_bytes;
+        return e->wire->table->recv(e->wire, peer, e->elastic->sink, left < room ? left : room);
+    }
+    if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH)
+        return e->wire->table->recv(e->wire, peer, e->elastic->peer[peer].in + p->in_got, left);
     if (ddp__is_control(&p->in))
         return e->wire->table->recv(e->wire, peer, p->text + p->in_got, left);
     if (p->in_op) {
@@ -18635,7 +26463,10 @@ static long ddp__read_payload(ddp__engine *e, int peer)
         return e->wire->table->recv(e->wire, peer, (char *)data + part,
                                     here * sizeof(float) - part);
     }
-    return e->wire->table->recv(e->wire, peer, (char *)e->slot[p->in_slot].data + p->in_got, left);
+    return e->wire->table->recv(e->wire, peer,
+                                (char *)e->slot[p->in_slot].data +
+                                    ddp__coded_at(&p->in) + p->in_got,
+                                left);
 }
 
 static void ddp__stream_end(ddp__engine *e, int peer)
@@ -18644,6 +26475,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
     int why = errno;
 
     p->closed = 1;
+    if (e->elastic && e->elastic->peer[peer].gone) return;
     if (p->goodbye_read || p->abort_read || e->closing) return;
     ddp__peer_lost(e, peer,
                    why && why != ECONNRESET && why != EPIPE ? strerror(why)
@@ -18686,12 +26518,22 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
         if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES) {
             p->in_got = 0;
-            if (!ddp__frame_decode(p->in_head, &p->in)) {
+            int whole = ddp__frame_decode(p->in_head, &p->in);
+            if (e->elastic && !whole && e->elastic->peer[peer].gone) {
+                p->closed = 1;
+                return 1;
+            }
+            if (!whole) {
                 ddp__fault(e, DDP_NET,
                            "rank %d (%s) sent bytes that are no frame: its stream is damaged "
                            "or it runs another version of this library",
                            peer, e->wire->table->peer_name(e->wire, peer));
                 return 1;
+            }
+            if (e->elastic && ddp__epoch_drops(e, peer, &p->in)) {
+                e->elastic->peer[peer].discard = 1;
+                p->in_state = DDP__IN_PAYLOAD;
+                continue;
             }
             if (!ddp__frame_check(e, peer, &p->in)) return 1;
             p->in_state = DDP__IN_PAUSED;
@@ -18721,9 +26563,67 @@ int ddp__receive_all(ddp__engine *e)
 /* The emulated link between the wire and the rest of the engine: a queue of what is under way, and
  * events that run at the time they were due, however late the thread wakes up. */
 
+#include <signal.h>
+
 uint32_t ddp__microseconds(double t)
 {
     return (uint32_t)(uint64_t)ceil(t * 1e6);
+}
+
+/* ---- the configuration ---- */
+
+void ddp__emulate_plan(ddp__engine *e)
+{
+    const ddp__links *links = e->cfg.links;
+
+    if (e->world == 1) return;
+    e->link.rate = links ? links->rate : e->cfg.rate;
+    e->slowest = links ? links->slowest : e->cfg.rate;
+    e->farthest = links ? links->farthest : e->cfg.delay_s;
+    if (links) {
+        e->link.turn = links->turn;
+        e->link.turns = links->turns;
+    }
+    e->paced = e->slowest > 0 || e->link.turns > 0;
+    e->shaped = e->paced || e->farthest > 0;
+}
+
+void ddp__emulate_start(ddp__engine *e)
+{
+    e->link.zero = ddp_now();
+    for (int r = 0; r < e->world; r++) {
+        if (e->cfg.links) {
+            e->path[r] = e->cfg.links->path[r];
+        } else {
+            memset(&e->path[r], 0, sizeof e->path[r]);
+            e->path[r].delay_s = e->farthest;
+        }
+    }
+}
+
+double ddp__emulate_script(ddp__engine *e, double now)
+{
+    const ddp__links *links = e->cfg.links;
+    int stalled = e->stalled;
+    double next;
+
+    if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
+    e->stalled = ddp__link_stalled(&e->link, now);
+    /* what this rank did not read for want of room is no silence, what the stall keeps away is */
+    for (int r = 0; e->stalled && !stalled && r < e->world; r++)
+        if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
+    next = ddp__link_turns(&e->link, now);
+    for (; e->acted < links->acts; e->acted++) {
+        const ddp__act *act = &links->act[e->acted];
+        double at = e->link.zero + act->at;
+        if (at > now) return next >= 0 && next < at ? next : at;
+        ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: the script %s %d at t=%g s", e->rank,
+                 act->peer < 0 ? "kills rank" : "drops the connection to rank",
+                 act->peer < 0 ? e->rank : act->peer, act->at);
+        if (act->peer < 0) (void)raise(SIGKILL);
+        else e->wire->table->cut(e->wire, act->peer);
+    }
+    return next;
 }
 
 /* ---- what is under way ---- */
@@ -18746,13 +26646,19 @@ static double ddp__arrival(ddp__peer *p, double now)
     return p->reached;
 }
 
-/* Behind all that reached the link's end before it. */
+/* When it reaches this rank's downlink: delay and jitter after it left the way from its peer. */
+static double ddp__reaches(ddp__engine *e, int peer, double now)
+{
+    return ddp__path_receive(&e->path[peer], ddp__arrival(&e->peers[peer], now));
+}
+
+/* Behind all that reached the downlink before it. */
 void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
     int before = e->last_due;
 
-    s->reached = ddp__arrival(&e->peers[s->peer], now);
+    s->reached = ddp__reaches(e, s->peer, now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
         int next = e->first_due;
         for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next)
@@ -18767,23 +26673,28 @@ void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 void ddp__delay_control(ddp__engine *e, int peer, double now)
 {
     const ddp__frame *f = &e->peers[peer].in;
-    double reached = ddp__arrival(&e->peers[peer], now);
-    ddp__control *c = &e->control[(e->control_first + e->control_count++) % e->control_room];
+    double reached = ddp__reaches(e, peer, now);
+    int at = e->control_first + e->control_count++;
+    ddp__control c;
 
-    c->f = *f;
-    c->peer = peer;
-    c->due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
-    if (e->control_count > 1) {
-        double before = e->control[(e->control_first + e->control_count - 2) % e->control_room].due;
-        if (before > c->due) c->due = before;
+    c.f = *f;
+    c.peer = peer;
+    c.due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
+    /* nearer peers' frames overtake, those of one peer do not: they reach us in order */
+    for (; at > e->control_first; at--) {
+        const ddp__control *before = &e->control[(at - 1) % e->control_room];
+        if (before->due <= c.due) break;
+        e->control[at % e->control_room] = *before;
     }
+    e->control[at % e->control_room] = c;
 }
 
 /* ---- events ---- */
 
 typedef enum ddp__event {
     DDP__EVENT_NONE,
-    DDP__EVENT_SENT,     /* the uplink has taken a frame */
+    DDP__EVENT_SENT,     /* a frame has left the uplink and the way to its peer */
+    DDP__EVENT_UPLINK,   /* the uplink is free again */
     DDP__EVENT_CONTROL,
     DDP__EVENT_CHUNK,
     DDP__EVENT_SUBMITTED
@@ -18801,7 +26712,10 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
     ddp__event next = DDP__EVENT_NONE;
 
     *when = -1;
-    if (e->up_peer >= 0) ddp__earlier(DDP__EVENT_SENT, e->up_release, &next, when);
+    for (int r = 0; r < e->world; r++)
+        if (e->peers[r].out_state == DDP__OUT_SERIALISING)
+            ddp__earlier(DDP__EVENT_SENT, e->peers[r].release, &next, when);
+    if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->link.up_free, &next, when);
     if (e->first_due >= 0) {
         const ddp__slot *s = &e->slot[e->first_due];
         ddp__earlier(DDP__EVENT_CHUNK,
@@ -18854,6 +26768,17 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
+/* Writes the frames that have left by then. */
+static void ddp__uplink_done(ddp__engine *e, double when)
+{
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        if (p->out_state != DDP__OUT_SERIALISING || p->release > when) continue;
+        p->out_state = DDP__OUT_WRITING;
+        (void)ddp__continue_frame(e, r, when);
+    }
+}
+
 int ddp__run_due(ddp__engine *e, double now)
 {
     int moved = 0;
@@ -18865,10 +26790,9 @@ int ddp__run_due(ddp__engine *e, double now)
     while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE &&
            when <= now) {
         if (kind == DDP__EVENT_SENT) {
-            int peer = e->up_peer;
-            e->up_peer = -1;
-            e->peers[peer].out_state = DDP__OUT_WRITING;
-            (void)ddp__continue_frame(e, peer, when);
+            ddp__uplink_done(e, when);
+        } else if (kind == DDP__EVENT_UPLINK) {
+            e->up_waiting = 0; /* loaded below */
         } else if (kind == DDP__EVENT_CONTROL) {
             ddp__control_due(e, when);
         } else if (kind == DDP__EVENT_SUBMITTED) {
@@ -18937,7 +26861,7 @@ void ddp__guard_close(ddp__engine *e)
 static int ddp__guards(const ddp__engine *e, const ddp__op *op)
 {
     if (!e->sums || op->n > e->sums_count) return 0;
-    if (op->m.verb == DDP__BROADCAST) return op->m.peer == e->rank;
+    if (op->m.verb == DDP__BROADCAST) return ddp__root(e, op) == e->rank;
     return op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__SEND;
 }
 
@@ -18957,14 +26881,15 @@ static uint64_t ddp__hash_range(ddp__engine *e, const ddp__op *op, size_t offset
 /* Chunks are numbered through the segments, each segment beginning a new one. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
+    const ddp__members team = ddp__team_of(e, op);
     size_t from, to, per;
     int of;
 
-    if (op->m.verb != DDP__ALL_REDUCE) return offset / e->chunk;
-    per = (op->n / (size_t)e->world + 1 + e->chunk - 1) / e->chunk;
+    if (op->m.verb != DDP__ALL_REDUCE || op->full) return offset / e->chunk;
+    per = (op->n / (size_t)team.members + 1 + e->chunk - 1) / e->chunk;
     of = ddp__segment_of(e, op, offset);
     ddp__segment(e, op, of, &from, &to);
-    return (size_t)of * per + (offset - from) / e->chunk;
+    return (size_t)team.place[of] * per + (offset - from) / e->chunk;
 }
 
 void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
@@ -18974,32 +26899,182 @@ void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 
 void ddp__guard_all(ddp__engine *e, ddp__op *op)
 {
-    int segments = op->m.verb == DDP__ALL_REDUCE ? e->world : 1;
+    const ddp__members team = ddp__team_of(e, op);
+    int segments = op->m.verb == DDP__ALL_REDUCE && !op->full ? team.members : 1;
 
-    if (!ddp__guards(e, op)) return;
+    if (op->m.after || !ddp__guards(e, op)) return; /* written by the one before until it begins */
     op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
         size_t from = 0, to = op->n;
-        if (segments > 1) ddp__segment(e, op, s, &from, &to);
+        if (segments > 1) ddp__segment(e, op, team.member[s], &from, &to);
         for (size_t at = from; at < to; at += e->chunk)
             ddp__guard_update(e, op, at, to - at < e->chunk ? to - at : e->chunk);
     }
 }
 
-int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
+int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count)
+{
+    return !op->sums ||
+           op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count);
+}
+
+void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
 {
     char layer[64];
 
-    if (!op->sums) return 1;
-    if (op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count)) return 1;
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     ddp__fault(e, DDP_USAGE,
                "%s was written while it was being %s (step %ld): do not touch parameters "
                "between ddp_backward_end and ddp_forward_begin / ddp_step_end",
                layer, op->m.verb == DDP__ALL_REDUCE ? "averaged" : "sent", op->m.step);
+}
+
+int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
+{
+    if (ddp__guard_intact(e, op, offset, count)) return 1;
+    ddp__guard_fault(e, op);
     return 0;
 }
 /* ==== end net/guard.c ==== */
+
+/* ==== begin net/waits.c ==== [net] */
+/* Long waits: who has not begun an operation, and the lines that say so. */
+
+void ddp__tell_progress(const ddp__engine *e, int peer, ddp__frame *f)
+{
+    f->seq = e->next_seq;
+    f->count = e->peers[peer].paired_seq[0];
+    f->offset = e->peers[peer].paired_seq[1];
+}
+
+void ddp__hear_progress(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    ddp__peer *p = &e->peers[peer];
+
+    p->begun = f->seq;
+    p->sends = f->count;
+    p->receives = f->offset;
+    p->heard_at = now;
+}
+
+/* Not every rank sends something to every other in an operation: where a peer owes nothing, only
+ * its heartbeats tell. */
+int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__peer *p = &e->peers[peer];
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    uint32_t begun = op->m.verb == DDP__SEND   ? p->receives
+                     : op->m.verb == DDP__RECV ? p->sends
+                                               : p->begun;
+
+    if (peer == e->rank || ddp__team_of(e, op).place[peer] < 0 || x->seen) return 0;
+    if (op->p2p && peer != op->m.peer) return 0;
+    /* heartbeats tell of the world's operations, and of nothing urgent */
+    if (op->m.group || (op->p2p && ddp__paired_lane(op))) return x->expected;
+    if (p->heard_at > 0 && (int32_t)(begun - op->seq) > 0) return 0;
+    return p->heard_at >= op->active_at || x->expected;
+}
+
+const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *buf, size_t room)
+{
+    size_t used = 0;
+    int listed = 0, more = 0;
+
+    buf[0] = '\0';
+    for (int r = 0; r < e->world; r++) more += ddp__is_missing(e, op, r);
+    if (more > 0) used = (size_t)snprintf(buf, room, more > 1 ? "ranks " : "rank ");
+    for (int r = 0; r < e->world && used + 32 < room; r++) {
+        if (!ddp__is_missing(e, op, r)) continue;
+        used += (size_t)snprintf(buf + used, room - used, listed++ ? ", %d" : "%d", r);
+        more--;
+    }
+    if (more > 0) snprintf(buf + used, room - used, " and %d more", more);
+    return buf;
+}
+
+double ddp__still_since(const ddp__op *op)
+{
+    return op->last_move > op->active_at ? op->last_move : op->active_at;
+}
+
+/* The oldest operation in flight. */
+static ddp__op *ddp__first_active(ddp__engine *e)
+{
+    ddp__op *oldest = NULL;
+
+    for (int i = 0; i < DDP__WINDOW + DDP__PAIRED * e->world; i++) {
+        const ddp__peer *p = &e->peers[i < DDP__WINDOW ? 0 : (i - DDP__WINDOW) / DDP__PAIRED];
+        ddp__op *op = i < DDP__WINDOW ? e->window[i]
+                                      : p->paired[(i - DDP__WINDOW) % DDP__PAIRED];
+        if (op && op->state == DDP__OP_ACTIVE && (!oldest || op->ticket < oldest->ticket))
+            oldest = op;
+    }
+    return oldest;
+}
+
+const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf,
+                             size_t room)
+{
+    double longest = 2.5 * ddp__beat(e);
+
+    buf[0] = '\0';
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        if (r == e->rank || ddp__team_of(e, op).place[r] < 0 || (op->p2p && r != op->m.peer)) continue;
+        if (now - p->last_got <= longest) continue;
+        longest = now - p->last_got;
+        snprintf(buf, room, "; rank %d has been silent for %.1f s", r, longest);
+    }
+    return buf;
+}
+
+static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double waited)
+{
+    char text[128], who[96], where[64];
+
+    ddp__op_text(e, op, text, sizeof text);
+    ddp__missing_text(e, op, who, sizeof who);
+    where[0] = '\0';
+    for (int r = 0; r < e->world && !op->p2p && !where[0]; r++)
+        if (ddp__is_missing(e, op, r) && e->peers[r].heard_at > 0)
+            snprintf(where, sizeof where, " (rank %d has begun %lu operations)", r,
+                     (unsigned long)e->peers[r].begun);
+    if (who[0])
+        ddp__log(&e->cfg.log, DDP_LOG_WARN,
+                 "rank %d has waited %.0f s in %s, operation %lu, not submitted by %s%s", e->rank,
+                 waited, text, (unsigned long)op->seq, who, where);
+    else
+        ddp__log(&e->cfg.log, DDP_LOG_WARN,
+                 "rank %d has waited %.0f s in %s, operation %lu: all ranks have submitted it, "
+                 "%lu floats are still to send or receive%s",
+                 e->rank, waited, text, (unsigned long)op->seq, (unsigned long)op->left,
+                 ddp__silent_text(e, op, now, where, sizeof where));
+}
+
+void ddp__note_wait(ddp__engine *e, double now, double *again)
+{
+    ddp__op *op = ddp__first_active(e);
+    double since;
+
+    if (!op) return;
+    since = ddp__still_since(op);
+    if (now - since >= op->note_s) {
+        op->note_s *= 2;
+        ddp__note(e, op, now, now - since);
+    }
+    if (since + op->note_s < *again) *again = since + op->note_s;
+}
+
+void ddp__note_end(ddp__engine *e, ddp__op *op, double now)
+{
+    char text[128];
+
+    if (op->note_s <= e->cfg.note_s) return;
+    op->note_s = e->cfg.note_s;
+    ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,
+             ddp__op_text(e, op, text, sizeof text), now - ddp__still_since(op));
+}
+/* ==== end net/waits.c ==== */
 
 /* ==== begin net/liveness.c ==== [net] */
 /* Everything that ends an engine before its time: lost and silent peers, operations that do not
@@ -19012,14 +27087,16 @@ const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t r
 
     if (name) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, layer == DDP__ALL_LAYERS ? "all layers" : "a plain buffer");
+    else snprintf(buf, room, layer == DDP__ALL_LAYERS ? "all layers"
+                             : layer == DDP__BARRIER  ? "a barrier" : "a plain buffer");
     return buf;
 }
 
-static const char *ddp__verb_name(int verb)
+const char *ddp__verb_name(int verb)
 {
-    static const char *const text[] = {"all-reduce", "broadcast", "all-gather", "send", "receive"};
-    return text[verb];
+    static const char *const text[] = {"all-reduce", "broadcast", "all-gather",
+                                       "send",       "receive",   "reduce-scatter"};
+    return verb >= 0 && verb <= (int)DDP__REDUCE_SCATTER ? text[verb] : "unknown operation";
 }
 
 const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room)
@@ -19057,9 +27134,9 @@ static const ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     const ddp__op *oldest = NULL;
 
-    for (int i = 0; i < DDP__WINDOW + 2; i++) {
+    for (int i = 0; i < DDP__ROWS; i++) {
         const ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                          : i == DDP__WINDOW ? e->peers[peer].send_op : e->peers[peer].recv_op;
+                                            : e->peers[peer].paired[i - DDP__WINDOW];
         if (op && (!oldest || op->ticket < oldest->ticket)) oldest = op;
     }
     return oldest;
@@ -19071,6 +27148,10 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
     const char *when = op ? " during " : "";
     char text[128], layer[64];
 
+    if (e->elastic) {
+        ddp__epoch_lost(e, peer, why);
+        return;
+    }
     text[0] = '\0';
     if (op) {
         ddp__op_text(e, op, text, sizeof text);
@@ -19085,27 +27166,57 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
                e->wire->table->peer_name(e->wire, peer), when, text, why);
 }
 
+/* Values of an operation that came from a peer and wait for those of the others. */
+static size_t ddp__waiting_values(const ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t n = 0;
+
+    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
+        if (e->slot[s].f.seq == op->seq && !e->slot[s].f.p2p) n += ddp__frame_values(&e->slot[s].f);
+    return n;
+}
+
+/* What of an operation that peer has given to this rank. */
+static size_t ddp__got(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+
+    if (op->m.verb == DDP__ALL_REDUCE) return x->finished;
+    /* nothing comes back after it, so a peer may go before its values are added up */
+    return x->taken + (ddp__sums(op) ? ddp__waiting_values(e, op, peer) : 0);
+}
+
 void ddp__check_left(ddp__engine *e, int peer)
 {
-    for (int i = 0; i < DDP__WINDOW + 2; i++) {
+    for (int i = 0; i < DDP__ROWS; i++) {
         const ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                          : i == DDP__WINDOW ? e->peers[peer].send_op : e->peers[peer].recv_op;
+                                            : e->peers[peer].paired[i - DDP__WINDOW];
         size_t from, to, in_from = 0, in_to = 0, own_from = 0, own_to = 0;
         const ddp__exchange *x;
         char text[128];
         if (!op || op->state != DDP__OP_ACTIVE || (op->p2p && op->m.peer != peer)) continue;
-        if (op->ring && !ddp__ring_needs(e, op, peer)) continue;
+        if (!op->p2p && ddp__team_of(e, op).place[peer] < 0) continue;
+        if (op->donor >= 0 ? op->donor != peer : op->ring && !ddp__ring_needs(e, op, peer))
+            continue;
+        if (op->full && ddp__full_over(e, op, peer)) continue;
+        if (op->shared && ddp__row(e, op, peer)->finished) continue;
         x = ddp__row(e, op, peer);
         if (op->m.verb == DDP__ALL_REDUCE) ddp__segment(e, op, e->rank, &own_from, &own_to);
         ddp__outgoing(e, op, peer, &from, &to);
         if (op->m.verb == DDP__ALL_REDUCE || op->m.verb == DDP__ALL_GATHER)
             ddp__segment(e, op, peer, &in_from, &in_to);
-        else if (op->m.verb == DDP__RECV || (op->m.verb == DDP__BROADCAST && op->m.peer == peer))
+        else if (op->m.verb == DDP__REDUCE_SCATTER)
+            ddp__segment(e, op, e->rank, &in_from, &in_to);
+        else if (op->m.verb == DDP__RECV ||
+                 (op->m.verb == DDP__BROADCAST && ddp__root(e, op) == peer))
             in_to = op->n;
-        if (!op->ring && x->sent >= to - from && x->results >= own_to - own_from &&
-            (op->m.verb == DDP__ALL_REDUCE ? x->finished : x->taken) >= in_to - in_from &&
-            !x->expected)
+        if (!op->ring && !op->shared && op->donor < 0 && x->sent >= to - from && x->results >= own_to - own_from &&
+            ddp__got(e, op, peer) >= in_to - in_from && !x->expected)
             continue;
+        if (e->elastic && !op->p2p) {
+            ddp__epoch_left(e, peer);
+            return;
+        }
         ddp__fault(e, DDP_PEER_LOST,
                    "rank %d has left (it closed its context) and %s still needs it: every "
                    "rank must run the same number of steps",
@@ -19114,50 +27225,32 @@ void ddp__check_left(ddp__engine *e, int peer)
     }
 }
 
-/* "ranks 1, 3" of those that have sent nothing for an operation. */
-static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *buf, size_t room)
-{
-    size_t used = 0;
-    int listed = 0;
-
-    buf[0] = '\0';
-    for (int r = 0; r < e->world && used + 16 < room; r++) {
-        if (r == e->rank || (op->p2p && r != op->m.peer) || !ddp__row(e, op, r)->expected) continue;
-        used += (size_t)snprintf(buf + used, room - used, listed++ ? ", %d" : "%d", r);
-    }
-    return buf;
-}
-
+/* The clock runs from the first rank's beginning, whether or not something moves since. */
 static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again)
 {
-    double since, limit = e->cfg.op_timeout_s;
+    double limit = e->cfg.op_timeout_s, passed;
     char text[128], who[96];
 
-    if (!op || op->state != DDP__OP_ACTIVE) return;
-    since = op->last_move > op->active_at ? op->last_move : op->active_at;
-    if (limit > 0 && since + limit < *again) *again = since + limit;
-    if (!op->warned && since + 5 < *again) *again = since + 5;
-    if (!(limit > 0 && now - since >= limit) && !(!op->warned && now - since >= 5)) return;
-    ddp__missing_text(e, op, who, sizeof who);
-    if (limit > 0 && now - since >= limit) {
-        if (who[0])
-            ddp__fault(e, DDP_TIMEOUT,
-                       "%s did not move for %.1f s: rank %s did not submit it in time; look "
-                       "there first, or raise the time limit",
-                       ddp__op_text(e, op, text, sizeof text), now - since, who);
-        else
-            ddp__fault(e, DDP_TIMEOUT,
-                       "%s did not move for %.1f s, with %lu floats still to send or receive: "
-                       "a rank %sis stopped or the network stalls; raise the time limit if it is "
-                       "merely slow",
-                       ddp__op_text(e, op, text, sizeof text), now - since, (unsigned long)op->left,
-                       op->ring && op->missing ? "did not submit it, " : "");
+    if (!op || op->state != DDP__OP_ACTIVE || limit <= 0) return;
+    passed = now - op->clock;
+    if (passed < limit) {
+        if (op->clock + limit < *again) *again = op->clock + limit;
         return;
     }
-    op->warned = 1;
-    ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s has not moved for %.1f s%s%s", e->rank,
-             ddp__op_text(e, op, text, sizeof text), now - since,
-             who[0] ? ", not submitted by rank " : "", who);
+    ddp__missing_text(e, op, who, sizeof who);
+    if (who[0])
+        ddp__fault(e, DDP_TIMEOUT,
+                   "%s timed out: %s did not submit it within %.1f s of the first rank; look "
+                   "there first, or raise DREAMDDP_OP_TIMEOUT (now %g s)",
+                   ddp__op_text(e, op, text, sizeof text), who, passed, limit);
+    else
+        ddp__fault(e, DDP_TIMEOUT,
+                   "%s timed out after %.1f s with %lu floats still to send or receive, the last "
+                   "of them moved %.1f s ago%s: a rank is stopped or the network stalls; raise "
+                   "DREAMDDP_OP_TIMEOUT (now %g s) if it is merely slow",
+                   ddp__op_text(e, op, text, sizeof text), passed, (unsigned long)op->left,
+                   now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who),
+                   limit);
 }
 
 /* Others wait in an operation that this rank has not submitted. */
@@ -19172,30 +27265,48 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (now - e->slot[s].arrived >= limit)
         ddp__fault(e, DDP_TIMEOUT,
                    "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
-                   "submitted: all ranks must submit the same operations",
+                   "submitted: all ranks must submit the same operations; raise "
+                   "DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely slow",
                    peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
-                   ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank);
+                   ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
     else if (e->slot[s].arrived + limit < *again)
         *again = e->slot[s].arrived + limit;
 }
 
+/* Seconds between heartbeats: often enough to tell before a limit passes who is where. */
+double ddp__beat(const ddp__engine *e)
+{
+    double beat = 5;
+
+    if (e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < beat) beat = e->cfg.peer_timeout_s;
+    if (e->cfg.op_timeout_s > 0 && e->cfg.op_timeout_s < beat) beat = e->cfg.op_timeout_s;
+    return beat / 5;
+}
+
 double ddp__check_liveness(ddp__engine *e, double now)
 {
-    double beat =
-        e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < 5 ? e->cfg.peer_timeout_s / 5 : 1;
-    double again = now + beat;
+    double beat = ddp__beat(e), again = now + beat, late = now - e->look_by;
+    int frozen = e->elastic && e->elastic->frozen, waits = e->elastic && e->elastic->newcomer;
+
+    if (e->look_by > 0 && late > beat + 1) {
+        /* This process itself was stopped or starved: what its peers have sent meanwhile is to be
+         * read before anybody is judged. */
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process stood still for %.1f s", e->rank,
+                 late);
+        return e->look_by = now + beat / 5;
+    }
 
     for (int peer = 0; peer < e->world && e->fault.code == DDP_OK; peer++) {
         ddp__peer *p = &e->peers[peer];
-        if (peer == e->rank) continue;
+        if (peer == e->rank || (e->elastic && e->elastic->peer[peer].gone)) continue;
         if (!p->goodbye_read && !p->closed) {
-            if (now - p->last_sent >= beat && p->out_state == DDP__OUT_IDLE && !e->closing) {
+            if (now - p->last_beat >= beat && !e->closing) {
                 p->want_heartbeat = 1;
-                p->last_sent = now;
+                p->last_beat = now;
             }
-            if (p->out_state == DDP__OUT_IDLE && p->last_sent + beat < again)
-                again = p->last_sent + beat;
-            if (e->cfg.peer_timeout_s > 0 && p->in_state != DDP__IN_PAUSED) {
+            if (p->last_beat + beat < again) again = p->last_beat + beat;
+            if (e->cfg.peer_timeout_s > 0 && !waits &&
+                (p->in_state != DDP__IN_PAUSED || e->stalled)) {
                 double limit = e->cfg.peer_timeout_s;
                 if (now - p->last_got >= limit) {
                     char why[64];
@@ -19204,15 +27315,142 @@ double ddp__check_liveness(ddp__engine *e, double now)
                 } else if (p->last_got + limit < again) again = p->last_got + limit;
             }
         }
-        ddp__check_op(e, p->send_op, now, &again);
-        ddp__check_op(e, p->recv_op, now, &again);
+        if (frozen) continue;
+        for (int i = 0; i < DDP__PAIRED; i++) ddp__check_op(e, p->paired[i], now, &again);
         ddp__check_early(e, peer, now, &again);
     }
-    for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
+    for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK && !frozen; i++)
         ddp__check_op(e, e->window[i], now, &again);
-    return again;
+    if (e->fault.code == DDP_OK && !frozen) ddp__note_wait(e, now, &again);
+    if (e->elastic && e->fault.code == DDP_OK) ddp__epoch_check(e, now, &again);
+    return e->look_by = again;
 }
 /* ==== end net/liveness.c ==== */
+
+/* ==== begin net/oplog.c ==== [net] */
+/* Copies what is known of the last operations. What belongs to the comm thread is read by that
+ * thread, or when it has let go of everything. */
+
+void ddp__oplog_free(ddp__oplog *log)
+{
+    if (log->record) DDP_FREE(log->record);
+    if (log->peer) DDP_FREE(log->peer);
+    memset(log, 0, sizeof *log);
+}
+
+static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
+                                      ddp__op_stage stage)
+{
+    ddp__op_record *r = &log->record[log->count++];
+
+    memset(r, 0, sizeof *r);
+    r->span = *span;
+    r->stage = stage;
+    return r;
+}
+
+/* Unfinished operations; inner: the caller may read what belongs to the comm thread. */
+static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
+{
+    uint32_t next = inner ? e->next_seq : 0;
+
+    for (long t = e->first; t < e->submitted && log->count < log->room; t++) {
+        ddp__op *op = &e->ops[t % e->cfg.queue];
+        ddp__op_record *r;
+        if (op->done) continue;
+        r = ddp__oplog_add(log, &op->span, DDP__STAGE_QUEUED);
+        r->left = r->span.size;
+        if (!inner) continue;
+        if (op->state == DDP__OP_QUEUED && !op->p2p) r->span.seq = next++;
+        if (op->state != DDP__OP_ACTIVE) continue;
+        r->stage = DDP__STAGE_ACTIVE;
+        r->left = (int64_t)(op->left * sizeof(float));
+        for (int p = 0; p < e->world && r->missing_count < DDP__OPLOG_MISSING; p++)
+            if (ddp__is_missing(e, op, p)) r->missing[r->missing_count++] = p;
+    }
+}
+
+static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
+{
+    for (int p = 0; p < e->world; p++) {
+        ddp__peer_record *r = &log->peer[p];
+        const ddp__peer *peer = &e->peers[p];
+        int own = p == e->rank;
+        if (!own)
+            snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
+        r->begun = own ? (long)e->next_seq : peer->heard_at > 0 ? (long)peer->begun : -1;
+        r->heard_s = own ? 0 : peer->heard_at > 0 ? log->now - peer->heard_at : -1;
+        r->got_s = own ? 0 : peer->last_got > 0 ? log->now - peer->last_got : -1;
+        r->left = peer->left;
+    }
+}
+
+/* Under the lock. */
+static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
+{
+    long unfinished = 0, done, kept;
+
+    for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
+    done = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
+    kept = log->room - unfinished;
+    if (kept > done) kept = done;
+    if (kept < 0) kept = 0;
+    log->now = ddp_now();
+    log->error = e->error;
+    for (long s = e->span_count - kept; s < e->span_count; s++)
+        (void)ddp__oplog_add(log, &e->spans[s % DDP__SPANS], DDP__STAGE_DONE);
+    ddp__oplog_unfinished(e, log, inner);
+    log->dropped = e->span_count + unfinished - log->count;
+    if (inner && e->world > 1) ddp__oplog_peers(e, log);
+    log->served = 1;
+}
+
+void ddp__oplog_serve(ddp__engine *e)
+{
+    ddp__oplog_copy(e, e->wanted, 1);
+    e->wanted = NULL;
+    pthread_cond_broadcast(&e->changed);
+}
+
+static int ddp__oplog_order(const void *a, const void *b)
+{
+    const ddp__op_record *p = (const ddp__op_record *)a, *q = (const ddp__op_record *)b;
+
+    if (p->span.submitted != q->span.submitted)
+        return p->span.submitted < q->span.submitted ? -1 : 1;
+    return (p->span.seq > q->span.seq) - (p->span.seq < q->span.seq);
+}
+
+ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
+{
+    double until = ddp_now() + 1;
+
+    memset(out, 0, sizeof *out);
+    out->room = DDP__OPLOG;
+    out->record = (ddp__op_record *)ddp__calloc((size_t)out->room, sizeof *out->record);
+    out->peer = (ddp__peer_record *)ddp__calloc((size_t)e->world, sizeof *out->peer);
+    if (!out->record || !out->peer)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", out->room);
+    for (int p = 0; p < e->world; p++) {
+        ddp__peer_record *r = &out->peer[p];
+        r->begun = -1;
+        r->heard_s = r->got_s = -1;
+    }
+    pthread_mutex_lock(&e->lock);
+    while (e->world > 1 && !e->quiet && !out->served) {
+        if (!e->wanted) { /* else somebody else's turn comes first */
+            e->wanted = out;
+            ddp__notify(e);
+        }
+        if (ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT) break;
+    }
+    if (e->wanted == out) e->wanted = NULL;
+    if (!out->served) ddp__oplog_copy(e, out, e->world == 1 || e->quiet);
+    pthread_mutex_unlock(&e->lock);
+    qsort(out->record, (size_t)out->count, sizeof *out->record, ddp__oplog_order);
+    return DDP_OK;
+}
+/* ==== end net/oplog.c ==== */
 
 /* ==== begin net/spans.c ==== [net] */
 /* The record of what travelled when, and the counters. */
@@ -19250,15 +27488,1405 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->bytes_sent = ddp__atomic_load(&e->stats.bytes_sent);
     out->bytes_received = ddp__atomic_load(&e->stats.bytes_received);
     out->payload_sent = ddp__atomic_load(&e->stats.payload_sent);
+    out->cpu_s = e->world > 1 ? ddp__thread_cpu_s(e->thread) : 0;
     pthread_mutex_lock(&e->lock);
     out->operations = e->stats.operations;
     out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
     out->staging_bytes = e->stats.staging_bytes;
     out->delay_bytes = e->stats.delay_bytes;
+    out->elastic_bytes = e->stats.elastic_bytes;
     out->algorithm = e->stats.algorithm;
     pthread_mutex_unlock(&e->lock);
 }
 /* ==== end net/spans.c ==== */
+
+/* ==== begin net/shadow.c ==== [net] */
+/* The memory of an elastic world: what an operation began with, until it is complete, and what came
+ * of it, until all live workers have that. First in, first out, in the order of the operations. */
+
+#define DDP__SHADOW_LEAST ((size_t)1 << 20)
+
+static size_t ddp__shadow_bytes(size_t n)
+{
+    return (n * sizeof(float) + 63) / 64 * 64;
+}
+
+int ddp__done_has(const ddp__done_set *d, uint32_t seq)
+{
+    int32_t ahead = (int32_t)(seq - d->from);
+    return ahead < 0 || (ahead < 64 && (d->bits >> ahead & 1));
+}
+
+static void ddp__done_add(ddp__done_set *d, uint32_t seq)
+{
+    d->bits |= (uint64_t)1 << (seq - d->from);
+    while (d->bits & 1) {
+        d->bits >>= 1;
+        d->from++;
+    }
+}
+
+/* The ring may change only while the comm thread keeps nothing in it. */
+ddp_status ddp__shadow_fit(ddp__engine *e, const ddp__message *m, ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    size_t n = 0, bytes, room;
+    unsigned char *ring;
+
+    if (m->verb == DDP__SEND || m->verb == DDP__RECV) return DDP_OK;
+    for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
+    bytes = ddp__shadow_bytes(n);
+    if (bytes > el->room && e->cfg.elastic_bytes > 0)
+        return ddp__fail(err, DDP_ARG,
+                         "a message of %lu bytes is longer than the %lu bytes that an elastic "
+                         "world may keep of what is in flight: raise elastic_bytes",
+                         (unsigned long)bytes, (unsigned long)el->room);
+    if (bytes > el->room) {
+        while (e->error.code == DDP_OK && el->released < el->collectives)
+            pthread_cond_wait(&e->changed, &e->lock);
+        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+        room = 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST;
+        ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
+        if (!ring)
+            return ddp__fail(err, DDP_MEMORY,
+                             "an elastic world needs %lu bytes for what is in flight and got none",
+                             (unsigned long)room);
+        ddp__release(&e->cfg.allocator, el->ring, el->room);
+        e->stats.staging_bytes += room - el->room;
+        e->stats.elastic_bytes += room - el->room;
+        el->ring = ring;
+        el->room = room;
+        el->head = el->tail = 0;
+    }
+    return DDP_OK;
+}
+
+static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
+{
+    size_t at = el->head;
+
+    if (at % el->room + bytes > el->room) at += el->room - at % el->room;
+    return at;
+}
+
+int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+    size_t bytes = ddp__shadow_bytes(op->n);
+
+    if (el->frozen) return 0;
+    if (op->p2p) return 1;
+    if (e->next_seq - el->oldest >= DDP__ELASTIC_SPAN) return 0;
+    if (e->next_seq == el->oldest) el->head = el->tail = 0;
+    return bytes == 0 || ddp__shadow_place(el, bytes) + bytes - el->tail <= el->room;
+}
+
+static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq)
+{
+    return &el->kept[seq % DDP__ELASTIC_SPAN];
+}
+
+static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, int back)
+{
+    ddp__elastic *el = e->elastic;
+    const ddp__kept *k = ddp__kept_of(el, op->seq);
+    unsigned char *at = op->n ? el->ring + k->at % el->room : NULL;
+
+    for (int i = 0; i < op->strip_count; i++) {
+        const ddp__strip *s = &op->strips[i];
+        unsigned char *place = at + s->start * sizeof(float);
+        if (back) memcpy(s->data, place, s->count * sizeof(float));
+        else memcpy(place, s->data, s->count * sizeof(float));
+    }
+}
+
+void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__kept *k = ddp__kept_of(el, op->seq);
+    size_t bytes = ddp__shadow_bytes(op->n);
+
+    memset(k, 0, sizeof *k);
+    k->seq = op->seq;
+    k->verb = (int)op->m.verb;
+    k->layer = op->m.layer;
+    k->n = op->n;
+    k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
+    k->end = el->head = k->at + bytes;
+    ddp__shadow_copy(e, op, 0);
+}
+
+void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, 1); }
+
+void ddp__shadow_result(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+
+    ddp__shadow_copy(e, op, 0);
+    ddp__kept_of(el, op->seq)->result = 1;
+    ddp__done_add(&el->own.done, op->seq);
+    for (int r = 0; r < e->world; r++) el->peer[r].want_done = e->place[r] >= 0 && r != e->rank;
+    ddp__shadow_release(e);
+}
+
+void ddp__shadow_release(ddp__engine *e)
+{
+    ddp__elastic *el = e->elastic;
+    uint32_t before = el->oldest;
+
+    while (el->oldest != e->next_seq) {
+        const ddp__kept *k = ddp__kept_of(el, el->oldest);
+        int all = k->result;
+        for (int i = 0; i < e->members && all; i++) {
+            int r = e->member[i];
+            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, k->seq);
+        }
+        if (!all) break;
+        el->tail = k->end;
+        el->oldest++;
+    }
+    if (el->oldest == before) return;
+    e->dirty = 1;
+    pthread_mutex_lock(&e->lock);
+    el->released += (long)(el->oldest - before);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+int ddp__shadow_busy(const ddp__engine *e)
+{
+    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
+        if (e->elastic->kept[s % DDP__ELASTIC_SPAN].result) return 1;
+    return 0;
+}
+
+int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
+{
+    /* numbers wrap: those beyond the table must not look as if they were before it */
+    if ((int32_t)(seq - e->elastic->table_until) >= 0) e->elastic->table_used = 0;
+    if (!e->elastic->table_used) return -1;
+    for (int i = 0; i < e->members; i++)
+        if (ddp__done_has(&e->elastic->table[e->member[i]], seq)) return e->member[i];
+    return -1;
+}
+
+void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__kept *k = ddp__kept_of(el, seq);
+
+    if (e->next_seq - el->oldest > seq - el->oldest && k->result) {
+        k->asked |= (uint64_t)1 << peer;
+        return;
+    }
+    ddp__fault(e, DDP_NET,
+               "rank %d asks for the result of operation %lu, which this rank does not keep: it "
+               "runs another version of this library",
+               peer, (unsigned long)seq);
+}
+
+int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__elastic_peer *ep = &el->peer[peer];
+    const ddp__kept *k;
+    size_t count;
+
+    if (el->frozen || e->place[peer] < 0) return 0;
+    for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
+        ddp__kept *asked = ddp__kept_of(el, s);
+        if (!(asked->asked >> peer & 1)) continue;
+        asked->asked &= ~((uint64_t)1 << peer);
+        ep->giving = 1;
+        ep->giving_seq = s;
+        ep->given = 0;
+    }
+    if (!ep->giving) return 0;
+    k = ddp__kept_of(el, ep->giving_seq);
+    count = k->n - ep->given < e->chunk ? k->n - ep->given : e->chunk;
+    memset(f, 0, sizeof *f);
+    f->type = DDP__FRAME_RESULT;
+    f->verb = k->verb;
+    f->seq = k->seq;
+    f->count = (uint32_t)k->n;
+    f->offset = (uint32_t)ep->given;
+    f->length = (uint32_t)(count * sizeof(float));
+    f->layer = k->layer;
+    e->peers[peer].out_text = (const char *)el->ring + k->at % el->room + ep->given * sizeof(float);
+    ep->given += count;
+    if (ep->given == k->n) ep->giving = 0;
+    return 1;
+}
+/* ==== end net/shadow.c ==== */
+
+/* ==== begin net/epoch.c ==== [net] */
+/* The search for the next epoch, when a worker is lost or comes.
+ *
+ * Everybody gossips who has lost whom, computes from it who could go on together, and votes for
+ * that set, once per round. The lowest of the set decides when all of it have voted for it; who
+ * reads the decision passes it on. A set must hold a majority of the last epoch, and of every set that one of
+ * its members has voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev
+ * 1997, Dynamic voting for consistent primary components.) tests/model has this as a model. */
+
+int ddp__bit_count(uint64_t bits)
+{
+    int n = 0;
+    for (; bits; bits &= bits - 1) n++;
+    return n;
+}
+
+static uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
+
+static int ddp__lowest(uint64_t bits)
+{
+    int id = 0;
+    while (id < 63 && !(bits >> id & 1)) id++;
+    return id;
+}
+
+/* ---- who could go on ---- */
+
+/* Takes out those who have lost most of the others, of equals the highest id. */
+static uint64_t ddp__survivors(const ddp__word *w, uint64_t joining)
+{
+    uint64_t set = (w->base.live & ~w->left) | joining;
+
+    for (;;) {
+        int worst = -1, most = 0;
+        for (int r = 0; r < DDP__ELASTIC_WORLD; r++) {
+            int n;
+            if (!(set >> r & 1)) continue;
+            n = ddp__bit_count(w->edge[r] & set);
+            /* a newcomer that somebody cannot reach has to wait */
+            if (n > 0 && (w->joining >> r & 1) && !(w->base.live >> r & 1)) n = 64;
+            if (n > 0 && n >= most) {
+                most = n;
+                worst = r;
+            }
+        }
+        if (worst < 0) return set;
+        set &= ~ddp__bit(worst);
+    }
+}
+
+/* set holds a majority of those of `of` who have not left; of two, the lower. */
+static int ddp__majority(uint64_t set, uint64_t of, uint64_t left)
+{
+    of &= ~left;
+    if (ddp__bit_count(of) == 2) return (int)(set >> ddp__lowest(of) & 1);
+    return 2 * ddp__bit_count(set & of) > ddp__bit_count(of);
+}
+
+/* Why a set may not go on; 0 = it may. */
+static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
+{
+    set &= ~w->joining | w->base.live;
+    if (ddp__bit_count(set) < e->cfg.min_world) return 1;
+    if (!ddp__majority(set, w->base.live, w->left)) return 2;
+    for (int i = 0; i < w->attempts; i++)
+        if (!ddp__majority(set, w->attempt[i].live, w->left)) return 2;
+    return 0;
+}
+
+/* ---- the search ---- */
+
+static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
+{
+    if (a->ballot <= w->base.ballot) return;
+    for (int i = 0; i < w->attempts; i++) {
+        if (w->attempt[i].live != a->live) continue;
+        if (w->attempt[i].ballot < a->ballot) w->attempt[i].ballot = a->ballot;
+        return;
+    }
+    if (w->attempts == DDP__ATTEMPTS) {
+        ddp__fault(e, DDP_PEER_LOST,
+                   "the workers could not agree within %d attempts on who is left: the network "
+                   "changes too fast; restart the job from its last checkpoint",
+                   DDP__ATTEMPTS);
+        return;
+    }
+    w->attempt[w->attempts++] = *a;
+}
+
+static void ddp__base_rises(ddp__word *w, const ddp__view *base)
+{
+    int n = 0;
+
+    if (base->ballot <= w->base.ballot) return;
+    w->base = *base;
+    for (int i = 0; i < w->attempts; i++)
+        if (w->attempt[i].ballot > base->ballot) w->attempt[n++] = w->attempt[i];
+    w->attempts = n;
+}
+
+static void ddp__edge_add(ddp__word *w, int a, int b)
+{
+    w->edge[a] |= ddp__bit(b);
+    w->edge[b] |= ddp__bit(a);
+}
+
+static void ddp__tell_state(ddp__engine *e)
+{
+    for (int r = 0; r < e->world; r++)
+        if (r != e->rank) e->elastic->peer[r].want_state = 1;
+}
+
+/* All of the set that this worker's vote names agree with it: it decides. */
+static void ddp__decide(ddp__engine *e, double now)
+{
+    ddp__elastic *el = e->elastic;
+    const ddp__word *own = &el->own;
+    uint64_t old = own->vote & (~own->joining | own->base.live);
+    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__view view;
+
+    if (el->hopeless_at >= 0 || old == 0 || ddp__lowest(old) != e->rank) return;
+    memset(table, 0, sizeof table);
+    for (int r = 0; r < e->world; r++) {
+        const ddp__elastic_peer *ep = &el->peer[r];
+        if (!(own->vote >> r & 1)) continue;
+        table[r] = own->done;
+        if (r == e->rank || !(old >> r & 1)) continue;
+        if (!ep->heard || ep->word.round != own->round || ep->word.vote != own->vote) return;
+        table[r] = ep->word.done;
+    }
+    view.ballot = own->round;
+    view.live = own->vote;
+    ddp__epoch_install(e, &view, table, now);
+}
+
+/* All of a set but the newcomers have spoken in this search, and have heard of every loss that is
+ * known here. Who votes for the dead binds itself to them, as that epoch could have begun: where
+ * one has lost another, and either may be the one that is dead, only the living confirm it. */
+static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
+{
+    const ddp__elastic *el = e->elastic;
+    const ddp__word *own = &el->own;
+
+    set &= ~own->joining | own->base.live;
+    for (int r = 0; r < e->world; r++) {
+        if (r == e->rank || !(set >> r & 1)) continue;
+        if (!el->peer[r].heard) return 0;
+        for (int q = 0; q < e->world; q++)
+            if ((own->base.live >> q & 1) &&
+                (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q]))
+                return 0;
+    }
+    return 1;
+}
+
+/* The newcomers that all who have spoken are ready for: who still has an operation before that
+ * gets to it in an epoch without them. */
+static uint64_t ddp__expected(const ddp__engine *e)
+{
+    const ddp__elastic *el = e->elastic;
+    uint64_t joining = el->own.joining, old = joining ? ddp__survivors(&el->own, 0) : 0;
+
+    for (int r = 0; r < e->world && joining; r++)
+        if (el->peer[r].heard && (old >> r & 1)) joining &= el->peer[r].word.joining;
+    return joining;
+}
+
+/* Thinks again with all that is known: joins the search, votes, decides. */
+static void ddp__epoch_search(ddp__engine *e, double now)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__word *own = &el->own;
+    uint32_t round;
+
+    el->look = 0;
+    if (el->newcomer || e->closing || e->fault.code != DDP_OK) return;
+    if (!el->frozen) {
+        if (el->lost_at < 0) el->lost_at = now;
+        ddp__epoch_freeze(e, now);
+        own->vote = 0;
+    }
+    el->set = ddp__survivors(own, ddp__expected(e));
+    round = own->round > own->base.ballot ? own->round : own->base.ballot + 1;
+    if (own->vote && own->vote != el->set && round == own->round) round++;
+    if (el->seen > round) round = el->seen;
+    if (round != own->round) {
+        own->round = el->seen = round;
+        own->vote = 0;
+        el->round_at = now;
+    }
+    if (!own->vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)) {
+        ddp__view attempt;
+        own->vote = el->set;
+        /* without the newcomer: majorities of sets that differ by one always meet */
+        attempt.ballot = round;
+        attempt.live = el->set & (~own->joining | own->base.live);
+        ddp__attempt_add(e, own, &attempt);
+    }
+    ddp__tell_state(e);
+    if (!ddp__hopeless(e, own, el->set) && (el->set >> e->rank & 1)) el->hopeless_at = -1;
+    else if (el->hopeless_at < 0) {
+        el->hopeless_at = now;
+        el->left_then = ddp__bit_count(el->set >> e->rank & 1
+                                           ? el->set & own->base.live
+                                           : own->base.live & ~own->left & ~own->edge[e->rank]);
+    }
+    ddp__decide(e, now);
+}
+
+/* Takes over what a peer knows; 1 if any of it was new. */
+static int ddp__merge(ddp__engine *e, const ddp__word *w)
+{
+    ddp__word *own = &e->elastic->own, before = *own;
+
+    ddp__base_rises(own, &w->base);
+    for (int i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
+    own->left |= w->left & own->base.live;
+    for (int r = 0; r < e->world; r++) own->edge[r] |= w->edge[r];
+    if (w->round > e->elastic->seen) e->elastic->seen = w->round;
+    return memcmp(&before, own, sizeof before) != 0 || e->elastic->seen > own->round;
+}
+
+static void ddp__evicted(ddp__engine *e, uint32_t ballot)
+{
+    e->elastic->silent = 1;
+    ddp__fault(e, DDP_PEER_LOST,
+               "the other workers go on without this one (rank %d) since epoch %lu, because they "
+               "had lost it: start it again to rejoin",
+               e->rank, (unsigned long)ballot);
+}
+
+/* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
+static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__elastic_peer *ep = &el->peer[peer];
+    ddp__word *own = &el->own;
+
+    ep->ready = w->joining;
+    ep->ready_in = w->round;
+    if ((w->joining & own->refused) && w->done.from == own->refused_at) ep->want_state = 1;
+    if (!(w->refused & own->joining) || w->refused_at != own->done.from) return;
+    ddp__edge_add(own, peer, ddp__lowest(w->refused & own->joining));
+    el->look = 1;
+}
+
+/* A search for a newcomer begins when all are: an engine that joins it stops its operations, and a
+ * worker that waits for one of them would never come to admit. */
+static int ddp__all_ready(const ddp__engine *e)
+{
+    const ddp__elastic *el = e->elastic;
+    uint64_t joining = el->own.joining;
+
+    for (int i = 0; i < e->members; i++) {
+        int r = e->member[i];
+        if (r == e->rank || e->peers[r].left) continue;
+        joining &= el->peer[r].ready_in == el->view.ballot ? el->peer[r].ready : 0;
+    }
+    return joining != 0;
+}
+
+static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
+{
+    ddp__elastic *el = e->elastic;
+
+    if (el->newcomer) return;
+    if (w->round <= el->own.base.ballot) { /* of a search that is over, or of none */
+        ddp__ready_read(e, peer, w);
+        return;
+    }
+    el->peer[peer].word = *w;
+    if (!el->peer[peer].heard) el->look = el->peer[peer].heard = 1;
+    if (w->base.ballot > el->own.base.ballot && !(w->base.live >> e->rank & 1)) {
+        ddp__evicted(e, w->base.ballot);
+        return;
+    }
+    if (ddp__merge(e, w) || !el->frozen || ddp__survivors(&el->own, ddp__expected(e)) != el->set ||
+        (!el->own.vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)))
+        el->look = 1;
+    else ddp__decide(e, now);
+}
+
+static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view,
+                                const ddp__done_set *table, double now)
+{
+    ddp__elastic *el = e->elastic;
+    int in = (int)(view->live >> e->rank & 1);
+
+    el->peer[peer].marked = view->ballot;
+    if (view->ballot <= el->view.ballot) return;
+    if (!in && !el->newcomer) ddp__evicted(e, view->ballot);
+    if (!in) return;
+    /* who has voted in a later round has told others what it completed: it must not go on */
+    if (!el->newcomer && view->ballot < el->own.round) {
+        ddp__base_rises(&el->own, view);
+        el->look = 1;
+        return;
+    }
+    ddp__epoch_install(e, view, table, now);
+}
+
+int ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    ddp__elastic_peer *ep = &e->elastic->peer[peer];
+
+    if (f->type == DDP__FRAME_STATE) {
+        ddp__word w;
+        if (!ddp__word_read(e, ep->in, f->length, &w)) return 0;
+        ddp__state_read(e, peer, &w, now);
+    } else {
+        ddp__done_set table[DDP__ELASTIC_WORLD];
+        ddp__view view;
+        memset(table, 0, sizeof table);
+        if (!ddp__decision_read(e, ep->in, f->length, &view, table)) return 0;
+        ddp__decision_taken(e, peer, &view, table, now);
+    }
+    return 1;
+}
+
+/* ---- what begins a search ---- */
+
+void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
+{
+    ddp__elastic *el = e->elastic;
+
+    if (el->peer[peer].gone || e->peers[peer].left) return;
+    if (el->own.edge[e->rank] >> peer & 1) return;
+    if (!el->peer[peer].why[0])
+        snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
+    if (el->lost_at < 0) el->lost_at = ddp_now();
+    ddp__edge_add(&el->own, e->rank, peer);
+    el->look = 1;
+}
+
+void ddp__epoch_left(ddp__engine *e, int peer)
+{
+    ddp__elastic *el = e->elastic;
+
+    if (el->peer[peer].gone) return;
+    snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "it closed its context");
+    el->look = 1;
+}
+
+void ddp__epoch_run(ddp__engine *e, double now)
+{
+    ddp__elastic *el = e->elastic;
+    int admit = 0;
+
+    pthread_mutex_lock(&e->lock);
+    if (el->admit == 1) admit = el->admit = 2;
+    pthread_mutex_unlock(&e->lock);
+    if (admit) {
+        if (el->attach) el->attach(e->wire, el->admit_id, el->attach_user);
+        ddp__epoch_attach(e, el->admit_id, now);
+        el->own.joining |= ddp__bit(el->admit_id);
+        el->own.refused = 0;
+        el->admit_at = now;
+        if (el->frozen) el->look = 1;
+        else ddp__tell_state(e);
+    }
+    if (el->own.joining && !el->frozen && ddp__all_ready(e)) el->look = 1;
+    if (!el->look) return;
+    for (int r = 0; r < e->world; r++)
+        if (e->peers[r].left && !el->peer[r].gone) el->own.left |= ddp__bit(r) & el->own.base.live;
+    ddp__epoch_search(e, now);
+}
+
+/* ---- time limits ---- */
+
+/* Those whose vote is missing, or the one who has all and does not decide, are lost. */
+static void ddp__search_stuck(ddp__engine *e)
+{
+    ddp__elastic *el = e->elastic;
+    const ddp__word *own = &el->own;
+    uint64_t old = el->set & (~own->joining | own->base.live);
+    int missing = 0;
+
+    for (int r = 0; r < e->world; r++) {
+        const ddp__elastic_peer *ep = &el->peer[r];
+        if (r == e->rank || !(old >> r & 1)) continue;
+        if (ep->heard && ep->word.round == own->round && ep->word.vote == el->set) continue;
+        missing = 1;
+        ddp__epoch_lost(e, r, "it took no part in the search for the next epoch");
+    }
+    if (!missing && ddp__lowest(old) != e->rank)
+        ddp__epoch_lost(e, ddp__lowest(old), "it did not decide on the next epoch");
+}
+
+static void ddp__admit_late(ddp__engine *e, double now)
+{
+    const ddp__elastic *el = e->elastic;
+    char who[96];
+    size_t used = 0;
+
+    who[0] = '\0';
+    for (int i = 0; i < e->members && used + 16 < sizeof who; i++) {
+        int r = e->member[i];
+        if (r == e->rank || e->peers[r].left ||
+            (el->peer[r].ready_in == el->view.ballot && (el->peer[r].ready & el->own.joining)))
+            continue;
+        used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
+    }
+    ddp__fault(e, DDP_TIMEOUT,
+               "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
+               "rank %s; every worker has to make it after the same operation",
+               el->admit_id, now - el->admit_at, who);
+}
+
+static const char *ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
+{
+    const ddp__elastic *el = e->elastic;
+    size_t used = 0;
+
+    buf[0] = '\0';
+    for (int r = 0; r < e->world && used + 80 < room; r++)
+        if (el->own.edge[e->rank] >> r & 1 || (el->own.left >> r & 1))
+            used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)",
+                                     used ? ", " : "", r,
+                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
+    return buf;
+}
+
+static void ddp__give_in(ddp__engine *e)
+{
+    ddp__elastic *el = e->elastic;
+    const ddp__word *w = &el->own;
+    uint64_t old = el->set & w->base.live, before = w->base.live & ~w->left;
+    int left = el->left_then, of = ddp__bit_count(before);
+    char who[220];
+
+    el->silent = 1;
+    ddp__who_was_lost(e, who, sizeof who);
+    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(ddp__lowest(before))))
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; of two workers only rank %d may go on alone: restart the job from its last "
+                   "checkpoint",
+                   who, ddp__lowest(before));
+    else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set))
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; the others can go on without this worker (rank %d): start it again to "
+                   "rejoin",
+                   who, e->rank);
+    else if (left < e->cfg.min_world)
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; %d of %d workers are left, min_world is %d: restart the job from its last "
+                   "checkpoint",
+                   who, left, of, e->cfg.min_world);
+    else if (ddp__majority(old, w->base.live, w->left))
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; %d of %d workers are left, but those who were lost may have gone on "
+                   "without them: restart the job from its last checkpoint",
+                   who, left, of);
+    else
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; %d of %d workers are left, a majority of %d is needed: restart the job "
+                   "from its last checkpoint",
+                   who, left, of, of / 2 + 1);
+}
+
+void ddp__epoch_check(ddp__engine *e, double now, double *again)
+{
+    ddp__elastic *el = e->elastic;
+    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10;
+    double grace = limit < 0.3 ? limit : 0.3, due;
+
+    if (el->own.joining && !el->frozen && e->cfg.op_timeout_s > 0) {
+        due = el->admit_at + e->cfg.op_timeout_s;
+        if (now >= due) ddp__admit_late(e, now);
+        else if (due < *again) *again = due;
+    }
+    if (!el->frozen || el->newcomer) return;
+    if (el->hopeless_at >= 0) {
+        if (!(el->set >> e->rank & 1)) grace = limit; /* the others will say it themselves */
+        due = el->hopeless_at + grace;
+        if (now >= due) ddp__give_in(e);
+    } else {
+        /* the one who decides looks first at who is late */
+        uint64_t old = el->set & el->own.base.live;
+        due = el->round_at + limit + (ddp__lowest(old) == e->rank ? 0 : limit / 2);
+        if (now >= due) {
+            el->round_at = now;
+            ddp__search_stuck(e);
+        }
+    }
+    if (due < *again) *again = due > now ? due : now;
+}
+/* ==== end net/epoch.c ==== */
+
+/* ==== begin net/epoch_frames.c ==== [net] */
+/* The frames of the search for the next epoch: what a worker knows, and the decision. */
+
+static unsigned char *ddp__put(unsigned char *p, uint64_t v, int bytes)
+{
+    for (int i = 0; i < bytes; i++) p[i] = (unsigned char)(v >> (8 * i));
+    return p + bytes;
+}
+
+static const unsigned char *ddp__take(const unsigned char *p, uint64_t *v, int bytes)
+{
+    *v = 0;
+    for (int i = 0; i < bytes; i++) *v |= (uint64_t)p[i] << (8 * i);
+    return p + bytes;
+}
+
+static uint32_t ddp__word_write(const ddp__engine *e, const ddp__word *w, unsigned char *out)
+{
+    unsigned char *p = out;
+
+    p = ddp__put(p, w->round, 4);
+    p = ddp__put(p, w->vote, 8);
+    p = ddp__put(p, w->joining, 8);
+    p = ddp__put(p, w->left, 8);
+    p = ddp__put(p, w->base.ballot, 4);
+    p = ddp__put(p, w->base.live, 8);
+    p = ddp__put(p, w->done.from, 4);
+    p = ddp__put(p, w->done.bits, 8);
+    p = ddp__put(p, w->refused, 8);
+    p = ddp__put(p, w->refused_at, 4);
+    p = ddp__put(p, (uint64_t)w->attempts, 4);
+    for (int i = 0; i < w->attempts; i++) {
+        p = ddp__put(p, w->attempt[i].ballot, 4);
+        p = ddp__put(p, w->attempt[i].live, 8);
+    }
+    for (int r = 0; r < e->world; r++) p = ddp__put(p, w->edge[r], 8);
+    return (uint32_t)(p - out);
+}
+
+int ddp__word_read(const ddp__engine *e, const unsigned char *p, uint32_t length, ddp__word *w)
+{
+    uint64_t v;
+
+    memset(w, 0, sizeof *w);
+    if (length < 68 + 8 * (uint32_t)e->world) return 0;
+    p = ddp__take(p, &v, 4), w->round = (uint32_t)v;
+    p = ddp__take(p, &w->vote, 8);
+    p = ddp__take(p, &w->joining, 8);
+    p = ddp__take(p, &w->left, 8);
+    p = ddp__take(p, &v, 4), w->base.ballot = (uint32_t)v;
+    p = ddp__take(p, &w->base.live, 8);
+    p = ddp__take(p, &v, 4), w->done.from = (uint32_t)v;
+    p = ddp__take(p, &w->done.bits, 8);
+    p = ddp__take(p, &w->refused, 8);
+    p = ddp__take(p, &v, 4), w->refused_at = (uint32_t)v;
+    p = ddp__take(p, &v, 4);
+    if (v > DDP__ATTEMPTS || length != 68 + 12 * (uint32_t)v + 8 * (uint32_t)e->world) return 0;
+    w->attempts = (int)v;
+    for (int i = 0; i < w->attempts; i++) {
+        p = ddp__take(p, &v, 4), w->attempt[i].ballot = (uint32_t)v;
+        p = ddp__take(p, &w->attempt[i].live, 8);
+    }
+    for (int r = 0; r < e->world; r++) p = ddp__take(p, &w->edge[r], 8);
+    return 1;
+}
+
+/* The decision: ballot, live set, and what each of it had completed. */
+static uint32_t ddp__decision_write(const ddp__engine *e, unsigned char *out)
+{
+    const ddp__elastic *el = e->elastic;
+    unsigned char *p = out;
+
+    p = ddp__put(p, el->view.ballot, 4);
+    p = ddp__put(p, el->view.live, 8);
+    for (int r = 0; r < e->world; r++) {
+        if (!(el->view.live >> r & 1)) continue;
+        p = ddp__put(p, el->table[r].from, 4);
+        p = ddp__put(p, el->table[r].bits, 8);
+    }
+    return (uint32_t)(p - out);
+}
+
+int ddp__decision_read(const ddp__engine *e, const unsigned char *p, uint32_t length,
+                       ddp__view *view, ddp__done_set *table)
+{
+    uint64_t v;
+
+    if (length < 12) return 0;
+    p = ddp__take(p, &v, 4), view->ballot = (uint32_t)v;
+    p = ddp__take(p, &view->live, 8);
+    if (length != 12 + 12 * (uint32_t)ddp__bit_count(view->live) ||
+        (e->world < 64 && view->live >> e->world) || view->live == 0)
+        return 0;
+    for (int r = 0; r < e->world; r++) {
+        if (!(view->live >> r & 1)) continue;
+        p = ddp__take(p, &v, 4), table[r].from = (uint32_t)v;
+        p = ddp__take(p, &table[r].bits, 8);
+    }
+    return 1;
+}
+
+int ddp__epoch_frame(ddp__engine *e, int peer, ddp__frame *f)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__elastic_peer *ep = &el->peer[peer];
+
+    if (ep->want_epoch) {
+        ep->want_epoch = 0;
+        f->type = DDP__FRAME_EPOCH;
+        f->length = ddp__decision_write(e, ep->out);
+    } else if (ep->gone || (ep->want_state && e->peers[peer].left)) {
+        ep->want_state = 0;
+        return 0;
+    } else if (ep->want_state) {
+        ep->want_state = 0;
+        f->type = DDP__FRAME_STATE;
+        f->length = ddp__word_write(e, &el->own, ep->out);
+    } else if (ep->want_done && !el->frozen) {
+        ep->want_done = 0;
+        f->type = DDP__FRAME_DONE;
+        f->seq = el->own.done.from;
+        f->count = (uint32_t)el->own.done.bits;
+        f->offset = (uint32_t)(el->own.done.bits >> 32);
+    } else {
+        for (int i = 0; i < DDP__WINDOW && !el->frozen; i++) {
+            ddp__op *op = e->window[i];
+            if (!op || op->donor != peer || op->asked) continue;
+            op->asked = 1;
+            f->type = DDP__FRAME_WANT;
+            f->seq = op->seq;
+            return 1;
+        }
+        return 0;
+    }
+    e->peers[peer].out_text = (const char *)ep->out;
+    return 1;
+}
+
+int ddp__epoch_drops(const ddp__engine *e, int peer, const ddp__frame *f)
+{
+    const ddp__elastic *el = e->elastic;
+    const ddp__elastic_peer *ep = &el->peer[peer];
+
+    if (ep->gone) return 1;
+    switch (f->type) {
+    case DDP__FRAME_STATE:
+    case DDP__FRAME_EPOCH: return e->closing;
+    case DDP__FRAME_PART:
+    case DDP__FRAME_SUM:
+    case DDP__FRAME_RESULT:
+    case DDP__FRAME_DONE:
+    case DDP__FRAME_WANT: break;
+    case DDP__FRAME_DATA:
+    case DDP__FRAME_CREDIT:
+        if (f->p2p) return 0;
+        break;
+    default: return 0;
+    }
+    return el->frozen || ep->marked != el->view.ballot;
+}
+/* ==== end net/epoch_frames.c ==== */
+
+/* ==== begin net/resume.c ==== [net] */
+/* From one epoch to the next: what was half done is let go, everybody begins again from the inputs,
+ * or is given the result where one of the survivors has it. */
+
+/* ---- opening ---- */
+
+static void ddp__members_set(ddp__engine *e, uint64_t live)
+{
+    e->members = 0;
+    for (int r = 0; r < e->world; r++) {
+        e->place[r] = live >> r & 1 ? e->members : -1;
+        if (live >> r & 1) e->member[e->members++] = r;
+    }
+    ddp__ring_arrange(e);
+}
+
+ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
+{
+    uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
+    size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bytes, room;
+    ddp__elastic *el;
+    unsigned char *at;
+
+    bytes = sizeof *el + world * (sizeof *el->peer + chunk) + chunk;
+    room = e->cfg.elastic_bytes / 64 * 64;
+    if (room == 0) room = 2 * ((e->cfg.max_count * sizeof(float) + 63) / 64 * 64);
+    if (e->cfg.elastic_bytes && e->cfg.max_count * sizeof(float) > room)
+        return ddp__fail(err, DDP_ARG,
+                         "elastic_bytes is %lu, the longest message has %lu bytes: raise "
+                         "elastic_bytes to that at least",
+                         (unsigned long)e->cfg.elastic_bytes,
+                         (unsigned long)(e->cfg.max_count * sizeof(float)));
+    at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
+    if (!at)
+        return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none",
+                         (unsigned long)bytes);
+    memset(at, 0, bytes);
+    el = (ddp__elastic *)(void *)at;
+    el->bytes = bytes;
+    el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
+    at += sizeof *el + world * sizeof *el->peer;
+    for (int r = 0; r < e->world; r++, at += chunk) el->peer[r].tail = at;
+    el->sink = at;
+    el->sink_bytes = chunk;
+    if (room) el->ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
+    if (room && !el->ring) {
+        ddp__release(&e->cfg.allocator, el, bytes);
+        return ddp__fail(err, DDP_MEMORY,
+                         "an elastic world needs %lu bytes for what is in flight and got none",
+                         (unsigned long)room);
+    }
+    el->room = room;
+    el->view.live = e->cfg.live ? e->cfg.live & all : all;
+    el->own.base = el->view;
+    el->lost_at = el->hopeless_at = -1;
+    el->newcomer = el->frozen = e->cfg.joining != 0;
+    el->info.live = el->view.live;
+    el->info.workers = ddp__bit_count(el->view.live);
+    for (int r = 0; r < e->world; r++) el->peer[r].gone = !(el->view.live >> r & 1);
+    e->elastic = el;
+    ddp__members_set(e, el->newcomer ? (uint64_t)1 << e->rank : el->view.live);
+    e->stats.elastic_bytes = bytes + room;
+    e->stats.staging_bytes += bytes + room;
+    return DDP_OK;
+}
+
+void ddp__elastic_close(ddp__engine *e)
+{
+    if (!e->elastic) return;
+    ddp__release(&e->cfg.allocator, e->elastic->ring, e->elastic->room);
+    ddp__release(&e->cfg.allocator, e->elastic, e->elastic->bytes);
+    e->elastic = NULL;
+}
+
+/* ---- letting go ---- */
+
+static int ddp__is_collective(const ddp__frame *f)
+{
+    return f->type < DDP__FRAME_CREDIT && !f->p2p;
+}
+
+static void ddp__slot_drop(ddp__engine *e, int slot)
+{
+    ddp__slot *s = &e->slot[slot];
+    ddp__peer *p = &e->peers[s->peer];
+
+    if (s->f.type == DDP__FRAME_RESULT) p->solicited--;
+    else p->staged--;
+    s->next = p->free_slot;
+    p->free_slot = slot;
+}
+
+/* Frames that have not begun are forgotten. One that has must go on to its last byte: from a copy,
+ * since its memory will be written, and given back, before the peer has taken it all. */
+static void ddp__out_drop(ddp__engine *e, int peer)
+{
+    ddp__peer *p = &e->peers[peer];
+    ddp__elastic_peer *ep = &e->elastic->peer[peer];
+
+    ep->giving = 0;
+    if (p->out_state == DDP__OUT_IDLE || !ddp__is_collective(&p->out)) return;
+    if (p->out_state == DDP__OUT_SERIALISING || p->out_sent == 0) {
+        p->out_state = DDP__OUT_IDLE;
+    } else if (p->out.coding) {
+        /* the rounded copy stays until the next frame */
+    } else if (p->out_slot >= 0) {
+        memcpy(ep->tail, e->slot[p->out_slot].data, p->out.length);
+    } else if (p->out_op) {
+        size_t at = 0, floats = p->out.length / sizeof(float), here;
+        for (; at < floats; at += here) {
+            const float *data = ddp__memory_at(p->out_op, p->out.offset + at, floats - at, &here);
+            memcpy(ep->tail + at * sizeof(float), data, here * sizeof(float));
+        }
+    } else if ((const unsigned char *)p->out_text != ep->tail) {
+        memcpy(ep->tail, p->out_text, p->out.length);
+    }
+    if (p->out_slot >= 0) ddp__slot_drop(e, p->out_slot);
+    p->out_slot = -1;
+    p->out_op = NULL;
+    p->out_text = (const char *)ep->tail;
+}
+
+static void ddp__in_drop(ddp__engine *e, int peer)
+{
+    ddp__peer *p = &e->peers[peer];
+
+    if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
+    if (p->in_state == DDP__IN_PAYLOAD && !e->elastic->peer[peer].discard && p->in_slot >= 0)
+        ddp__slot_drop(e, p->in_slot);
+    p->in_slot = -1;
+    p->in_op = NULL;
+    p->in_state = DDP__IN_PAYLOAD;
+    e->elastic->peer[peer].discard = 1;
+}
+
+/* Keeps of a list of slots those of send/recv; returns the last. */
+static int ddp__list_drop(ddp__engine *e, int *first)
+{
+    int s = *first, last = -1;
+
+    *first = -1;
+    while (s >= 0) {
+        int next = e->slot[s].next;
+        if (ddp__is_collective(&e->slot[s].f)) {
+            ddp__slot_drop(e, s);
+        } else {
+            if (last < 0) *first = s;
+            else e->slot[last].next = s;
+            e->slot[s].next = -1;
+            last = s;
+        }
+        s = next;
+    }
+    return last;
+}
+
+static void ddp__controls_drop(ddp__engine *e)
+{
+    int n = 0;
+
+    for (int i = 0; i < e->control_count; i++) {
+        ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
+        int drop = (c->f.type == DDP__FRAME_CREDIT && !c->f.p2p) ||
+                   c->f.type == DDP__FRAME_DONE || c->f.type == DDP__FRAME_WANT;
+        if (!drop) e->control[(e->control_first + n++) % e->control_room] = *c;
+    }
+    e->control_count = n;
+}
+
+void ddp__epoch_freeze(ddp__engine *e, double now)
+{
+    e->elastic->frozen = 1;
+    e->last_move = now;
+    for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->elastic->kept[i].asked = 0;
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        ddp__op *op = e->window[i];
+        if (op && op->ring) op->last_sum = ddp__list_drop(e, &op->first_sum);
+    }
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        int n = 0;
+        if (r == e->rank) continue;
+        ddp__out_drop(e, r);
+        ddp__in_drop(e, r);
+        p->last_pending = ddp__list_drop(e, &p->first_pending);
+        for (int i = 0; i < p->owed_count; i++)
+            if (p->owed[i].p2p) p->owed[n++] = p->owed[i];
+        p->owed_count = n;
+    }
+    e->last_due = ddp__list_drop(e, &e->first_due);
+    ddp__controls_drop(e);
+}
+
+/* ---- beginning again ---- */
+
+static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
+{
+    const ddp__elastic *el = e->elastic;
+    char who[300];
+    size_t used = 0;
+
+    who[0] = '\0';
+    for (int r = 0; r < e->world && used + 100 < sizeof who; r++) {
+        int was = (int)(before >> r & 1), is = (int)(el->view.live >> r & 1);
+        if (was == is) continue;
+        if (is) used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d came", r);
+        else
+            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d was lost: %s", r,
+                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
+    }
+    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s",
+             e->rank, (unsigned long)el->view.ballot, e->members, took, who);
+}
+
+/* Who is out of the epoch is told once, and not heard any more. */
+static void ddp__peers_renew(ddp__engine *e)
+{
+    ddp__elastic *el = e->elastic;
+
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        ddp__elastic_peer *ep = &el->peer[r];
+        int was = !ep->gone;
+        p->held_collective = 0;
+        ep->want_epoch = r != e->rank && was && !p->closed && !p->left;
+        ep->want_state = ep->heard = 0;
+        ep->done = el->table[r];
+        ep->gone = e->place[r] < 0 && !(el->own.joining >> r & 1);
+        ep->want_done = !ep->gone && r != e->rank;
+        if (!ep->gone || !was) continue;
+        for (int i = 0; i < DDP__PAIRED; i++) {
+            char text[128];
+            if (!p->paired[i]) continue;
+            ddp__op_text(e, p->paired[i], text, sizeof text);
+            ddp__fault(e, DDP_PEER_LOST,
+                       "rank %d was lost during %s: only collectives survive that", r, text);
+        }
+    }
+}
+
+/* A newcomer that is in, or that was lost meanwhile, waits no longer. */
+static void ddp__admitted(ddp__engine *e, double now)
+{
+    ddp__elastic *el = e->elastic;
+    int id = el->admit_id;
+    uint64_t bit = (uint64_t)1 << id;
+
+    if (!(el->own.joining & bit)) return;
+    if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all were ready for it */
+        el->admit_at = now;
+        return;
+    }
+    el->own.joining &= ~bit;
+    if (!(el->view.live & bit)) {
+        el->peer[id].gone = 1;
+        el->own.refused = bit;
+        el->own.refused_at = el->own.done.from;
+    }
+    el->admit = el->view.live & bit ? 3 : 4;
+}
+
+static void ddp__ops_restart(ddp__engine *e, double now)
+{
+    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
+        for (int i = 0; i < DDP__WINDOW; i++)
+            if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
+                ddp__start(e, e->window[i], now);
+                break;
+            }
+}
+
+void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table,
+                        double now)
+{
+    ddp__elastic *el = e->elastic;
+    uint64_t before = el->view.live, lost;
+    double took;
+
+    if (!el->frozen) ddp__epoch_freeze(e, now);
+    took = el->lost_at >= 0 ? now - el->lost_at : 0;
+    el->view = *view;
+    memcpy(el->table, table, sizeof el->table);
+    el->table_used = 1;
+    el->table_until = table[e->rank].from;
+    for (int r = 0; r < e->world; r++)
+        if ((view->live >> r & 1) && (int32_t)(table[r].from + 64 - el->table_until) > 0)
+            el->table_until = table[r].from + 64;
+    if (el->newcomer) {
+        e->next_seq = el->oldest = table[e->rank].from;
+        el->own.done = table[e->rank];
+    }
+    for (int i = 0; i < DDP__WINDOW; i++)
+        if (e->window[i]) ddp__shadow_restore(e, e->window[i]);
+    pthread_mutex_lock(&e->lock);
+    ddp__members_set(e, view->live);
+    for (long t = e->first; t < e->submitted; t++) {
+        ddp__op *op = &e->ops[t % e->cfg.queue];
+        if (op->state == DDP__OP_QUEUED || op->state == DDP__OP_ACTIVE) ddp__guard_all(e, op);
+    }
+    el->info.ballot = view->ballot;
+    el->info.live = view->live;
+    el->info.workers = e->members;
+    el->info.recovery_s = took;
+    el->info.changes++;
+    ddp__admitted(e, now);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    ddp__peers_renew(e);
+    ddp__say_epoch(e, before, took);
+    el->frozen = el->newcomer = 0;
+    el->lost_at = el->hopeless_at = -1;
+    el->own.base = *view;
+    el->own.round = view->ballot;
+    el->own.vote = 0;
+    el->own.left &= view->live;
+    el->own.attempts = 0;
+    if (el->seen < view->ballot) el->seen = view->ballot;
+    lost = el->own.edge[e->rank] & view->live;
+    memset(el->own.edge, 0, sizeof el->own.edge);
+    for (int r = 0; r < e->world; r++) /* lost since the vote, which nobody knows yet */
+        if (lost >> r & 1) ddp__epoch_lost(e, r, el->peer[r].why);
+    for (int r = 0; r < e->world && el->own.joining; r++) el->peer[r].want_state = r != e->rank;
+    e->last_move = now;
+    e->dirty = 1;
+    if (e->fault.code != DDP_OK) return;
+    ddp__ops_restart(e, now);
+    ddp__shadow_release(e);
+}
+
+/* ---- newcomers ---- */
+
+void ddp__epoch_attach(ddp__engine *e, int id, double now)
+{
+    ddp__peer *p = &e->peers[id];
+    ddp__elastic_peer *ep = &e->elastic->peer[id];
+    unsigned char *tail = ep->tail;
+
+    memset(p, 0, sizeof *p);
+    p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
+    p->last_got = p->last_sent = now;
+    p->free_slot = id * e->slots;
+    for (int i = 0; i < e->slots; i++)
+        e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
+    memset(ep, 0, sizeof *ep);
+    ep->tail = tail;
+    ep->marked = e->elastic->view.ballot;
+    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~((uint64_t)1 << id);
+    e->elastic->own.edge[id] = 0;
+}
+
+ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
+                             ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    ddp_status status = DDP_OK;
+
+    if (!el)
+        return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
+    if (id < 0 || id >= e->world)
+        return ddp__fail(err, DDP_ARG, "worker %d cannot join a world of %d ids", id, e->world);
+    pthread_mutex_lock(&e->lock);
+    if (e->first != e->submitted || el->admit)
+        status =
+            ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
+    else if (el->info.live >> id & 1)
+        status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
+    if (status == DDP_OK) {
+        el->admit = 1;
+        el->admit_id = id;
+        el->attach = attach;
+        el->attach_user = user;
+        ddp__notify(e);
+        while (el->admit < 3 && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
+        if (e->error.code != DDP_OK) {
+            if (err) *err = e->error;
+            status = e->error.code;
+        } else if (el->admit == 4) {
+            status = ddp__fail(err, DDP_PEER_LOST, "worker %d was lost while it joined", id);
+        }
+        el->admit = 0;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    double until = ddp_now() + timeout_s;
+    ddp_status status = DDP_OK;
+    int late = 0;
+
+    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world is joined: set min_world");
+    pthread_mutex_lock(&e->lock);
+    while (el->info.changes == 0 && e->error.code == DDP_OK && !late && e->cfg.joining)
+        late = ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT;
+    if (e->error.code != DDP_OK) {
+        if (err) *err = e->error;
+        status = e->error.code;
+    } else if (e->cfg.joining && el->info.changes == 0) {
+        status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank,
+                           timeout_s);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->elastic) {
+        *out = e->elastic->info;
+    } else {
+        memset(out, 0, sizeof *out);
+        out->workers = e->world;
+        out->live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+/* ==== end net/resume.c ==== */
+
+/* ==== begin net/drive.c ==== [net] */
+/* Blocking calls that follow each other closely: to wake the comm thread for each, and to be woken
+ * by it, takes as long as a small message. So for a moment after such a call the comm thread, if it
+ * has nothing to do, parks, and the next caller moves its message itself. Only one of the two
+ * touches the engine at a time, and they hand it over under the lock. */
+
+#define DDP__PARK_S 2e-3 /* the next blocking call is expected within */
+
+/* Under the lock: what the comm thread must not sleep over. */
+static int ddp__needed(const ddp__engine *e)
+{
+    return e->submitted != e->first || e->stop || e->error.code != DDP_OK;
+}
+
+int ddp__park(ddp__engine *e)
+{
+    int parked = 0;
+
+    pthread_mutex_lock(&e->lock);
+    while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
+        parked = e->parked = 1;
+        (void)ddp__cond_wait_until(&e->park, &e->lock, e->driven ? -1 : e->park_until);
+    }
+    e->parked = 0;
+    pthread_mutex_unlock(&e->lock);
+    return parked;
+}
+
+/* Moves bytes until the message is done, or the comm thread has to go on. */
+static void ddp__drive(ddp__engine *e, long ticket)
+{
+    double until;
+    int done = 0;
+
+    while (!done) {
+        int moved = ddp__round(e, &until);
+        if (e->fault.code != DDP_OK || e->stopping) return;
+        pthread_mutex_lock(&e->lock);
+        done = ddp__ticket_done(e, ticket);
+        pthread_mutex_unlock(&e->lock);
+        if (!moved && !done) ddp__sleep(e, until);
+    }
+}
+
+ddp_status ddp__engine_run(ddp__engine *e, const ddp__message *m, ddp_error *err)
+{
+    int parks = e->world > 1 && !e->shaped && !e->elastic && !e->wire->begin, driven = 0;
+    ddp_status status;
+    long ticket;
+
+    if (parks) {
+        pthread_mutex_lock(&e->lock);
+        driven = e->parked && !e->driven && !ddp__needed(e);
+        if (driven) e->driven = 1;
+        else e->park_until = ddp_now() + DDP__PARK_S;
+        pthread_mutex_unlock(&e->lock);
+    }
+    status = ddp__engine_submit(e, m, &ticket, err);
+    if (driven) {
+        if (status == DDP_OK) ddp__drive(e, ticket);
+        pthread_mutex_lock(&e->lock);
+        e->driven = 0;
+        e->park_until = ddp_now() + DDP__PARK_S;
+        if (ddp__needed(e)) pthread_cond_signal(&e->park);
+        pthread_mutex_unlock(&e->lock);
+    }
+    return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
+}
+/* ==== end net/drive.c ==== */
+
+/* ==== begin net/wait_any.c ==== [net] */
+/* Waiting for the first of several operations: what the stager of a device does, whose layers may
+ * be back in another order than they left. */
+
+int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
+{
+    int i, found = -1;
+
+    pthread_mutex_lock(&e->lock);
+    for (;;) {
+        for (i = 0; found < 0 && i < count; i++)
+            if (ddp__ticket_done(e, tickets[i])) found = i;
+        if (found >= 0 || e->quiet || ddp__atomic_load(stop)) break;
+        pthread_cond_wait(&e->changed, &e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
+void ddp__engine_nudge(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+/* ==== end net/wait_any.c ==== */
 
 /* ==== begin net/engine.c ==== [net] */
 
@@ -19273,6 +28901,7 @@ static void ddp__look(ddp__engine *e)
         e->dirty = 1;
     }
     e->stopping = e->stop;
+    if (e->wanted) ddp__oplog_serve(e);
     if (e->error.code != DDP_OK && e->fault.code == DDP_OK) {
         e->fault = e->error;
         e->fault_origin = e->rank;
@@ -19280,7 +28909,7 @@ static void ddp__look(ddp__engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-static void ddp__sleep(ddp__engine *e, double until)
+void ddp__sleep(ddp__engine *e, double until)
 {
     int ready;
 
@@ -19288,10 +28917,10 @@ static void ddp__sleep(ddp__engine *e, double until)
         const ddp__peer *p = &e->peers[r];
         e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
         e->want_recv[r] = r != e->rank && !p->closed && p->in_state != DDP__IN_PAUSED &&
-                          !(e->shaped && e->control_count == e->control_room);
+                          !(e->shaped && e->control_count == e->control_room) && !e->stalled;
     }
     pthread_mutex_lock(&e->lock);
-    ready = e->submitted != e->taken || e->stop != e->stopping ||
+    ready = e->submitted != e->taken || e->stop != e->stopping || e->wanted ||
             (e->error.code != DDP_OK) != (e->fault.code != DDP_OK);
     e->sleeping = !ready;
     pthread_mutex_unlock(&e->lock);
@@ -19312,13 +28941,13 @@ static void ddp__give_up(ddp__engine *e)
     ddp__log(&e->cfg.log, DDP_LOG_ERROR, "rank %d: %s", e->rank, e->fault.msg);
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
-        p->want_abort = r != e->rank && !p->closed && !p->left;
+        p->want_abort = r != e->rank && !p->closed && !p->left && !e->stalled &&
+                        !(e->elastic && (e->elastic->silent || e->elastic->peer[r].gone));
         if (p->out_state == DDP__OUT_SERIALISING ||
             (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
             p->out_state = DDP__OUT_IDLE;
         e->want_recv[r] = 0;
     }
-    e->up_peer = -1;
     while (busy) {
         double now = ddp_now();
         busy = 0;
@@ -19334,6 +28963,7 @@ static void ddp__give_up(ddp__engine *e)
         if (now >= until) break;
         if (busy) e->wire->table->wait(e->wire, e->want_send, e->want_recv, until);
     }
+    ddp__share_close(e);
     pthread_mutex_lock(&e->lock);
     e->quiet = 1;
     pthread_cond_broadcast(&e->changed);
@@ -19346,7 +28976,12 @@ static void ddp__give_up(ddp__engine *e)
 static int ddp__may_stop(ddp__engine *e, double now, double *until)
 {
     int waiting = 0, moving = e->first < e->taken;
-    double patience = 0.5 + 2 * e->link.delay_s;
+    double patience = 0.5 + 2 * e->farthest;
+
+    if (e->elastic && !e->closing && ddp__shadow_busy(e)) { /* others may need a result of ours */
+        moving = 1;
+        patience += e->cfg.peer_timeout_s > 0 ? 2 * e->cfg.peer_timeout_s : 10;
+    }
 
     if (!e->closing) {
         if (moving && now < e->last_move + patience) {
@@ -19365,6 +29000,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         if (r == e->rank || p->closed || p->send_dead) continue;
+        if (e->elastic && e->elastic->peer[r].gone) continue;
         waiting |=
             !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
     }
@@ -19373,44 +29009,76 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     return 0;
 }
 
+/* What the wire wants done by this thread before its first and after its last byte. */
+static int ddp__wire_begin(ddp__engine *e)
+{
+    ddp_error err;
+    ddp_status status;
+
+    memset(&err, 0, sizeof err);
+    status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
+    pthread_mutex_lock(&e->lock);
+    if (status != DDP_OK) e->error = err;
+    e->begun_wire = 1;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    return status == DDP_OK;
+}
+
+int ddp__round(ddp__engine *e, double *until)
+{
+    double now, script;
+    int moved;
+
+    ddp__look(e);
+    script = ddp__emulate_script(e, ddp_now());
+    moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
+    now = ddp_now();
+    if (e->elastic && e->fault.code == DDP_OK) ddp__epoch_run(e, now);
+    if (e->shaped && ddp__run_due(e, now)) moved = 1;
+    ddp__activate(e, now);
+    if (e->fault.code == DDP_OK && ddp__share_run(e, now)) moved = 1;
+    if (e->fault.code == DDP_OK && ddp__send_all(e, now)) moved = 1;
+    ddp__activate(e, now);
+    if (e->finished) {
+        ddp__publish(e);
+        moved = 1;
+    }
+    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check))
+        e->next_check = ddp__check_liveness(e, now);
+    *until = e->next_check;
+    if (moved || e->fault.code != DDP_OK) return moved;
+    ddp__note_waiting(e, now);
+    if (e->shaped) {
+        double due = ddp__next_due(e);
+        if (due >= 0 && due < *until) *until = due;
+        *until = ddp__credit_by(e, now, *until);
+    }
+    if (script >= 0 && script < *until) *until = script;
+    return 0;
+}
+
 static void *ddp__engine_main(void *arg)
 {
     ddp__engine *e = (ddp__engine *)arg;
-    double now = ddp_now(), next_check = now;
+    double now, until;
 
-    if (e->link.rate > 0)
+    if (!ddp__wire_begin(e)) return NULL;
+    now = e->next_check = ddp_now();
+    if (e->paced)
         ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
     for (;;) {
-        int moved;
-        double until;
-        ddp__look(e);
-        moved = e->fault.code == DDP_OK && ddp__receive_all(e);
-        now = ddp_now();
-        if (e->shaped && ddp__run_due(e, now)) moved = 1;
-        ddp__activate(e, now);
-        if (e->fault.code == DDP_OK && ddp__send_all(e, now)) moved = 1;
-        ddp__activate(e, now);
-        if (e->finished) {
-            ddp__publish(e);
-            moved = 1;
-        }
-        if (e->fault.code == DDP_OK && (!moved || now >= next_check))
-            next_check = ddp__check_liveness(e, now);
-        until = next_check;
+        int moved = ddp__round(e, &until);
         if (e->fault.code != DDP_OK) {
             ddp__give_up(e);
             break;
         }
-        if (e->stopping && ddp__may_stop(e, now, &until)) break;
-        if (moved) continue;
-        ddp__note_waiting(e, now);
-        if (e->shaped || e->link.rate > 0) {
-            double due = ddp__next_due(e);
-            if (due >= 0 && due < until) until = due;
-        }
-        ddp__sleep(e, until);
+        if (e->stopping && ddp__may_stop(e, ddp_now(), &until)) break;
+        if (!moved && !ddp__park(e)) ddp__sleep(e, until);
     }
+    ddp__share_close(e);
+    if (e->wire->end) e->wire->end(e->wire, e->fault.code != DDP_OK ? &e->fault : NULL);
     return NULL;
 }
 
@@ -19442,8 +29110,24 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
+    e->path = (ddp__path *)ddp__carve(block, &used, world, sizeof *e->path);
+    if (e->cfg.coding) e->rounded = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
+    if (e->cfg.coding == DDP__AS_INT8) {
+        e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
+        e->exact = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
+    }
+    e->member = (int *)ddp__carve(block, &used, world, sizeof *e->member);
+    e->place = (int *)ddp__carve(block, &used, world, sizeof *e->place);
+    e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
+    e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
+    e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
+    e->group_member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof(int));
+    e->group_place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof(int));
     for (int r = 0; r < e->world; r++) {
+        void *coded = NULL;
         if (r == e->rank) continue;
+        if (e->cfg.coding) coded = ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
+        if (block) e->peers[r].coded = (uint16_t *)coded;
         for (int i = 0; i < e->slots; i++) {
             void *data = ddp__carve(block, &used, 1, stride);
             ddp__slot *s = block ? &e->slot[r * e->slots + i] : NULL;
@@ -19460,33 +29144,38 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 /* Chunk size and number of staging slots. */
 static void ddp__dimension(ddp__engine *e)
 {
-    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->cfg.rate);
+    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->slowest);
+    size_t unit = e->cfg.coding == DDP__AS_INT8 ? DDP__CODING_BLOCK * sizeof(float) : 64;
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
     if (most > 0 && bytes > most) bytes = most;
     if (bytes > DDP__CHUNK_MAX) bytes = DDP__CHUNK_MAX;
-    bytes = bytes < 64 ? 64 : bytes / 64 * 64;
+    bytes = bytes < unit ? unit : bytes / unit * unit;
     slots = (DDP__STAGING_BYTES - (e->wire ? e->wire->pair_bytes : 0)) / bytes;
     if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
     if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
     /* Where chunks are small an operation is short against its latency: more of them then. Decided
      * by the chunk alone, so that it is the same over threads and TCP. */
     e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
-    /* one per operation in flight, the ring's bubble, send/recv, results */
-    if (slots < (size_t)e->width + 3) slots = (size_t)e->width + 3;
+    /* one per operation in flight, the ring's bubble, the lanes of send/recv, results */
+    if (slots < (size_t)e->width + DDP__LANES + 2) slots = (size_t)e->width + DDP__LANES + 2;
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = 1;
     e->control_room = 1;
     if (e->shaped) {
         /* What is under way for one delay, at most 8 MiB per peer. */
-        double flight = e->cfg.rate * e->cfg.delay_s / (double)bytes + 5;
+        double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) /
+                            (double)bytes +
+                        5;
         double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
         e->extra += (int)(flight < cap ? flight : cap);
         e->control_room = 64 + 4 * e->world * (int)slots;
     }
     e->slots = e->credits + e->extra;
     e->ring_bytes = ddp__ring_bytes(e);
+    e->full_bytes = ddp__full_bytes(e);
+    e->share_bytes = ddp__share_bytes(e);
     e->delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
     e->strip_room = DDP__STRIPS_MIN;
 }
@@ -19500,10 +29189,54 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
         return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range",
                          cfg->rate, cfg->delay_s);
+    for (int i = 0; cfg->links && i < cfg->links->acts; i++)
+        if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "the script drops a connection at t=%g, which this transport cannot: "
+                             "use tcp or threads",
+                             cfg->links->act[i].at);
+    if (cfg->min_world < 0 || cfg->min_world > cfg->world)
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d",
+                         cfg->min_world, cfg->world, cfg->world);
+    if (cfg->min_world > 0 && cfg->world > DDP__ELASTIC_WORLD)
+        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
+                         (int)DDP__ELASTIC_WORLD, cfg->world);
+    for (int i = 0; cfg->links && cfg->wire && i < cfg->links->acts; i++)
+        if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "this transport cannot drop a connection, as the script wants at t=%g: "
+                             "choose tcp or threads",
+                             cfg->links->act[i].at);
+    if (cfg->coding == DDP__AS_INT8 && !cfg->coder)
+        return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
     if (cfg->check_writes && cfg->max_count == 0)
         return ddp__fail(err, DDP_ARG,
                          "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
+}
+
+/* Starts the comm thread and waits until the wire has begun. */
+static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
+{
+    if (e->world == 1) return DDP_OK;
+    if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
+        return ddp__fail(err, DDP_MEMORY,
+                         "cannot start the comm thread: the system has no threads left");
+    pthread_mutex_lock(&e->lock);
+    while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    if (!e->wire->begin || e->error.code == DDP_OK) return DDP_OK;
+    pthread_join(e->thread, NULL);
+    if (err) *err = e->error;
+    return e->error.code;
+}
+
+static int ddp__engine_conditions(ddp__engine *e)
+{
+    if (ddp__cond_init(&e->changed)) return 0;
+    if (ddp__cond_init(&e->park) == 0) return 1;
+    pthread_cond_destroy(&e->changed);
+    return 0;
 }
 
 ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err)
@@ -19519,12 +29252,11 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.wire = cfg->wire;
     plan.rank = cfg->rank;
     plan.world = cfg->world;
-    plan.link.rate = cfg->world > 1 ? cfg->rate : 0;
-    plan.link.delay_s = cfg->world > 1 ? cfg->delay_s : 0;
-    plan.shaped = plan.link.rate > 0 || plan.link.delay_s > 0;
+    ddp__emulate_plan(&plan);
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
+    if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.memory = ddp__host_memory();
-    plan.up_peer = plan.first_due = plan.last_due = -1;
+    plan.first_due = plan.last_due = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
     block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
@@ -19534,38 +29266,49 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     (void)ddp__engine_layout(&plan, block);
     e = (ddp__engine *)(void *)block;
     *e = plan;
+    ddp__emulate_start(e);
     e->stats.staging_bytes = e->block_bytes;
     e->stats.delay_bytes = e->delay_bytes;
     for (int r = 0; r < e->world; r++) {
         e->peers[r].in_slot = e->peers[r].first_pending = e->peers[r].last_pending = -1;
         if (r == e->rank) e->peers[r].free_slot = -1;
+        e->member[r] = e->place[r] = e->order[r] = r;
+    }
+    e->members = e->world;
+    e->groups = 1;
+    ddp__ring_arrange(e);
+    if (cfg->min_world > 0 && e->world > 1) status = ddp__elastic_open(e, err);
+    if (status != DDP_OK) {
+        ddp__release(&cfg->allocator, block, plan.block_bytes);
+        return status;
     }
     if (pthread_mutex_init(&e->lock, NULL) == 0) {
-        if (ddp__cond_init(&e->changed) == 0) {
+        if (ddp__engine_conditions(e)) {
             if (cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
-            if (status == DDP_OK &&
-                (e->world == 1 || pthread_create(&e->thread, NULL, ddp__engine_main, e) == 0)) {
+            if (status == DDP_OK) status = ddp__engine_thread(e, err);
+            if (status == DDP_OK) {
                 *out = e;
                 return DDP_OK;
             }
             ddp__guard_close(e);
+            pthread_cond_destroy(&e->park);
             pthread_cond_destroy(&e->changed);
         }
         pthread_mutex_destroy(&e->lock);
     }
+    ddp__elastic_close(e);
     ddp__release(&cfg->allocator, block, plan.block_bytes);
     if (status != DDP_OK) return status;
-    return ddp__fail(err, DDP_MEMORY,
-                     "cannot start the comm thread: the system has no threads left");
+    return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
 }
 
-/* Under the lock: the comm thread has to look. */
-static void ddp__notify(ddp__engine *e)
+void ddp__notify(ddp__engine *e)
 {
     int sleeping = e->sleeping;
 
     e->sleeping = 0;
     pthread_cond_broadcast(&e->changed);
+    if (e->parked && !e->driven) pthread_cond_signal(&e->park);
     if (sleeping) e->wire->table->wake(e->wire);
 }
 
@@ -19584,6 +29327,8 @@ void ddp__engine_close(ddp__engine *e)
     if (e->world > 1) pthread_join(e->thread, NULL);
     if (e->wire) e->wire->table->close(e->wire);
     ddp__guard_close(e);
+    ddp__elastic_close(e);
+    pthread_cond_destroy(&e->park);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     ddp__release(&allocator, e, e->block_bytes);
@@ -19594,6 +29339,7 @@ void ddp__engine_close(ddp__engine *e)
 static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m, ddp_error *err)
 {
     size_t n = 0;
+    int members;
 
     for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
     if (n > UINT32_MAX)
@@ -19603,13 +29349,28 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp__message *m
         return ddp__fail(err, DDP_ARG, "a message of %d pieces; at most %ld are possible",
                          m->piece_count, e->strip_room / 2);
     if (m->verb != DDP__ALL_REDUCE && m->verb != DDP__ALL_GATHER &&
+        m->verb != DDP__REDUCE_SCATTER &&
         (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP__BROADCAST)))
         return ddp__fail(err, DDP_ARG,
                          "rank %d cannot be the peer of a message of rank %d in a world of %d",
                          m->peer, e->rank, e->world);
-    if (m->verb == DDP__ALL_GATHER && n % (size_t)e->world)
-        return ddp__fail(err, DDP_ARG, "an all-gather of %lu values does not divide over %d ranks",
-                         (unsigned long)n, e->world);
+    DDP__TRY(ddp__group_check(e, m, err));
+    members = m->group ? e->group_members[m->group] : e->world;
+    if ((m->verb == DDP__ALL_GATHER || m->verb == DDP__REDUCE_SCATTER) && n % (size_t)members &&
+        !(m->ragged && m->group))
+        return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
+                         m->verb == DDP__ALL_GATHER ? "an all-gather" : "a reduce-scatter",
+                         (unsigned long)n, members);
+    if (e->elastic && m->after)
+        return ddp__fail(err, DDP_UNSUPPORTED, "messages after one another in an elastic world");
+    if (e->elastic && m->verb == DDP__REDUCE_SCATTER)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "a reduce-scatter in an elastic world (min_world): whoever is lost takes "
+                         "its block along; use an all-reduce");
+    if (m->coding && (m->verb != DDP__ALL_REDUCE || m->coding != e->cfg.coding))
+        return ddp__fail(err, DDP_ARG,
+                         "only an all-reduce can travel as %s, over an engine opened for it",
+                         m->coding == DDP__AS_INT8 ? "int8 blocks" : "bfloat16");
     return DDP_OK;
 }
 
@@ -19648,14 +29409,19 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, lon
     op->p2p = m->verb == DDP__SEND || m->verb == DDP__RECV;
     op->state = DDP__OP_QUEUED;
     op->waiting_since = -1;
-    op->span.begin = op->span.end = -1;
+    op->span.begin = op->span.end = op->span.due = -1;
     op->span.submitted = ddp_now();
     op->span.step = m->step;
     op->span.layer = m->layer;
     op->span.filler = m->filler;
     op->span.verb = m->verb;
-    op->ring = m->verb == DDP__ALL_REDUCE && op->n * sizeof(float) >= e->ring_bytes;
-    op->span.algorithm = m->verb != DDP__ALL_REDUCE ? 'p' : op->ring ? 'r' : 'd';
+    op->span.peer = m->peer;
+    op->span.size = (int64_t)(op->n * sizeof(float));
+    op->ring = ddp__by_ring(e, op);
+    op->full = m->verb == DDP__ALL_REDUCE && m->group == 0 && !m->coding && !op->ring &&
+               op->n > 0 && op->n * sizeof(float) <= e->full_bytes;
+    op->shared = ddp__by_share(e, op);
+    op->span.algorithm = m->verb != DDP__ALL_REDUCE ? 'p' : op->ring ? 'r' : op->full ? 'f' : 'd';
     ddp__guard_all(e, op);
 }
 
@@ -19666,6 +29432,10 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
 
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
+    if (e->elastic && (bad = ddp__shadow_fit(e, m, err)) != DDP_OK) {
+        pthread_mutex_unlock(&e->lock);
+        return bad;
+    }
     while (e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
                                        (start = ddp__strip_place(e, m->piece_count)) < 0))
         pthread_cond_wait(&e->changed, &e->lock);
@@ -19679,6 +29449,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
     e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
     if (ticket) *ticket = e->submitted;
     e->submitted++;
+    if (e->elastic && m->verb != DDP__SEND && m->verb != DDP__RECV) e->elastic->collectives++;
     if (e->world > 1) ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
     if (e->world == 1) {
@@ -19691,7 +29462,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
     return DDP_OK;
 }
 
-static int ddp__ticket_done(const ddp__engine *e, long ticket)
+int ddp__ticket_done(const ddp__engine *e, long ticket)
 {
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
@@ -20435,6 +30206,8 @@ void ddp_network_free(ddp_network *n)
     for (g = 0; n->group_name && g < n->groups; g++) DDP_FREE(n->group_name[g]);
     DDP_FREE(n->group_name);
     DDP_FREE(n->group);
+    DDP_FREE(n->jitter_s);
+    DDP_FREE(n->host_rate);
     DDP_FREE(n->memory_bytes);
     DDP_FREE(n->speed);
     DDP_FREE(n->rate);
@@ -20455,6 +30228,11 @@ static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, dd
                          "the delay from device %d to device %d is %g s; it must be finite and at "
                          "least 0",
                          i, j, n->delay_s[at]);
+    if (n->jitter_s && !ddp__network_finite(n->jitter_s[at], 0))
+        return ddp__fail(err, DDP_ARG,
+                         "the jitter from device %d to device %d is %g s; it must be finite and "
+                         "at least 0",
+                         i, j, n->jitter_s[at]);
     if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
         return ddp__fail(err, DDP_ARG,
                          "the link from device %d to device %d carries %g bytes/s; every pair must "
@@ -20475,6 +30253,11 @@ static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_err
                          "the memory of device %d is %g bytes; it must be finite and "
                          "at least 0",
                          i, n->memory_bytes[i]);
+    if (n->host_rate && !(n->host_rate[i] > 0 && n->host_rate[i] <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG,
+                         "the access link of device %d carries %g bytes/s; it must be finite and "
+                         "above 0",
+                         i, n->host_rate[i]);
     if (n->group && (n->group[i] < 0 || n->group[i] >= n->groups))
         return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i,
                          n->group[i], n->groups - 1);
@@ -20760,6 +30543,14 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     DDP__TRY(ddp__network_matrix(f, n, "bandwidth_gbps", 1e9 / 8, n->rate));
     DDP__TRY(ddp__network_vector(f, n, "tflops", 1e12, &n->speed));
     DDP__TRY(ddp__network_vector(f, n, "memory_gb", 1e9, &n->memory_bytes));
+    DDP__TRY(ddp__network_vector(f, n, "host_gbps", 1e9 / 8, &n->host_rate));
+    if (ddp__network_get(f, "jitter_ms")) {
+        n->jitter_s =
+            (double *)ddp__calloc((size_t)n->devices * (size_t)n->devices, sizeof(double));
+        if (!n->jitter_s)
+            return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+        DDP__TRY(ddp__network_matrix(f, n, "jitter_ms", 1e-3, n->jitter_s));
+    }
     return ddp_network_check(n, f->err);
 }
 
@@ -20810,6 +30601,49 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
     else
         ddp_network_free(&n);
     return status;
+}
+
+/* ---- writing ---- */
+
+static void ddp__network_put(ddp__text *t, const char *key, const double *m, int size, double scale)
+{
+    int i, j;
+
+    ddp__text_addf(t, ",\n  \"%s\": [", key);
+    for (i = 0; i < size; i++) {
+        ddp__text_addf(t, "%s\n    [", i ? "," : "");
+        for (j = 0; j < size; j++) {
+            if (j) ddp__text_addf(t, ", ");
+            ddp__json_number(t, i == j ? 0 : m[(size_t)i * (size_t)size + (size_t)j] * scale);
+        }
+        ddp__text_addf(t, "]");
+    }
+    ddp__text_addf(t, "\n  ]");
+}
+
+ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
+{
+    ddp__text t;
+    ddp_status s;
+
+    DDP__TRY(ddp_network_check(n, err));
+    memset(&t, 0, sizeof t);
+    ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
+    if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);
+    if (n->stages) ddp__text_addf(&t, ",\n  \"D_pp\": %d", n->stages);
+    if (n->pipelines || n->stages) {
+        ddp__text_addf(&t, ",\n  \"c_dp_bytes\": ");
+        ddp__json_number(&t, n->dp_bytes);
+        ddp__text_addf(&t, ",\n  \"c_pp_bytes\": ");
+        ddp__json_number(&t, n->pp_bytes);
+    }
+    ddp__network_put(&t, "delay_ms", n->delay_s, n->devices, 1e3);
+    ddp__network_put(&t, "bandwidth_gbps", n->rate, n->devices, 8e-9);
+    ddp__text_addf(&t, "\n}\n");
+    s = t.failed ? ddp__fail(err, DDP_MEMORY, "no memory for the network %s", path)
+                 : ddp__file_write(path, t.data, t.size, err);
+    ddp__text_free(&t);
+    return s;
 }
 /* ==== end profile/network.c ==== */
 
@@ -24749,23 +34583,41 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
 
 /* ==== begin plan/osp.c ==== [plan] */
 
+/* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes,
+ * elements in turn, and the chunks in 32 lanes again; then lanes in pairs. */
+static double ddp__osp_lanes(double *lane)
+{
+    int half, l;
+
+    for (half = DDP__OSP_LANES / 2; half; half /= 2)
+        for (l = 0; l < half; l++) lane[l] += lane[l + half];
+    return lane[0];
+}
+
 ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n, int mean,
                               double *out, ddp_error *err)
 {
-    double sum = 0, x;
-    size_t i;
+    double chunks[DDP__OSP_LANES], lane[DDP__OSP_LANES], x;
+    size_t i, begin, end;
 
     if (!gradient || !parameter || !out || n == 0)
         return ddp__fail(err, DDP_ARG, "ddp_osp_importance: %zu elements or a NULL array; it needs "
                          "at least 1", n);
-    for (i = 0; i < n; i++) {
-        x = fabs((double)gradient[i] * (double)parameter[i]);
-        if (!(x <= DBL_MAX))
-            return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both "
-                             "must be finite", i, (double)gradient[i], (double)parameter[i]);
-        sum += x;
+    memset(chunks, 0, sizeof chunks);
+    for (begin = 0; begin < n; begin = end) {
+        end = n - begin < DDP__OSP_CHUNK ? n : begin + DDP__OSP_CHUNK;
+        memset(lane, 0, sizeof lane);
+        for (i = begin; i < end; i++) {
+            x = fabs((double)gradient[i] * (double)parameter[i]);
+            if (!(x <= DBL_MAX))
+                return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both "
+                                 "must be finite", i, (double)gradient[i], (double)parameter[i]);
+            lane[i % DDP__OSP_LANES] += x;
+        }
+        chunks[begin / DDP__OSP_CHUNK % DDP__OSP_LANES] += ddp__osp_lanes(lane);
     }
-    *out = mean ? sum / (double)n : sum;
+    x = ddp__osp_lanes(chunks);
+    *out = mean ? x / (double)n : x;
     return DDP_OK;
 }
 
@@ -25566,6 +35418,263 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
     return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory for a tour of %d nodes", n);
 }
 /* ==== end plan/tour.c ==== */
+
+/* ==== begin plan/ring_order.c ==== [plan] */
+
+typedef struct ddp__hops {
+    int           n;
+    const double *rate, *delay_s;
+    double       *cost; /* [n x n] above DDP_RING_EXACT: grows steeply as the rate falls */
+} ddp__hops;
+
+static size_t ddp__ring_at(const ddp__hops *g, int from, int to)
+{
+    return (size_t)from * (size_t)g->n + (size_t)to;
+}
+
+static double ddp__ring_least(const ddp__hops *g, const int *order)
+{
+    double least = INFINITY;
+
+    for (int k = 0; k < g->n; k++) {
+        const double r = g->rate[ddp__ring_at(g, order[k], order[(k + 1) % g->n])];
+        if (r < least) least = r;
+    }
+    return g->n > 1 ? least : 0;
+}
+
+/* ---- up to 12 workers ---- */
+
+/* best[set * n + e]: of the paths from worker 0 through exactly `set` to e, the fastest slowest hop
+ * (floor_rate < 0), or the least sum of delays over hops of at least floor_rate, negated, so that
+ * larger is better in both. */
+static double ddp__ring_hop(const ddp__hops *g, int from, int to, double floor_rate)
+{
+    const size_t at = ddp__ring_at(g, from, to);
+
+    if (floor_rate < 0) return g->rate[at];
+    if (g->rate[at] < floor_rate) return -INFINITY;
+    return g->delay_s ? -g->delay_s[at] : 0;
+}
+
+static double ddp__ring_join(double path, double hop, double floor_rate)
+{
+    return floor_rate < 0 ? (path < hop ? path : hop) : path + hop;
+}
+
+static double ddp__ring_exact(const ddp__hops *g, double floor_rate, double *best, int *order)
+{
+    const int n = g->n, full = (1 << n) - 1;
+    double value = -INFINITY;
+    int end = 0, set = full;
+
+    for (int s = 1; s <= full; s += 2) /* worker 0 is in all of them */
+        for (int e = 0; e < n; e++) {
+            double *to = &best[s * n + e];
+            *to = -INFINITY;
+            if (s == 1 && e == 0) *to = floor_rate < 0 ? INFINITY : 0;
+            if (e == 0 || !(s >> e & 1)) continue;
+            for (int b = 0; b < n; b++) {
+                double via;
+                if (b == e || !(s >> b & 1)) continue;
+                via = ddp__ring_join(best[(s & ~(1 << e)) * n + b],
+                                     ddp__ring_hop(g, b, e, floor_rate), floor_rate);
+                if (via > *to) *to = via;
+            }
+        }
+    for (int e = 1; e < n; e++) {
+        double closed = ddp__ring_join(best[full * n + e], ddp__ring_hop(g, e, 0, floor_rate),
+                                       floor_rate);
+        if (closed > value) value = closed, end = e;
+    }
+    for (int k = n - 1; k >= 0; k--) { /* read back from the values */
+        const int rest = set & ~(1 << end);
+        int from = 0;
+        order[k] = end;
+        for (int b = 0; b < n && k > 0; b++)
+            if ((rest >> b & 1) &&
+                ddp__ring_join(best[rest * n + b], ddp__ring_hop(g, b, end, floor_rate),
+                               floor_rate) == best[set * n + end]) {
+                from = b;
+                break;
+            }
+        set = rest;
+        end = from;
+    }
+    return value;
+}
+
+/* ---- beyond ---- */
+
+static double ddp__ring_cost(const ddp__hops *g, const int *order)
+{
+    double sum = 0;
+
+    for (int k = 0; k < g->n; k++)
+        sum += g->cost[ddp__ring_at(g, order[k], order[(k + 1) % g->n])];
+    return sum;
+}
+
+/* A steep power: the slowest hop outweighs all others, yet what a move gains elsewhere counts. */
+static void ddp__ring_costs(ddp__hops *g)
+{
+    double most = 0, late = 0;
+
+    for (int i = 0; i < g->n * g->n; i++) {
+        if (i % (g->n + 1) == 0) continue;
+        if (g->rate[i] > most) most = g->rate[i];
+        if (g->delay_s && g->delay_s[i] > late) late = g->delay_s[i];
+    }
+    for (int i = 0; i < g->n * g->n; i++) {
+        const double slow = i % (g->n + 1) ? most / g->rate[i] : 0;
+        g->cost[i] = slow > 0 ? pow(slow, 12) : 0;
+        if (late > 0 && i % (g->n + 1)) g->cost[i] += 1e-3 * g->delay_s[i] / late;
+    }
+}
+
+static void ddp__ring_reverse(int *order, int i, int j)
+{
+    for (; i < j; i++, j--) {
+        const int t = order[i];
+        order[i] = order[j];
+        order[j] = t;
+    }
+}
+
+/* Moves the workers at i..j behind the one at k, outside of them. */
+static void ddp__ring_shift(int *order, int i, int j, int k)
+{
+    if (k > j) {
+        ddp__ring_reverse(order, i, j);
+        ddp__ring_reverse(order, j + 1, k);
+        ddp__ring_reverse(order, i, k);
+    } else {
+        ddp__ring_reverse(order, k + 1, i - 1);
+        ddp__ring_reverse(order, i, j);
+        ddp__ring_reverse(order, k + 1, j);
+    }
+}
+
+/* One move that shortens the tour, kept in order; 0 if there is none. Position 0 stays. */
+static int ddp__ring_improve(const ddp__hops *g, int *order, int *trial, double *cost)
+{
+    const size_t bytes = (size_t)g->n * sizeof *order;
+
+    for (int i = 1; i < g->n; i++)
+        for (int j = i; j < g->n; j++)
+            for (int k = -1; k < (j - i < 3 ? g->n : 0); k++) {
+                double c;
+                if (k >= i && k <= j) continue;
+                memcpy(trial, order, bytes);
+                if (k < 0) ddp__ring_reverse(trial, i, j);
+                else ddp__ring_shift(trial, i, j, k);
+                c = ddp__ring_cost(g, trial);
+                if (!(c < *cost * (1 - 1e-12))) continue;
+                memcpy(order, trial, bytes);
+                *cost = c;
+                return 1;
+            }
+    return 0;
+}
+
+static void ddp__ring_nearest(const ddp__hops *g, int start, int *order, char *seen)
+{
+    memset(seen, 0, (size_t)g->n);
+    order[0] = start;
+    seen[start] = 1;
+    for (int k = 1; k < g->n; k++) {
+        int next = -1;
+        for (int v = 0; v < g->n; v++)
+            if (!seen[v] && (next < 0 || g->cost[ddp__ring_at(g, order[k - 1], v)] <
+                                             g->cost[ddp__ring_at(g, order[k - 1], next)]))
+                next = v;
+        order[k] = next;
+        seen[next] = 1;
+    }
+}
+
+/* A move costs O(n) to judge and there are O(n^2) of them: few starts where n is large. */
+static void ddp__ring_search(const ddp__hops *g, int *order, int *trial, int *own, char *seen)
+{
+    const int starts = g->n <= 24 ? g->n : g->n <= 64 ? 4 : 1;
+    const long moves = g->n <= 64 ? 1000 : g->n <= 256 ? 100 : 0;
+    double best = -1;
+
+    for (int s = 0; s < starts; s++) {
+        double cost;
+        int zero = 0;
+        long left = moves;
+        ddp__ring_nearest(g, s * (g->n / starts), own, seen);
+        while (own[zero]) zero++;
+        for (int k = 0; k < g->n; k++) trial[k] = own[(zero + k) % g->n];
+        memcpy(own, trial, (size_t)g->n * sizeof *own);
+        cost = ddp__ring_cost(g, own);
+        while (left-- > 0 && ddp__ring_improve(g, own, trial, &cost)) {}
+        if (best >= 0 && cost >= best) continue;
+        best = cost;
+        memcpy(order, own, (size_t)g->n * sizeof *own);
+    }
+}
+
+/* ---- */
+
+static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
+{
+    if (n < 1 || n > 4096)
+        return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
+    for (int i = 0; i < n * n; i++) {
+        if (i % (n + 1) == 0) continue;
+        if (!(rate[i] > 0) || !(rate[i] < INFINITY))
+            return ddp__fail(err, DDP_ARG,
+                             "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0",
+                             rate[i], i / n, i % n);
+        if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
+            return ddp__fail(err, DDP_ARG,
+                             "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
+                             delay_s[i], i / n, i % n);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order,
+                         double *least, ddp_error *err)
+{
+    const int exact = n <= DDP_RING_EXACT;
+    ddp__hops g;
+    double *work;
+    int *lists;
+    size_t count;
+
+    DDP__TRY(ddp__ring_check(n, rate, delay_s, err));
+    count = (size_t)n;
+    g.n = n;
+    g.rate = rate;
+    g.delay_s = delay_s;
+    if (n == 1) {
+        order[0] = 0;
+        *least = 0;
+        return DDP_OK;
+    }
+    work = (double *)ddp__calloc((exact ? (size_t)1 << n : count) * count, sizeof *work);
+    lists = (int *)ddp__calloc(4 * count, sizeof *lists);
+    if (!work || !lists) {
+        if (work) DDP_FREE(work);
+        if (lists) DDP_FREE(lists);
+        return ddp__fail(err, DDP_MEMORY, "out of memory ordering a ring of %d workers", n);
+    }
+    g.cost = work;
+    if (exact) {
+        (void)ddp__ring_exact(&g, ddp__ring_exact(&g, -1, work, lists), work, order);
+    } else {
+        ddp__ring_costs(&g);
+        ddp__ring_search(&g, order, lists, lists + n, (char *)(lists + 2 * n));
+    }
+    *least = ddp__ring_least(&g, order);
+    DDP_FREE(work);
+    DDP_FREE(lists);
+    return DDP_OK;
+}
+/* ==== end plan/ring_order.c ==== */
 
 /* ==== begin plan/place_cyclic.c ==== [plan] */
 
@@ -29916,8 +40025,11 @@ DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, 
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
                                     size_t n, ddp_error *err);
 
-/* The same for a quantised payload of n elements whose header has been read. */
+/* The same for a quantised payload of n elements whose header has been read; fill writes it, of
+ * elements that are finite. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
+DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n,
+                                   unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
                                         ddp__unpack how, const float *x, size_t n, ddp_error *err);
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
@@ -30735,6 +40847,12 @@ size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
     return levels > SIZE_MAX - scales ? 0 : scales + levels;
 }
 
+/* What the largest level means, as it is received. */
+static float ddp__quantise_top(uint32_t scale, float levels)
+{
+    return (float)((double)ddp__codec_float(scale) * (double)levels);
+}
+
 /* The scale of a block of finite elements. */
 static float ddp__quantise_scale(const float *x, float levels)
 {
@@ -30757,10 +40875,12 @@ static float ddp__quantise_scale(const float *x, float levels)
     most = (most & (most > other)) | (other & ~(most > other));
     for (i = 0; i < 4; i++)
         if (most[i] > largest) largest = most[i];
+    if (largest == 0) return 0;
     /* the float above or below the quotient, or the quotient */
     scale = (float)((double)ddp__codec_float((uint32_t)largest) * (1 / (double)levels));
     bits = ddp__codec_bits(scale);
-    bits += (double)scale * (double)levels < (double)ddp__codec_float((uint32_t)largest);
+    bits += ddp__quantise_top(bits, levels) < ddp__codec_float((uint32_t)largest);
+    bits -= ddp__quantise_top(bits - 1, levels) >= ddp__codec_float((uint32_t)largest);
     bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
     return ddp__codec_float(bits);
 }
@@ -30820,32 +40940,15 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
-ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
-                              size_t capacity, size_t *bytes, ddp_error *err)
+void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload)
 {
     const float levels = ddp__quantise_levels(packing);
     signed char level[DDP__QUANTISE_BLOCK];
-    unsigned char *scales, *p, *to, part[DDP__QUANTISE_BLOCK];
+    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to;
+    unsigned char part[DDP__QUANTISE_BLOCK];
     float last[DDP__QUANTISE_BLOCK];
-    size_t need, at, len;
+    size_t at, len;
 
-    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
-                         "int8 or int4", (int)packing, ddp_packing_name(packing));
-    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
-    need = ddp_pack_bound(packing, n, n);
-    if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
-                         "message", n, DDP__PACK_MOST);
-    DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    at = ddp__first_from(x, n, DDP__INFINITE);
-    if (at < n)
-        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
-                         "quantised", at, (double)x[at]);
-
-    ddp__pack_head((unsigned char *)out, packing, n, n);
-    scales = (unsigned char *)out + DDP_PACK_HEAD;
-    p = scales + 4 * ddp__quantise_blocks(n);
     for (at = 0; at < n; at += len, scales += 4) {
         const float *from = x + at;
         float scale;
@@ -30864,6 +40967,29 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
         if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
         p += ddp__quantise_size(packing, len);
     }
+}
+
+ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
+                              size_t capacity, size_t *bytes, ddp_error *err)
+{
+    size_t need, at;
+
+    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
+                         "int8 or int4", (int)packing, ddp_packing_name(packing));
+    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
+    need = ddp_pack_bound(packing, n, n);
+    if (!need)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
+                         "message", n, DDP__PACK_MOST);
+    DDP__TRY(ddp__pack_room(out, capacity, need, err));
+    at = ddp__first_from(x, n, DDP__INFINITE);
+    if (at < n)
+        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
+                         "quantised", at, (double)x[at]);
+
+    ddp__pack_head((unsigned char *)out, packing, n, n);
+    ddp__quantised_fill(packing, x, n, (unsigned char *)out + DDP_PACK_HEAD);
     *bytes = need;
     return DDP_OK;
 }
@@ -31217,6 +41343,8 @@ typedef struct ddp__unit {
     ddp_block  *block;          /* [blocks] */
     int         blocks;
     double      flops;
+    int         group;          /* that averages it; 0 = all ranks */
+    int         link;           /* that its messages take; of a bucket: its last layer's */
     size_t      count;          /* floats that averaging moves, optimizer state left out */
     size_t      state_count;    /* floats of optimizer state */
     float      *state;
@@ -31225,6 +41353,13 @@ typedef struct ddp__unit {
     ddp__piece *gradient;       /* [gradients] */
     int         gradients;
     long        ticket;         /* transfer in flight, or -1 */
+    size_t      trained;        /* floats with gradients */
+    float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last
+                                   average, what is in flight; NULL without; coded.c */
+    ddp__piece *other;          /* [others] int8 blocks: what is averaged as floats */
+    int         others;
+    long        other_ticket;
+    int         changing;       /* delta is in flight, or was */
     long        updates;        /* updates applied so far */
     int         passes;         /* backward_end calls in this step */
     long        forward_step;   /* last step with a forward_begin */
@@ -31244,26 +41379,43 @@ typedef struct ddp__strategy_table {
 
 /* A wfbp bucket: layers first..last (first >= last: backward order). */
 typedef struct ddp__bucket {
-    int         first, last, missing;
+    int         first, last, missing, group;
     ddp__piece *piece;
     int         pieces;
     long        ticket;
 } ddp__bucket;
 
+enum { DDP__NOTES = 64 };
+
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
-    int          rank, world;
-    double       rate, delay_s; /* of cfg.net; 0 = unshaped */
+    int          rank, world;    /* id, and how many ids there are */
+    int          met;            /* ids that are there from the start */
+    ddp__links   links;         /* of cfg.net and cfg.net_script; no paths: neither is set */
     const ddp__strategy_table *strategy;
     ddp__engine *engine; /* NULL with one worker */
+    ddp__engine *second; /* of link 1; NULL without */
+    ddp__links   second_links;
+    ddp_link     second_link; /* measured */
+    ddp__tls *tls;       /* NULL = plain */
+    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
+    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
 
     ddp__unit   *unit; /* [layers], grows until the session starts */
     int          layers, room;
     ddp_optimizer optimizer;
     float        lr;
+    int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
+    int          team_size, team_place, team_root; /* their number, this rank's place, the first */
+    struct ddp__levels *levels;  /* averages go in two; NULL: in one */
+    int          mixed;          /* layers belong to unlike groups */
     int          started;
-    int          aborted;        /* ddp_abort with one worker; atomic */
+    int          aborts;         /* ddp_abort with one worker: how often; atomic */
+    int          aborted;        /* atomic: abort_text is there */
+    char         abort_text[DDP_ERROR_TEXT];
+    int          dumping;        /* somebody writes a dump; atomic */
+    int          dumped;         /* cfg.dump_path was written, or could not be */
 
     long         step;
     int          hooks_forward;  /* every layer had its forward_begin in the last whole step */
@@ -31273,6 +41425,8 @@ struct ddp_ctx {
 
     ddp__bucket *bucket;         /* wfbp */
     int          buckets, next_bucket;
+    float       *coded;          /* int8 blocks: of all layers; NULL without */
+    size_t       coded_count;
     ddp__piece  *all_gradients;  /* ssgd: every gradient as one message */
     int          all_gradient_pieces;
 
@@ -31285,6 +41439,16 @@ struct ddp_ctx {
     long         drift_ticket;   /* rank 0's word on planning again, or -1 */
     float        drift_word[3];  /* again?, alpha in us, beta in ps per byte */
     ddp__piece   drift_piece;
+    double       compute_this_step, compute_sum_s; /* of this rank, waits left out */
+    long         compute_steps;
+    float       *pace;           /* [2 x world] mean of each rank's step; room to sort it */
+    ddp__piece   pace_piece;
+    long         pace_ticket;    /* the exchange of these, or -1 */
+    double       pace_told;      /* the ratio that was logged last; 0 = nobody is slow */
+    int          pace_rank, pace_place;
+    ddp_note     note[DDP__NOTES]; /* ring */
+    long         notes;          /* ever */
+    uint64_t     noted_live;     /* the workers at the last look; 0 = none yet */
     int          measured;       /* the plan came from clocks: it follows the link */
     int          plan_final;     /* the plan will not be replaced by a measured one */
 
@@ -31295,6 +41459,15 @@ struct ddp_ctx {
     int          op_room;
     ddp_span    *merge;          /* scratch of the hidden share */
     int          merge_room;
+
+    struct ddp__stage *stage;    /* of a device's messages; NULL = they are here */
+    struct ddp__clock *clock;    /* of a device's times; NULL = hooks are punctual */
+    int          joined;         /* the devices have a network of their own */
+    unsigned     direct;         /* messages over it so far */
+    float      **direct_data;    /* [direct_room] of the one that is being made */
+    size_t      *direct_count;
+    int          direct_room;
+    double       begun;          /* the wait or the update that is under way */
 
     double       step_begin;     /* end of the previous step */
     double       wait_this_step;
@@ -31324,6 +41497,11 @@ DDP_LIB ddp_ctx *ddp__open(const ddp_config *cfg, ddp__hub *hub, int listen_fd, 
 /* config.c */
 DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_error *err);
 DDP_LIB void       ddp__config_free(ddp_config *c);
+
+/* links.c: what cfg.net and cfg.net_script say about this rank; *out stays empty if neither is
+ * set. Freed by ddp__links_free. */
+DDP_LIB ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err);
+
 DDP_LIB const ddp__strategy_table *ddp__strategy_find(ddp_strategy s);
 
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
@@ -31332,6 +41510,25 @@ DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
 #define DDP__WORDS 4
 DDP_LIB void       ddp__pack64(float *out, uint64_t v);
 DDP_LIB uint64_t   ddp__unpack64(const float *in);
+
+/* Live workers, and whether this rank does what is done once: it is the lowest live one. */
+DDP_LIB uint64_t   ddp__live(const ddp_ctx *d);
+/* The lowest rank that lives; the first one of those who share this rank's layers. */
+DDP_LIB int        ddp__is_first(const ddp_ctx *d);
+DDP_LIB int        ddp__leads(const ddp_ctx *d);
+
+/* team.c: the ranks that register the same layers, and plan and measure together: those of the
+ * group of all of a rank's layers; all ranks where layers belong to none or to several. */
+DDP_LIB ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err);
+/* Whether all ranks see teams and the layers' groups alike. */
+DDP_LIB ddp_status ddp__team_agree(ddp_ctx *d, const float *teams, size_t stride, ddp_error *err);
+DDP_LIB ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err);
+/* Number i of the team's ranks. */
+DDP_LIB int        ddp__team_rank(const ddp_ctx *d, int i);
+/* ddp__blocking within a group; the root is the first of its ranks. */
+DDP_LIB int        ddp__group_root(const ddp_ctx *d, int group); /* its first rank */
+DDP_LIB ddp_status ddp__blocking_in(ddp_ctx *d, int group, ddp__verb verb, const ddp__piece *pieces,
+                                    int count, float scale, ddp_error *err);
 
 /* update.c */
 DDP_LIB void   ddp__update_layer(ddp_ctx *d, int layer);
@@ -31342,17 +41539,79 @@ DDP_LIB void   ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_b
 DDP_LIB const ddp__strategy_table *ddp__averaging_strategies(int *count);
 DDP_LIB const ddp__strategy_table *ddp__gradient_strategies(int *count);
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int filler, ddp_error *err);
+/* In float32, whatever the wire. */
+DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_wait(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_wait_all(ddp_ctx *d, ddp_error *err);
-/* Blocks for a ticket and records the wait. */
-DDP_LIB ddp_status ddp__ticket_wait(ddp_ctx *d, long ticket, int layer, ddp_error *err);
-/* Submits one message and waits for it; with one worker only the scale is applied. */
+/* "direct" and its like of a span or of the statistics; "none" of 0. */
+DDP_LIB const char *ddp__algorithm_name(char algorithm);
+/* Submits one message and waits for it; with one worker only the scale is applied. DDP__MEAN as
+ * scale divides the sum by the live workers. */
+#define DDP__MEAN (-1.0e30f)
+DDP_LIB void       ddp__message_fill(const ddp_ctx *d, ddp__message *m, ddp__verb verb,
+                                     const ddp__piece *pieces, int count, float scale, int peer);
 DDP_LIB ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, int count,
                                  float scale, int peer, ddp_error *err);
 
+/* coded.c: int8 blocks */
+DDP_LIB const ddp__coder *ddp__int8_coder(void);
+DDP_LIB ddp__coding ddp__wire_coding(ddp_wire wire);
+/* Bytes that averaging a layer moves: of parameters with gradients, and of anything else. */
+DDP_LIB size_t     ddp__coded_bytes(const ddp_ctx *d, size_t trained, size_t others);
+DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__coded_close(ddp_ctx *d);
+/* A layer's parameters are what all ranks hold alike. */
+DDP_LIB void       ddp__coded_base(ddp_ctx *d, int layer);
+/* Nothing is left to be sent; base: all parameters are alike. */
+DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
+/* Rounds gradients to blocks, in place, with what was cut off before; layer is for errors. */
+DDP_LIB ddp_status ddp__coded_gradients(ddp_ctx *d, const ddp__piece *pieces, int count, int layer,
+                                        float *residual, ddp_error *err);
+/* Submits a layer's average: m lacks pieces, coding and divergence. */
+DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp__message *m, ddp_error *err);
+DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
+
+/* second.c */
+DDP_LIB int        ddp__two_links(const ddp_config *c);
+/* What cfg.net2 says about this rank. */
+DDP_LIB ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err);
+/* Where the ranks meet for link 1, told over link 0: the address, and on rank 0 the socket that
+ * listens there, or -1. */
+DDP_LIB ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd,
+                                     ddp_error *err);
+/* The engine of a message's link. */
+DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+DDP_LIB ddp_status   ddp__ctx_submit(ddp_ctx *d, const ddp__message *m, long *ticket,
+                                     ddp_error *err);
+/* ddp__blocking over a link, within a group. */
+DDP_LIB ddp_status ddp__blocking_on(ddp_ctx *d, int link, int group, ddp__verb verb,
+                                    const ddp__piece *pieces, int count, float scale, int peer,
+                                    ddp_error *err);
+
+/* levels.c: averages inside sites, then between them */
+/* site: [world] of each rank; all 0: none. Collective. */
+DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const float *site, size_t stride, ddp_error *err);
+DDP_LIB void       ddp__levels_close(ddp_ctx *d);
+/* Submits a mean over the message's group, in two levels where there are any; the ticket of the
+ * last message. Within two levels divergence is not measured. */
+DDP_LIB ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket,
+                                    ddp_error *err);
+
+/* balance.c: with two links, each message goes over the one that should finish it first. The team
+ * agrees on its first rank's choice; p are its times. Nothing may be in flight. */
+DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
+/* The same before anything is measured, from FLOPs and the links as configured. */
+DDP_LIB ddp_status ddp__balance_nominal(ddp_ctx *d, ddp_error *err);
+
 /* planning.c */
+DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
+DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
+/* Times averages over one link; all ranks get rank 0's fit. */
+DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);   /* before the first averaging */
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err); /* after the profile steps */
+DDP_LIB ddp_status ddp__profile_blank(ddp_ctx *d, ddp_error *err); /* names and sizes, no times */
 DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);   /* same layers, another link */
 DDP_LIB size_t     ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u);
 
@@ -31360,6 +41619,19 @@ DDP_LIB size_t     ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u);
 DDP_LIB void       ddp__drift_start(ddp_ctx *d);
 DDP_LIB void ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
+
+/* dump.c */
+/* path with %r replaced; NULL when memory is short; the caller's. */
+DDP_LIB char      *ddp__rank_path(const char *path, int rank);
+/* Writes cfg.dump_path, and into the context's error where that is. */
+DDP_LIB void       ddp__dump_failure(ddp_ctx *d);
+
+/* pace.c: at the end of every step */
+DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
+
+/* notes.c: what changed; members are looked at, after every step */
+DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
+DDP_LIB void ddp__note_members(ddp_ctx *d);
 
 /* account.c */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
@@ -31375,6 +41647,1045 @@ DDP_LIB void ddp__account_predict(ddp_ctx *d);
 #endif /* DDP_SYNC_CONTEXT_H */
 /* ==== end sync/context.h ==== */
 
+/* ==== begin sync/device.h ==== [sync] */
+/* What a context does through its backend, and what it does here where it has none. */
+#ifndef DDP_SYNC_DEVICE_H
+#define DDP_SYNC_DEVICE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Opens the backend of the configuration, if it names one: before the first message. */
+DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
+/* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
+DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
+/* stop: before the engine ends; close: behind all else. */
+DDP_LIB void       ddp__device_stop(ddp_ctx *d);
+DDP_LIB void       ddp__device_close(ddp_ctx *d);
+/* First failure of the device, its stager or its network, without waiting. */
+DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
+/* Waits for all that was queued on the device; its times are then known. */
+DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
+
+/* A message, of link 0 where a device is, whose pieces lie here, or (there) in a layer's memory. All messages of a
+ * context go this way or wait for those that did (ddp__post_flush): one order on all ranks. */
+DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp__message *m, int there, long *ticket,
+                             ddp_error *err);
+/* The caller waits for it. */
+DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err);
+/* Later work on the layers waits for it: the device, or where there is none the caller. */
+DDP_LIB ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer,
+                                  ddp_error *err);
+DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
+/* One message over a layer's memory, waited for. */
+DDP_LIB ddp_status ddp__layer_blocking(ddp_ctx *d, int group, ddp__verb verb, float *data,
+                                       size_t count, float scale, int peer, ddp_error *err);
+
+/* ---- times (device_clock.c) ----
+ *
+ * Hooks return long before the device has done what was queued, so its times are marks in its own
+ * order, read when they have come: then the same accounts are made as of a CPU's hooks. */
+typedef enum ddp__moment_kind {
+    DDP__M_ENTER,  /* of a hook: what phase it opens */
+    DDP__M_LEAVE,  /* of a hook: what phase runs from here on */
+    DDP__M_HOLD,   /* a wait for a message begins */
+    DDP__M_HELD,
+    DDP__M_UPDATE, /* an update begins */
+    DDP__M_UPDATED,
+    DDP__M_STEP    /* a step is over */
+} ddp__moment_kind;
+
+DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__clock_free(ddp_ctx *d);
+/* Without a device the time is now. */
+DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
+/* Makes the accounts of what the device has done by now. */
+DDP_LIB void ddp__clock_collect(ddp_ctx *d);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_DEVICE_H */
+/* ==== end sync/device.h ==== */
+
+/* ==== begin sync/stage.h ==== [sync] */
+/* Messages of a device over the host: slow links are the engine's, whatever computes.
+ *
+ * The context's thread only queues: it records an event behind the work so far and hands the
+ * message to the stager, whose first thread waits for the event, copies the arrays into pinned
+ * memory and submits them to the engine, first come, first served, so that all ranks submit in one
+ * order. Its second thread takes what the engine has done, in whatever order, copies it back and
+ * raises the message's flag; the device's later work was told to wait for that flag (hold). So no
+ * hook waits for the network, nor for the device. */
+#ifndef DDP_SYNC_STAGE_H
+#define DDP_SYNC_STAGE_H
+
+typedef struct ddp__stage ddp__stage;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* room: messages that may be under way, more make submit wait. bytes: the longest message; total:
+ * of all that may be under way at once, pinned up to a bound. *out is to be freed also after an
+ * error. */
+DDP_LIB ddp_status ddp__stage_open(const ddp_backend *b, void *device, ddp__engine *e, int layers,
+                                   int room, size_t bytes, size_t total, ddp__stage **out,
+                                   ddp_error *err);
+/* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
+ * which may still work in the pinned memory. NULL is fine. */
+DDP_LIB void ddp__stage_stop(ddp__stage *s);
+DDP_LIB void ddp__stage_free(ddp__stage *s);
+
+/* As ddp__engine_submit, which it comes to; there: the pieces are the device's. What m points at is
+ * borrowed until the message is done. Returns the stager's first error, also the engine's. */
+DDP_LIB ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, long *ticket,
+                                     ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB void ddp__stage_hold(ddp__stage *s, long ticket);
+/* The caller waits: that message is done; or all so far lie in the engine, in order. */
+DDP_LIB ddp_status ddp__stage_wait(ddp__stage *s, long ticket, ddp_error *err);
+DDP_LIB ddp_status ddp__stage_flush(ddp__stage *s, ddp_error *err);
+DDP_LIB ddp_status ddp__stage_error(ddp__stage *s, ddp_error *err);
+/* sum((average - own)^2) of the last message of a layer that asked for it and is done. */
+DDP_LIB double ddp__stage_divergence(ddp__stage *s, int layer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_STAGE_H */
+/* ==== end sync/stage.h ==== */
+
+/* ==== begin sync/shard.h ==== [sync] */
+/* What one rank holds that a run needs to go on: the arrays of a checkpoint's file, and of the
+ * clone that a newcomer takes. */
+#ifndef DDP_SYNC_SHARD_H
+#define DDP_SYNC_SHARD_H
+
+enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_NUMBERS };
+
+/* One array of a shard, and the memory it is saved from or loaded into. */
+typedef struct ddp__shard_array {
+    char           name[48];
+    ddp_safetensor as;
+    void          *data;
+    void          *there;  /* on a device: where data, a copy of it, comes from and goes to */
+    const char    *layer;  /* whose it is, NULL = of no layer; borrowed */
+    int            buffer; /* 1: what each rank may hold unlike the others, as running statistics */
+} ddp__shard_array;
+
+/* A shard as it lies in memory. Small values lie in copies, so that loading can fail halfway. */
+typedef struct ddp__shard {
+    float            *copy;    /* of all arrays of a device; NULL without */
+    ddp__shard_array *list;
+    int               count;
+    int64_t          *updates; /* [layers] */
+    int64_t          *random;  /* [graphs] */
+    int               graphs;
+    int64_t           number[DDP__C_NUMBERS];
+    float             lr;
+    ddp_plan          plan; /* layers 0 = none */
+    double            cost[3];
+} ddp__shard;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Lists the context's arrays; with a plan of that period, 0 = none. Freed also after an error. */
+DDP_LIB ddp_status ddp__shard_open(ddp_ctx *d, int period, ddp__shard *s, ddp_error *err);
+/* The same with the context's values. */
+DDP_LIB ddp_status ddp__shard_take(ddp_ctx *d, ddp__shard *s, ddp_error *err);
+/* The rest of what loading changes, after the arrays. keep_plan 0: another world plans anew. */
+DDP_LIB void ddp__shard_give(ddp_ctx *d, ddp__shard *s, int keep_plan);
+DDP_LIB void ddp__shard_free(ddp__shard *s);
+
+/* A shard as one run of bytes: the plan's period, then the arrays. ddp__shard_unpack checks that
+ * they are of this model before it changes anything. */
+DDP_LIB size_t ddp__shard_bytes(const ddp__shard *s);
+DDP_LIB void   ddp__shard_pack(const ddp__shard *s, unsigned char *out);
+DDP_LIB ddp_status ddp__shard_unpack(ddp_ctx *d, const unsigned char *in, size_t bytes,
+                                     ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_SHARD_H */
+/* ==== end sync/shard.h ==== */
+
+/* ==== begin sync/join.h ==== [sync] */
+/* A worker that comes while a run goes on (docs/elastic-join.md).
+ *
+ *   newcomer -> any door          JOIN_ASK hello; the answer names the port of that member's
+ * service newcomer -> a service         request ENTER; who is not the coordinator names it. Gets an
+ * id, its layout is compared, the connection stays open as long as it lives newcomer -> donor's
+ * service   request CLONE from an offset; a snapshot taken at a period's end newcomer -> every door
+ * JOIN_MESH hello: the connection of its entry newcomer -> coordinator       ready; one or two
+ * periods later all members admit it */
+#ifndef DDP_SYNC_JOIN_H
+#define DDP_SYNC_JOIN_H
+
+enum {
+    DDP__JOIN_WORLD = 64,
+    DDP__JOIN_REQUEST = 128, /* bytes: a hello, then verb and the fields below */
+    DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
+    DDP__JOIN_LAYOUT = 64,   /* newcomer: layers and what all must have alike */
+    DDP__JOIN_VERDICT = 512, /* answer to that */
+    DDP__JOIN_CLONE = 64,    /* answer to CLONE, followed by bytes and SHA-256 */
+    DDP__JOIN_TEXT = 300
+};
+
+typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
+
+typedef enum ddp__join_answer_code {
+    DDP__JOIN_OK,
+    DDP__JOIN_ELSEWHERE, /* another member coordinates */
+    DDP__JOIN_LATER,     /* another newcomer is being served, or training has not begun */
+    DDP__JOIN_FULL,      /* nobody is missing */
+    DDP__JOIN_NEVER      /* text says why */
+} ddp__join_answer_code;
+
+typedef struct ddp__join_place {
+    int      code, id, world, coordinator, min_world;
+    uint64_t live;
+    ddp__addr door[DDP__JOIN_WORLD];
+} ddp__join_place;
+
+/* What all workers must have alike. */
+typedef struct ddp__join_layout {
+    uint64_t hash;
+    int layers, strategy, period, micro;
+} ddp__join_layout;
+
+typedef struct ddp__join { /* of a member */
+    ddp_ctx  *d;
+    ddp__wire *wire;
+    uint64_t  run_id;
+    int       listen_fd;
+    pthread_t thread;
+    int       threaded;
+    /* main thread */
+    long      ticket;         /* the coordinator's word on the way, or -1 */
+    float     word;           /* id to admit, or -1 */
+    ddp__piece piece;
+    /* shared, under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    int       stop, visitors;
+    ddp__engine *engine;      /* NULL until it runs */
+    ddp__join_layout layout;  /* layers 0: training has not begun */
+    ddp__addr door[DDP__JOIN_WORLD];
+    int id, ready; /* the newcomer that is served here, -1 = none; it waits for its entry */
+    long      turn;           /* newcomers that were given an id here */
+    int       want_snap, snap_users;
+    unsigned char *snap;
+    size_t    snap_bytes;
+    uint64_t  snap_number;
+} ddp__join;
+
+typedef struct ddp__joiner { /* of a newcomer, until it is in */
+    ddp__tls *tls;            /* of this thread's connections */
+    uint64_t  run_id;
+    int       fd;             /* to the coordinator's service, or -1 */
+    ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
+    int       doors;
+    ddp__join_place place;
+    int       donor;
+    unsigned char *clone;
+    size_t    have, bytes;
+    uint64_t  number;         /* of the donor's snapshot; 0 = none */
+    ddp__sha256 sha;
+} ddp__joiner;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* join.c: members */
+/* Serves newcomers from now on; the wire is one that resumes. */
+DDP_LIB ddp_status ddp__join_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
+DDP_LIB void       ddp__join_ready(ddp_ctx *d); /* engine and layers are there */
+/* Before the engine closes: nobody serves newcomers any more. */
+DDP_LIB void       ddp__join_stop(ddp_ctx *d);
+/* After that: the coordinator's word may be on its way until then. */
+DDP_LIB void       ddp__join_close(ddp_ctx *d);
+/* At the end of a step: at a period's end snapshots, words, entries. Collective. */
+DDP_LIB ddp_status ddp__join_step(ddp_ctx *d, ddp_error *err);
+
+/* join_serve.c: what a member's service answers */
+DDP_LIB void *ddp__join_main(void *arg);
+
+/* join_entry.c: after the epoch with the newcomer has begun; collective */
+DDP_LIB ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err);
+/* The coordinator's next word; members and newcomers. */
+DDP_LIB ddp_status ddp__join_ask(ddp_ctx *d, ddp_error *err);
+
+/* joiner.c: newcomers */
+/* Finds the run and an id in it: sets rank and world. */
+DDP_LIB ddp_status ddp__joiner_open(ddp_ctx *d, ddp_error *err);
+/* Takes the clone and enters: the context is a member's then. */
+DDP_LIB ddp_status ddp__joiner_enter(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__joiner_close(ddp_ctx *d);
+
+/* start.c */
+DDP_LIB uint64_t   ddp__layout_hash(const ddp_ctx *d);
+/* session.c */
+DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d, uint64_t run_id, ddp__tls **out, ddp_error *err);
+DDP_LIB uint64_t   ddp__session_run(const ddp_ctx *d);
+DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links,
+                                     int joining, uint64_t live, ddp__engine **out,
+                                     ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_JOIN_H */
+/* ==== end sync/join.h ==== */
+
+/* ==== begin sync/stage.c ==== [sync] */
+
+/* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
+#define DDP__STAGE_BYTES ((size_t)256 << 20)
+
+typedef enum ddp__stage_state {
+    DDP__STAGER_FREE,
+    DDP__STAGER_QUEUED, /* its event may not have come */
+    DDP__STAGER_SENT,   /* the engine has it */
+    DDP__STAGER_BACK    /* the engine is done; it is copied to the device */
+} ddp__stage_state;
+
+typedef struct ddp__stage_entry {
+    ddp__message     m;
+    int              there;
+    ddp__stage_state state;
+    ddp__piece       host;      /* the message's floats, pinned */
+    size_t           at, end;   /* bytes of the ring that it takes; equal: none */
+    long             operation; /* the engine's ticket */
+    double           divergence;
+} ddp__stage_entry;
+
+struct ddp__stage {
+    const ddp_backend *b;
+    void        *device;
+    ddp__engine *engine;
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    pthread_t    out, in;     /* to the engine, and back */
+    int          threads;     /* how many of them run */
+    int          stop;        /* atomic: both end */
+    int          woken;       /* atomic: the second looks at its list again */
+    int          room;
+    int          slots;       /* the device has them */
+    ddp__stage_entry *entry;  /* [room] ticket t lies in entry t % room */
+    long         submitted, sent, first; /* tickets below first are done */
+    long        *waiting;     /* [room] engine tickets, scratch of the second thread */
+    int         *waiting_at;  /* [room] their entries */
+    char        *ring;        /* pinned */
+    size_t       ring_bytes, head, tail, used;
+    double      *divergence;  /* [layers] */
+    int          layers;
+    ddp_error    error;
+};
+
+static unsigned ddp__stage_turn(const ddp__stage *s, long ticket)
+{
+    return (unsigned)(ticket / s->room) + 1;
+}
+
+/* Under the lock. Who waits on the device or here must not wait for ever. */
+static void ddp__stage_fail(ddp__stage *s, const ddp_error *why)
+{
+    if (s->error.code == DDP_OK) s->error = *why;
+    s->b->raise_all(s->device);
+    pthread_cond_broadcast(&s->changed);
+}
+
+static size_t ddp__stage_count(const ddp__message *m)
+{
+    size_t n = 0;
+    int i;
+
+    for (i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
+    return n;
+}
+
+/* Under the lock: a contiguous part of the ring, first come, first served. 0 = not yet. */
+static int ddp__stage_take(ddp__stage *s, size_t bytes, ddp__stage_entry *x)
+{
+    bytes = (bytes + 255) / 256 * 256;
+    if (s->used == 0) s->head = s->tail = 0;
+    if (s->head < s->tail || (s->used && s->head == s->tail)) { /* free: head..tail */
+        if (s->tail - s->head < bytes) return 0;
+    } else if (s->ring_bytes - s->head < bytes) { /* free: head..end and 0..tail */
+        if (s->tail < bytes) return 0;
+        s->used += s->ring_bytes - s->head;
+        s->head = 0;
+    }
+    x->at = s->head;
+    x->end = s->head + bytes;
+    s->head = x->end;
+    s->used += bytes;
+    return 1;
+}
+
+/* Under the lock: the oldest that are done give their part of the ring back. */
+static void ddp__stage_reap(ddp__stage *s)
+{
+    while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
+        ddp__stage_entry *x = &s->entry[s->first % s->room];
+        if (x->end > x->at) {
+            if (x->at < s->tail) { /* the ring began anew behind tail */
+                s->used -= s->ring_bytes - s->tail;
+                s->tail = 0;
+            }
+            s->used -= x->end - x->at;
+            s->tail = x->end;
+        }
+        s->first++;
+    }
+    pthread_cond_broadcast(&s->changed);
+}
+
+/* ---- to the engine ---- */
+
+static ddp_status ddp__stage_fetch(ddp__stage *s, ddp__stage_entry *x, int slot, ddp_error *err)
+{
+    float *to = (float *)(void *)(s->ring + x->at);
+    int i;
+
+    x->host.data = to;
+    x->host.count = ddp__stage_count(&x->m);
+    for (i = 0; i < x->m.piece_count; i++) {
+        const ddp__piece *p = &x->m.pieces[i];
+        DDP__TRY(s->b->fetch(s->device, slot, to, p->data, p->count * sizeof *to, err));
+        to += p->count;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__stage_send(ddp__stage *s, ddp__stage_entry *x, int slot, ddp_error *err)
+{
+    ddp__message m = x->m;
+
+    if (x->there) {
+        DDP__TRY(ddp__stage_fetch(s, x, slot, err));
+        m.pieces = &x->host;
+        m.piece_count = 1;
+    }
+    if (m.divergence) m.divergence = &x->divergence;
+    return ddp__engine_submit(s->engine, &m, &x->operation, err);
+}
+
+static void *ddp__stage_out(void *user)
+{
+    ddp__stage *s = (ddp__stage *)user;
+    ddp_error why;
+
+    memset(&why, 0, sizeof why);
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && s->error.code == DDP_OK) {
+        ddp__stage_entry *x = &s->entry[s->sent % s->room];
+        const size_t bytes = s->sent < s->submitted && x->there
+                                 ? ddp__stage_count(&x->m) * sizeof(float) : 0;
+        const int slot = (int)(s->sent % s->room);
+
+        if (s->sent == s->submitted || (bytes && !ddp__stage_take(s, bytes, x))) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        (void)ddp__stage_send(s, x, slot, &why);
+        pthread_mutex_lock(&s->lock);
+        if (why.code != DDP_OK) {
+            ddp__stage_fail(s, &why);
+        } else {
+            x->state = DDP__STAGER_SENT;
+            s->sent++;
+            pthread_cond_broadcast(&s->changed);
+            ddp__atomic_store(&s->woken, 1);
+            ddp__engine_nudge(s->engine);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- and back ---- */
+
+static ddp_status ddp__stage_give(ddp__stage *s, const ddp__stage_entry *x, ddp_error *err)
+{
+    const float *from = x->host.data;
+    int i;
+
+    for (i = 0; x->there && i < x->m.piece_count; i++) {
+        const ddp__piece *p = &x->m.pieces[i];
+        DDP__TRY(s->b->give(s->device, p->data, from, p->count * sizeof *from, err));
+        from += p->count;
+    }
+    return DDP_OK;
+}
+
+/* Under the lock, which it leaves meanwhile. */
+static void ddp__stage_return(ddp__stage *s, int slot)
+{
+    ddp__stage_entry *x = &s->entry[slot];
+    const int layer = x->m.layer;
+    ddp_error why;
+    ddp_status bad;
+    long ticket = s->first - s->first % s->room + slot;
+
+    if (ticket < s->first) ticket += s->room;
+    x->state = DDP__STAGER_BACK;
+    memset(&why, 0, sizeof why);
+    pthread_mutex_unlock(&s->lock);
+    bad = ddp__engine_wait(s->engine, x->operation, &why);
+    if (bad == DDP_OK) bad = ddp__stage_give(s, x, &why);
+    if (bad == DDP_OK && x->there) s->b->raise(s->device, slot, ddp__stage_turn(s, ticket));
+    pthread_mutex_lock(&s->lock);
+    if (bad != DDP_OK) {
+        ddp__stage_fail(s, &why);
+        return;
+    }
+    if (x->m.divergence && layer >= 0 && layer < s->layers) s->divergence[layer] = x->divergence;
+    x->state = DDP__STAGER_FREE;
+    ddp__stage_reap(s);
+}
+
+static void *ddp__stage_in(void *user)
+{
+    ddp__stage *s = (ddp__stage *)user;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && s->error.code == DDP_OK) {
+        int n = 0, done;
+        long t;
+
+        ddp__atomic_store(&s->woken, 0);
+        for (t = s->first; t < s->sent; t++) {
+            const int slot = (int)(t % s->room);
+            if (s->entry[slot].state != DDP__STAGER_SENT) continue;
+            s->waiting[n] = s->entry[slot].operation;
+            s->waiting_at[n++] = slot;
+        }
+        if (n == 0) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        done = ddp__engine_wait_any(s->engine, s->waiting, n, &s->woken);
+        pthread_mutex_lock(&s->lock);
+        /* none: something was added, or the engine failed, which the oldest then says */
+        if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
+        if (done >= 0 && !s->stop) ddp__stage_return(s, s->waiting_at[done]);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static int ddp__stage_memory(ddp__stage *s, size_t bytes, size_t total)
+{
+    const size_t n = (size_t)s->room;
+
+    s->ring_bytes = total < DDP__STAGE_BYTES ? total : DDP__STAGE_BYTES;
+    if (s->ring_bytes < bytes) s->ring_bytes = bytes;
+    s->ring_bytes = (s->ring_bytes / 256 + 1 + n) * 256; /* parts are rounded up */
+    s->entry = (ddp__stage_entry *)ddp__calloc(n, sizeof *s->entry);
+    s->waiting = (long *)ddp__calloc(n, sizeof *s->waiting);
+    s->waiting_at = (int *)ddp__calloc(n, sizeof *s->waiting_at);
+    s->divergence = (double *)ddp__calloc((size_t)s->layers, sizeof *s->divergence);
+    s->ring = (char *)s->b->pin(s->device, s->ring_bytes);
+    s->slots = s->ring && s->b->slots(s->device, s->room);
+    return s->entry && s->waiting && s->waiting_at && s->divergence && s->slots;
+}
+
+ddp_status ddp__stage_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
+                           size_t bytes, size_t total, ddp__stage **out, ddp_error *err)
+{
+    ddp__stage *s = (ddp__stage *)ddp__calloc(1, sizeof *s);
+
+    if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
+    s->b = b;
+    s->device = device;
+    s->engine = e;
+    s->layers = layers;
+    s->room = room;
+    if (pthread_mutex_init(&s->lock, NULL)) {
+        DDP_FREE(s);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
+    }
+    if (ddp__cond_init(&s->changed)) {
+        pthread_mutex_destroy(&s->lock);
+        DDP_FREE(s);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a condition");
+    }
+    *out = s;
+    if (!ddp__stage_memory(s, bytes, total)) {
+        DDP__TRY(b->check(device, err)); /* it may have failed by itself */
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes "
+                         "of pinned host memory; use a smaller model, or raise the limit of locked "
+                         "memory", s->ring_bytes);
+    }
+    if (!pthread_create(&s->out, NULL, ddp__stage_out, s)) s->threads = 1;
+    if (s->threads == 1 && !pthread_create(&s->in, NULL, ddp__stage_in, s)) s->threads = 2;
+    if (s->threads == 2) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "cannot start the two threads of the stager");
+}
+
+void ddp__stage_stop(ddp__stage *s)
+{
+    if (!s || s->stop) return;
+    pthread_mutex_lock(&s->lock);
+    s->stop = 1;
+    ddp__atomic_store(&s->woken, 1);
+    if (s->slots) s->b->raise_all(s->device);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    ddp__engine_nudge(s->engine);
+    if (s->threads > 0) pthread_join(s->out, NULL);
+    if (s->threads > 1) pthread_join(s->in, NULL);
+}
+
+void ddp__stage_free(ddp__stage *s)
+{
+    if (!s) return;
+    if (s->ring) s->b->unpin(s->device, s->ring, s->ring_bytes);
+    if (s->entry) DDP_FREE(s->entry);
+    if (s->waiting) DDP_FREE(s->waiting);
+    if (s->waiting_at) DDP_FREE(s->waiting_at);
+    if (s->divergence) DDP_FREE(s->divergence);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    DDP_FREE(s);
+}
+
+/* ---- the context's thread ---- */
+
+ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, long *ticket,
+                             ddp_error *err)
+{
+    ddp__stage_entry *x;
+    ddp_status bad;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room)
+        pthread_cond_wait(&s->changed, &s->lock);
+    bad = s->error.code;
+    if (bad != DDP_OK) {
+        if (err) *err = s->error;
+    } else {
+        x = &s->entry[s->submitted % s->room];
+        memset(x, 0, sizeof *x);
+        x->m = *m;
+        x->there = there;
+        x->state = DDP__STAGER_QUEUED;
+        if (there) s->b->record(s->device, (int)(s->submitted % s->room));
+        *ticket = s->submitted++;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+/* Under the lock. */
+static int ddp__stage_done(const ddp__stage *s, long ticket)
+{
+    return ticket < s->first || s->entry[ticket % s->room].state == DDP__STAGER_FREE;
+}
+
+void ddp__stage_hold(ddp__stage *s, long ticket)
+{
+    int done;
+
+    pthread_mutex_lock(&s->lock);
+    done = ddp__stage_done(s, ticket);
+    pthread_mutex_unlock(&s->lock);
+    if (!done)
+        s->b->hold(s->device, (int)(ticket % s->room), ddp__stage_turn(s, ticket));
+}
+
+ddp_status ddp__stage_wait(ddp__stage *s, long ticket, ddp_error *err)
+{
+    ddp_status bad = DDP_OK;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->error.code == DDP_OK && !ddp__stage_done(s, ticket))
+        pthread_cond_wait(&s->changed, &s->lock);
+    if (!ddp__stage_done(s, ticket)) {
+        if (err) *err = s->error;
+        bad = s->error.code;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+ddp_status ddp__stage_flush(ddp__stage *s, ddp_error *err)
+{
+    ddp_status bad;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->error.code == DDP_OK && s->sent < s->submitted)
+        pthread_cond_wait(&s->changed, &s->lock);
+    bad = s->error.code;
+    if (bad != DDP_OK && err) *err = s->error;
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+ddp_status ddp__stage_error(ddp__stage *s, ddp_error *err)
+{
+    ddp_status bad;
+
+    pthread_mutex_lock(&s->lock);
+    bad = s->error.code;
+    if (bad != DDP_OK && err) *err = s->error;
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+double ddp__stage_divergence(ddp__stage *s, int layer)
+{
+    double x;
+
+    pthread_mutex_lock(&s->lock);
+    x = s->divergence[layer];
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}
+/* ==== end sync/stage.c ==== */
+
+/* ==== begin sync/device.c ==== [sync] */
+
+/* ---- opening ---- */
+
+/* The place of this rank among those of its machine, as a launcher says it. */
+static int ddp__device_local(const ddp_ctx *d)
+{
+    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID"};
+    size_t i;
+    long v;
+
+    for (i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
+    }
+    return d->rank;
+}
+
+ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->cfg.backend;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
+    d->host.backend = b;
+    return DDP_OK;
+}
+
+/* The bytes of a name travel as floats: the engine moves nothing else. */
+static ddp_status ddp__device_share(void *user, void *bytes, size_t count, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+    unsigned char *byte = (unsigned char *)bytes;
+    float *x = (float *)ddp__calloc(count, sizeof *x);
+    ddp__piece p;
+    ddp_status s;
+    size_t i;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %zu bytes", count);
+    for (i = 0; i < count; i++) x[i] = (float)byte[i];
+    p.data = x;
+    p.count = count;
+    s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
+    for (i = 0; s == DDP_OK && i < count; i++) byte[i] = (unsigned char)x[i];
+    DDP_FREE(x);
+    return s;
+}
+
+/* Messages that may be under way: a layer has one at most, and a few are the context's own. */
+static int ddp__device_room(const ddp_ctx *d) { return 2 * d->layers + 16; }
+
+ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    size_t total = 0, largest = 0;
+    int l, k;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(ddp__clock_open(d, err));
+    if (!d->engine) return DDP_OK;
+    for (l = 0; l < d->layers; l++) {
+        const ddp__unit *u = &d->unit[l];
+        size_t layer = u->count + u->state_count;
+
+        for (k = 0; k < u->blocks; k++) /* frozen ones are shared once */
+            if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
+        total += layer;
+        if (layer > largest) largest = layer;
+    }
+    if (d->strategy->id == DDP_SSGD || d->strategy->id == DDP_WFBP) largest = total;
+    DDP__TRY(ddp__stage_open(b, d->host.device, d->engine, d->layers, ddp__device_room(d),
+                             largest * sizeof(float), total * sizeof(float), &d->stage, err));
+    if (!d->cfg.nccl) return DDP_OK;
+    DDP__TRY(b->join(d->host.device, d->rank, d->world, d->cfg.peer_timeout_s, ddp__device_share, d,
+                     err));
+    d->joined = 1;
+    return DDP_OK;
+}
+
+void ddp__device_stop(ddp_ctx *d)
+{
+    ddp__stage_stop(d->stage);
+    if (d->joined) d->host.backend->leave(d->host.device, d->host.error.code != DDP_OK);
+    d->joined = 0;
+}
+
+void ddp__device_close(ddp_ctx *d)
+{
+    ddp__stage_free(d->stage);
+    ddp__clock_free(d);
+    if (d->host.backend) d->host.backend->close(d->host.device);
+    d->host.backend = NULL;
+    d->stage = NULL;
+}
+
+ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(b->check(d->host.device, err));
+    if (d->joined) DDP__TRY(b->poll(d->host.device, err));
+    return d->stage ? ddp__stage_error(d->stage, err) : DDP_OK;
+}
+
+ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
+{
+    if (!d->host.backend) return DDP_OK;
+    DDP__TRY(d->host.backend->wait(d->host.device, err));
+    if (d->clock) ddp__clock_collect(d);
+    return ddp__device_check(d, err);
+}
+
+/* ---- messages ---- */
+
+/* An average that goes from device to device. Its ticket is below -1: -2 - slot. */
+static ddp_status ddp__post_direct(ddp_ctx *d, const ddp__message *m, long *ticket, ddp_error *err)
+{
+    const int slot = (int)(d->direct++ % (unsigned)ddp__device_room(d));
+    int i;
+
+    if (m->piece_count > d->direct_room) {
+        DDP_FREE((void *)d->direct_data);
+        DDP_FREE(d->direct_count);
+        d->direct_data = (float **)ddp__calloc((size_t)m->piece_count, sizeof *d->direct_data);
+        d->direct_count = (size_t *)ddp__calloc((size_t)m->piece_count, sizeof *d->direct_count);
+        d->direct_room = d->direct_data && d->direct_count ? m->piece_count : 0;
+        if (!d->direct_room)
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays",
+                             m->piece_count);
+    }
+    for (i = 0; i < m->piece_count; i++) {
+        d->direct_data[i] = m->pieces[i].data;
+        d->direct_count[i] = m->pieces[i].count;
+    }
+    *ticket = -2 - slot;
+    return d->host.backend->average(d->host.device, slot, d->direct_data, d->direct_count,
+                                    m->piece_count, err);
+}
+
+ddp_status ddp__post(ddp_ctx *d, const ddp__message *m, int there, long *ticket, ddp_error *err)
+{
+    if (!d->stage && m->mean) return ddp__submit_mean(d, m, ticket, err);
+    if (!d->stage) return ddp__ctx_submit(d, m, ticket, err);
+    if (there && d->joined && !m->group && m->verb == DDP__ALL_REDUCE && m->mean)
+        return ddp__post_direct(d, m, ticket, err);
+    return ddp__stage_submit(d->stage, m, there, ticket, err);
+}
+
+ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    if (!d->stage) return ddp__engine_wait(d->engine, ticket, err);
+    return ddp__stage_wait(d->stage, ticket, err);
+}
+
+ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
+{
+    const double begin = ddp_now();
+    ddp_status s;
+
+    if (!d->stage) {
+        s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+        d->wait_this_step += ddp_now() - begin;
+        ddp__record(d, DDP_SPAN_WAIT, layer, begin, ddp_now());
+        return s;
+    }
+    ddp__clock_note(d, DDP__M_HOLD, layer, DDP__OUTSIDE);
+    if (ticket < -1) d->host.backend->finish(d->host.device, (int)(-2 - ticket));
+    else ddp__stage_hold(d->stage, ticket);
+    ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
+    return ddp__stage_error(d->stage, err);
+}
+
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
+{
+    return d->stage ? ddp__stage_flush(d->stage, err) : DDP_OK;
+}
+
+ddp_status ddp__layer_blocking(ddp_ctx *d, int group, ddp__verb verb, float *data, size_t count,
+                               float scale, int peer, ddp_error *err)
+{
+    ddp__piece p;
+    ddp__message m;
+    long ticket;
+
+    p.data = data;
+    p.count = count;
+    if (!d->stage) return ddp__blocking_on(d, 0, group, verb, &p, 1, scale, peer, err);
+    ddp__message_fill(d, &m, verb, &p, 1, scale, peer);
+    m.group = group;
+    DDP__TRY(ddp__stage_submit(d->stage, &m, 1, &ticket, err));
+    return ddp__stage_wait(d->stage, ticket, err);
+}
+/* ==== end sync/device.c ==== */
+
+/* ==== begin sync/device_clock.c ==== [sync] */
+
+typedef struct ddp__moment {
+    ddp__moment_kind kind;
+    int              layer;
+    ddp__phase       phase;
+} ddp__moment;
+
+/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
+typedef struct ddp__clock ddp__clock;
+struct ddp__clock {
+    ddp__moment *moment; /* [room] */
+    int    room;
+    long   first, next;
+    /* where the accounts stand, behind the hooks */
+    ddp__phase phase;
+    int    phase_layer;
+    double mark, begun;
+    long   step;
+};
+
+ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
+    d->clock = c;
+    /* a host may be so many steps ahead of its device */
+    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
+    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
+    c->step = d->step;
+    c->phase = DDP__OUTSIDE;
+    c->mark = ddp_now();
+    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
+    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
+}
+
+void ddp__clock_free(ddp_ctx *d)
+{
+    if (!d->clock) return;
+    if (d->clock->moment) DDP_FREE(d->clock->moment);
+    DDP_FREE(d->clock);
+    d->clock = NULL;
+}
+
+/* What came at a time, on a device or here. */
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, double *begun)
+{
+    switch (m->kind) {
+    case DDP__M_ENTER:
+        ddp__account_hook(d, now, m->layer, m->phase);
+        break;
+    case DDP__M_LEAVE:
+        d->phase = m->phase;
+        d->phase_layer = m->layer;
+        d->mark = now;
+        break;
+    case DDP__M_HOLD:
+    case DDP__M_UPDATE:
+        *begun = now;
+        break;
+    case DDP__M_HELD:
+        d->wait_this_step += now - *begun;
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, *begun, now);
+        break;
+    case DDP__M_UPDATED:
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, *begun, now);
+        break;
+    case DDP__M_STEP:
+        ddp__account_step(d, now);
+        break;
+    }
+}
+
+void ddp__clock_collect(ddp_ctx *d)
+{
+    ddp__clock *c = d->clock;
+    const ddp__phase phase = d->phase;
+    const int layer = d->phase_layer;
+    const double mark = d->mark;
+    const long step = d->step;
+
+    d->phase = c->phase;
+    d->phase_layer = c->phase_layer;
+    d->mark = c->mark;
+    for (; c->first < c->next; c->first++) {
+        const int i = (int)(c->first % c->room);
+        const double now = d->host.backend->marked(d->host.device, i);
+
+        if (now < 0) break;
+        d->step = c->step;
+        ddp__clock_account(d, &c->moment[i], now, &c->begun);
+        c->step += c->moment[i].kind == DDP__M_STEP;
+    }
+    c->phase = d->phase;
+    c->phase_layer = d->phase_layer;
+    c->mark = d->mark;
+    d->phase = phase;
+    d->phase_layer = layer;
+    d->mark = mark;
+    d->step = step;
+}
+
+void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
+{
+    ddp__clock *c = d->clock;
+    ddp__moment m;
+
+    m.kind = kind;
+    m.layer = layer;
+    m.phase = phase;
+    if (!c) {
+        ddp__clock_account(d, &m, ddp_now(), &d->begun);
+        return;
+    }
+    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
+    ddp__clock_collect(d);
+    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
+        ddp__sleep_until(ddp_now() + 1e-4);
+        ddp__clock_collect(d);
+        if (d->host.backend->check(d->host.device, NULL)) return;
+    }
+    c->moment[c->next % c->room] = m;
+    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
+    c->next++;
+}
+/* ==== end sync/device_clock.c ==== */
+
 /* ==== begin sync/account.c ==== [sync] */
 /* Where the time of a step went: spans, the layer timer and the hidden share. */
 
@@ -31389,6 +42700,7 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
     s->kind = kind;
     s->bytes = 0;
     d->span_count++;
+    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
     if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
         ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
 }
@@ -31423,6 +42735,16 @@ void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
     }
 }
 
+/* Of both links, into op_scratch. */
+static int ddp__link_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+
+    if (d->second)
+        n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    return n;
+}
+
 /* Collects compute and communication intervals that overlap begin..end, clipped to it. */
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
@@ -31437,7 +42759,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
         n++;
     }
-    ops = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+    ops = ddp__link_spans(d, begin, end);
     for (i = 0; i < ops && n < d->merge_room; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         /* an operation that stands still for a slower peer is not communicating */
@@ -31510,7 +42832,7 @@ void ddp__account_step(ddp_ctx *d, double now)
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
         d->stats.comm_s += comm;
         d->stats.exposed_s += exposed;
-        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+        if (d->measured && !d->levels) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += d->wait_this_step;
@@ -31523,6 +42845,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     int l;
 
+    if (d->clock) ddp__clock_collect(d);
     *out = d->stats;
     out->steps = d->step;
     if (d->stats.counted_steps) {
@@ -31534,6 +42857,12 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         ddp__net_stats net;
         ddp__engine_stats(d->engine, &net);
         out->bytes_sent = net.bytes_sent;
+        out->comm_cpu_s = net.cpu_s;
+        if (d->second) {
+            ddp__engine_stats(d->second, &net);
+            out->bytes_sent += net.bytes_sent;
+            out->comm_cpu_s += net.cpu_s;
+        }
     }
     out->divergence = 0;
     for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
@@ -31545,13 +42874,22 @@ double ddp_divergence(const ddp_ctx *d, int layer)
     return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
 }
 
+const char *ddp__algorithm_name(char algorithm)
+{
+    return algorithm == 'r'   ? "ring"
+         : algorithm == 'f' ? "full"
+         : algorithm == 'd' ? "direct"
+         : algorithm == 'p' ? "plain"
+                            : "none";
+}
+
 const char *ddp_last_algorithm(const ddp_ctx *d)
 {
     ddp__net_stats net;
 
     if (!d || !d->engine) return "none";
     ddp__engine_stats(d->engine, &net);
-    return net.algorithm == 'r' ? "ring" : net.algorithm == 'd' ? "direct" : "none";
+    return ddp__algorithm_name(net.algorithm);
 }
 
 static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
@@ -31567,10 +42905,12 @@ static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin
 
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
-    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0, s;
+    long oldest, s;
     int n = 0, i, ops = 0;
 
-    if (d->engine) ops = ddp__engine_spans(d->engine, -1, DBL_MAX, d->op_scratch, d->op_room);
+    if (d->clock) ddp__clock_collect(d);
+    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
@@ -31594,20 +42934,25 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 void ddp__mean_gradients(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
+    const ddp_backend *b = d->host.backend;
+    const float part = 1.0f / (float)d->cfg.micro_batches;
     int i;
 
     if (d->cfg.micro_batches == 1) return;
-    for (i = 0; i < u->gradients; i++)
-        ddp__scale(u->gradient[i].data, u->gradient[i].count, 1.0f / (float)d->cfg.micro_batches);
+    for (i = 0; i < u->gradients; i++) {
+        const ddp__piece *g = &u->gradient[i];
+        if (b) b->scale(d->host.device, g->data, g->count, part);
+        else ddp__scale(g->data, g->count, part);
+    }
 }
 
 void ddp__update_layer(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
-    double begin = ddp_now();
     int b;
 
+    ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
     for (b = 0; b < u->blocks; b++) {
         ddp_block *k = &u->block[b];
         ddp_update call;
@@ -31620,12 +42965,32 @@ void ddp__update_layer(ddp_ctx *d, int layer)
         call.count = k->count;
         call.step = u->updates;
         call.lr = d->lr;
-        d->optimizer.update(&d->optimizer, &call);
         if (state) state += (size_t)d->optimizer.state_per_param * k->count;
+        if (d->host.backend) {
+            d->host.backend->update(d->host.device, &d->optimizer, &call);
+            continue;
+        }
+        d->optimizer.update(&d->optimizer, &call);
         memset(k->grads, 0, k->count * sizeof *k->grads);
     }
     u->updates++;
-    ddp__record(d, DDP_SPAN_UPDATE, layer, begin, ddp_now());
+    ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
+}
+
+/* The norm stays on the device. */
+static void ddp__clip_there(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+    int l, i, first = 1;
+
+    for (l = 0; l < d->layers; l++)
+        for (i = 0; i < d->unit[l].gradients; i++, first = 0)
+            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
+                        first);
+    for (l = 0; l < d->layers; l++)
+        for (i = 0; i < d->unit[l].gradients; i++)
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data,
+                          d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
 void ddp__clip_gradients(ddp_ctx *d)
@@ -31633,6 +42998,10 @@ void ddp__clip_gradients(ddp_ctx *d)
     double squares = 0, norm;
     int l, i;
 
+    if (d->host.backend) {
+        ddp__clip_there(d);
+        return;
+    }
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++)
             squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
@@ -31645,21 +43014,643 @@ void ddp__clip_gradients(ddp_ctx *d)
 }
 /* ==== end sync/update.c ==== */
 
-/* ==== begin sync/averaging.c ==== [sync] */
-/* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
+/* ==== begin sync/team.c ==== [sync] */
+/* Who averages a layer, and who plans together. */
 
-ddp_status ddp__ticket_wait(ddp_ctx *d, long ticket, int layer, ddp_error *err)
+int ddp__group_root(const ddp_ctx *d, int group)
 {
-    double begin = ddp_now();
-    ddp_status s = ddp__engine_wait(d->engine, ticket, err);
-    double end = ddp_now();
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
 
-    d->wait_this_step += end - begin;
-    ddp__record(d, DDP_SPAN_WAIT, layer, begin, end);
+    return ranks ? ranks[0] : 0;
+}
+
+int ddp__team_rank(const ddp_ctx *d, int i)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
+
+    return ranks ? ranks[i] : i;
+}
+
+ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
+{
+    int l, i;
+
+    d->team = d->unit[0].group;
+    for (l = 0; l < d->layers; l++) {
+        const int group = d->unit[l].group;
+        const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
+        for (i = 0; i < n && ranks[i] != d->rank; i++) {}
+        if (group && (i == n || !ranks))
+            return ddp__fail(err, DDP_ARG,
+                             "layer %d (%s) belongs to group %d, which rank %d is not in: make the "
+                             "group with ddp_group, and leave the layer to its ranks",
+                             l, d->unit[l].name, group, d->rank);
+        if (group && d->cfg.site > 0)
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "site %d with layer %s in a group: averages in two levels are over "
+                             "all ranks; leave one of the two out",
+                             d->cfg.site, d->unit[l].name);
+        if (group && d->cfg.clip_norm > 0)
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "clip_norm %g with layer %s in a group: no rank knows the norm over "
+                             "the layers of all groups; leave clip_norm 0",
+                             (double)d->cfg.clip_norm, d->unit[l].name);
+        if (group != d->unit[0].group) d->mixed = 1;
+    }
+    if (d->mixed) d->team = 0;
+    d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
+    d->team_root = ddp__group_root(d, d->team);
+    d->team_place = d->rank;
+    for (i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
+    return DDP_OK;
+}
+
+ddp_status ddp__team_agree(ddp_ctx *d, const float *teams, size_t stride, ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < d->team_size; i++) {
+        const int r = ddp__team_rank(d, i), team = (int)teams[(size_t)r * stride];
+        if (team < 0 || team == d->team) continue;
+        return ddp__fail(err, DDP_MISMATCH,
+                         "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must "
+                         "register the same layers",
+                         team ? r : d->rank, team ? team : d->team, team ? d->rank : r,
+                         d->mixed || !team ? "none or to several" : "another");
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers;
+    float *all = (float *)ddp__calloc((size_t)d->world * L, sizeof *all);
+    ddp__piece p;
+    ddp_status s;
+    int l, i;
+
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (l = 0; l < d->layers; l++)
+        all[(size_t)d->rank * L + (size_t)l] = (float)d->unit[l].group;
+    p.data = all;
+    p.count = (size_t)d->world * L;
+    s = ddp__blocking(d, DDP__ALL_GATHER, &p, 1, 1, 0, err);
+    for (l = 0; s == DDP_OK && l < d->layers; l++) {
+        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+        for (i = 0; i < n; i++) {
+            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
+            if (other == group) continue;
+            s = ddp__fail(err, DDP_MISMATCH,
+                          "layer %d (%s) belongs to group %d on rank %d and to group %d on rank "
+                          "%d: all ranks of a group must register it alike (0 = all ranks)",
+                          l, d->unit[l].name, group, d->rank, other, r);
+            break;
+        }
+    }
+    DDP_FREE(all);
     return s;
 }
 
-ddp_status ddp__average_layer(ddp_ctx *d, int layer, int filler, ddp_error *err)
+ddp_status ddp__blocking_in(ddp_ctx *d, int group, ddp__verb verb, const ddp__piece *pieces,
+                            int count, float scale, ddp_error *err)
+{
+    return ddp__blocking_on(d, 0, group, verb, pieces, count, scale, ddp__group_root(d, group),
+                            err);
+}
+/* ==== end sync/team.c ==== */
+
+/* ==== begin sync/levels.c ==== [sync] */
+/* A strategy's averages in two levels: the ranks of a site sum each a segment, those of one place
+ * in all sites average theirs over the slow links, and each site gathers. Three messages, each of
+ * which begins when the one before it is done, so that the next layers' do not wait for the caller
+ * to come back. Sums go in rank order inside a site, then in the order of sites: the same bits on
+ * all ranks, not those of one level. */
+
+typedef struct ddp__levels {
+    ddp_sites   site;
+    int         gather;  /* the ranks of site.inside once more, in an order of its own */
+    ddp__piece *slice;   /* [room] a segment of a message */
+    int         room;
+} ddp__levels;
+
+/* Pieces of the longest message: all that is averaged, all gradients, or the probe's. */
+static int ddp__levels_room(const ddp_ctx *d)
+{
+    int l, n = 1024;
+
+    for (l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
+    return n;
+}
+
+static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *list)
+{
+    int bad = ddp_sites_open(d, site, &v->site), r, q, n, first, group;
+
+    for (r = 0; !bad && r < d->world; r++) {
+        for (q = n = 0, first = 1; q < d->world; q++) {
+            if (site[q] != site[r]) continue;
+            if (q < r) first = 0;
+            list[n++] = q;
+        }
+        if (!first) continue;
+        bad = ddp_group(d, list, n, &group);
+        if (site[r] == site[d->rank]) v->gather = group;
+    }
+    return bad;
+}
+
+ddp_status ddp__levels_open(ddp_ctx *d, const float *site, size_t stride, ddp_error *err)
+{
+    ddp__levels *v;
+    int *all, r, bad, alike = 1, unlike = 1;
+
+    for (r = 0; r < d->world; r++)
+        if ((site[(size_t)r * stride] > 0) != (site[0] > 0))
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d has %s site, rank 0 has %s: give every rank its site, or "
+                             "none",
+                             r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
+    if (!(site[0] > 0)) return DDP_OK;
+    all = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *all);
+    v = (ddp__levels *)ddp__calloc(1, sizeof *v);
+    if (v) v->room = ddp__levels_room(d);
+    if (v) v->slice = (ddp__piece *)ddp__calloc((size_t)v->room, sizeof *v->slice);
+    d->levels = v;
+    if (!all || !v || !v->slice) {
+        if (all) DDP_FREE(all);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    }
+    for (r = 0; r < d->world; r++) all[r] = (int)site[(size_t)r * stride];
+    bad = ddp__levels_make(d, v, all, all + d->world);
+    for (r = 1; r < d->world; r++) {
+        int q;
+        alike &= all[r] == all[0];
+        for (q = 0; q < r; q++) unlike &= all[r] != all[q];
+    }
+    DDP_FREE(all);
+    if (bad) { /* the context has the error */
+        if (err != &d->host.error) *err = d->host.error;
+        return (ddp_status)bad;
+    }
+    if (alike || unlike) ddp__levels_close(d); /* one level is all there is */
+    return DDP_OK;
+}
+
+void ddp__levels_close(ddp_ctx *d)
+{
+    if (!d->levels) return;
+    if (d->levels->slice) DDP_FREE(d->levels->slice);
+    DDP_FREE(d->levels);
+    d->levels = NULL;
+}
+
+/* Values from..to of a list of pieces. */
+static int ddp__levels_slice(ddp__levels *v, const ddp__message *m, size_t from, size_t to)
+{
+    size_t at = 0;
+    int i, n = 0;
+
+    for (i = 0; i < m->piece_count; at += m->pieces[i++].count) {
+        const ddp__piece *p = &m->pieces[i];
+        size_t a = from > at ? from - at : 0, b = to > at ? to - at : 0;
+        if (b > p->count) b = p->count;
+        if (a >= b) continue;
+        v->slice[n].data = p->data + a;
+        v->slice[n++].count = b - a;
+    }
+    return n;
+}
+
+ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket, ddp_error *err)
+{
+    ddp__levels *v = d->levels;
+    ddp__message part = *m;
+    size_t n = 0, k, j;
+    long before;
+    int i;
+
+    if (!v || m->piece_count > v->room) return ddp__ctx_submit(d, m, ticket, err);
+    for (i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
+    part.verb = v->site.equal ? DDP__REDUCE_SCATTER : DDP__ALL_REDUCE;
+    part.group = v->site.inside;
+    part.ragged = 1;
+    part.mean = 0;
+    part.scale = 1;
+    part.coding = DDP__AS_FLOAT;
+    part.divergence = NULL;
+    DDP__TRY(ddp__ctx_submit(d, &part, &before, err));
+    part.after = before + 1;
+    if (v->site.equal || v->site.place == 0) {
+        part.verb = DDP__ALL_REDUCE;
+        part.group = v->site.across;
+        part.scale = m->mean ? 1.0f / (float)d->world : m->scale;
+        part.coding = m->coding;
+        if (v->site.equal) { /* as an all-reduce cuts its segments */
+            k = (size_t)v->site.members;
+            j = (size_t)v->site.place;
+            part.piece_count = ddp__levels_slice(v, m, n / k * j + n % k * j / k,
+                                                 n / k * (j + 1) + n % k * (j + 1) / k);
+            part.pieces = v->slice;
+        }
+        DDP__TRY(ddp__ctx_submit(d, &part, &before, err));
+        part.after = before + 1;
+    }
+    part.verb = v->site.equal ? DDP__ALL_GATHER : DDP__BROADCAST;
+    part.group = v->gather;
+    part.peer = v->site.leader;
+    part.scale = 1;
+    part.coding = DDP__AS_FLOAT;
+    part.pieces = m->pieces;
+    part.piece_count = m->piece_count;
+    return ddp__ctx_submit(d, &part, ticket, err);
+}
+/* ==== end sync/levels.c ==== */
+
+/* ==== begin sync/balance.c ==== [sync] */
+/* Two links: which message goes over which. By the time that measured (or nominal) alpha and beta
+ * tell, a message takes the link that would finish it first, behind what was given to that link
+ * before: the rule of a list scheduler. The bits are those of one link, since sums go in rank
+ * order over either. */
+
+typedef struct ddp__balance {
+    ddp_link link[2];
+    double   free_at[2];
+} ddp__balance;
+
+static int ddp__balance_next(ddp__balance *s, double ready, double bytes)
+{
+    double end[2], begin;
+    int k, best;
+
+    for (k = 0; k < 2; k++) {
+        begin = ready > s->free_at[k] ? ready : s->free_at[k];
+        end[k] = begin + s->link[k].beta_s * bytes;
+    }
+    best = end[1] + s->link[1].alpha_s < end[0] + s->link[0].alpha_s;
+    s->free_at[best] = end[best];
+    return best;
+}
+
+/* Layers first down to last as one message, once the backward of the last is done. */
+static void ddp__balance_message(ddp_ctx *d, ddp__balance *s, int first, int last, double ready)
+{
+    double bytes = 0;
+    int l, link;
+
+    for (l = first; l >= last; l--) bytes += (double)ddp__unit_wire_bytes(d, &d->unit[l]);
+    link = ddp__balance_next(s, ready, bytes);
+    for (l = first; l >= last; l--) d->unit[l].link = link;
+}
+
+/* One step, or that step of a period in which a layer is averaged. */
+static void ddp__balance_step(ddp_ctx *d, ddp__balance *s, const ddp_profile *p, int h)
+{
+    double ready = 0, whole = 0;
+    int l, b = 0;
+
+    s->free_at[0] = s->free_at[1] = 0;
+    for (l = 0; l < d->layers; l++) whole += p->backward_s[l];
+    for (l = d->layers - 1; l >= 0; l--) {
+        ready += p->backward_s[l];
+        if (d->buckets) {
+            if (l > d->bucket[b].last) continue;
+            ddp__balance_message(d, s, d->bucket[b].first, l,
+                               d->strategy->id == DDP_SSGD ? whole : ready);
+            b++;
+        } else if (d->strategy->id == DDP_SSGD) {
+            if (l == 0) ddp__balance_message(d, s, d->layers - 1, 0, whole);
+        } else if (d->strategy->partial) {
+            if (d->plan.step_of[l] == h) ddp__balance_message(d, s, l, l, ready);
+        } else {
+            ddp__balance_message(d, s, l, l, whole);
+        }
+    }
+}
+
+ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    float *links;
+    ddp__piece piece;
+    ddp__balance s;
+    ddp_status status;
+    int l, h, taken = 0;
+
+    if (!d->second) return DDP_OK;
+    links = (float *)ddp__calloc((size_t)d->layers, sizeof *links);
+    if (!links)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
+    memset(&s, 0, sizeof s);
+    s.link[0] = d->link.beta_s > 0 ? d->link : ddp__link_nominal(d, &d->links);
+    s.link[1] = d->second_link.beta_s > 0 ? d->second_link
+                                          : ddp__link_nominal(d, &d->second_links);
+    for (h = 0; h < (d->strategy->partial ? d->plan.period : 1); h++) ddp__balance_step(d, &s, p, h);
+    for (l = 0; l < d->layers; l++) links[l] = (float)d->unit[l].link;
+    piece.data = links;
+    piece.count = (size_t)d->layers;
+    status = ddp__blocking_in(d, d->team, DDP__BROADCAST, &piece, 1, 1, err);
+    for (l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0.0f;
+    DDP_FREE(links);
+    if (status == DDP_OK && d->team_place == 0)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link",
+                 d->step, taken, d->layers);
+    return status;
+}
+
+ddp_status ddp__balance_nominal(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile p;
+    ddp_status s;
+
+    if (!d->second) return DDP_OK;
+    DDP__TRY(ddp__profile_start(d, &p, err));
+    ddp__profile_nominal(d, &p);
+    s = ddp__balance_links(d, &p, err);
+    ddp_profile_free(&p);
+    return s;
+}
+/* ==== end sync/balance.c ==== */
+
+/* ==== begin sync/coded.c ==== [sync] */
+/* What strategies average as int8 blocks (DDP_WIRE_INT8). What rounding cuts off is kept and sent
+ * with the next message (error feedback: Seide et al. 2014, Karimireddy et al. 2019), on the
+ * sender's side here and for the result by its owner, in the engine. Parameters are not sent, but
+ * what they changed by since their last average, which all ranks hold alike: eight bits of a weight
+ * are few, eight bits of its change are enough. */
+
+enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
+
+DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block on both sides");
+
+/* ---- blocks ---- */
+
+static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t count, ddp_error *err)
+{
+    size_t at = ddp__first_from(x, count, DDP__INFINITE), b, blocks;
+
+    if (at < count)
+        return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at,
+                         (double)x[at]);
+    ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
+    /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
+    blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
+    for (b = 0; b < blocks; b++) {
+        size_t from = b * DDP_QUANTISE_BLOCK;
+        if (!(ddp__codec_float(ddp__codec_get32(out + 4 * b)) < FLT_MIN)) continue;
+        memset(out + 4 * b, 0, 4);
+        memset(out + 4 * blocks + from, 0,
+               count - from < DDP_QUANTISE_BLOCK ? count - from : (size_t)DDP_QUANTISE_BLOCK);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count,
+                                   ddp_error *err)
+{
+    DDP__TRY(ddp__quantised_check(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, NULL, count, err));
+    ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out, count);
+    return DDP_OK;
+}
+
+const ddp__coder *ddp__int8_coder(void)
+{
+    static const ddp__coder coder = {ddp__int8_encode, ddp__int8_decode};
+
+    return &coder;
+}
+
+/* Moves what the blocks of x can say to out; x keeps the rest. */
+static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error *err)
+{
+    unsigned char payload[DDP__CODED_PART + DDP__CODED_PART / DDP_QUANTISE_BLOCK * 4];
+    size_t at = 0, n, i;
+
+    for (; at < count; at += n) {
+        n = count - at < DDP__CODED_PART ? count - at : (size_t)DDP__CODED_PART;
+        DDP__TRY(ddp__int8_encode(payload, x + at, n, err));
+        ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out + at, n);
+        for (i = at; i < at + n; i++) x[i] -= out[i];
+    }
+    return DDP_OK;
+}
+
+/* ---- memory ---- */
+
+ddp__coding ddp__wire_coding(ddp_wire wire)
+{
+    return wire == DDP_WIRE_BF16   ? DDP__AS_BFLOAT
+           : wire == DDP_WIRE_INT8 ? DDP__AS_INT8
+                                   : DDP__AS_FLOAT;
+}
+
+size_t ddp__coded_bytes(const ddp_ctx *d, size_t trained, size_t others)
+{
+    const ddp__coding coding = ddp__wire_coding(d->cfg.wire);
+
+    if (coding == DDP__AS_INT8)
+        return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
+    return (trained + others) * (coding == DDP__AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* The pieces of a layer's average that are no parameters: they travel as floats, since a rounded
+ * variance might be below zero. */
+static ddp_status ddp__coded_others(ddp__unit *u, ddp_error *err)
+{
+    int i, b;
+
+    u->other = (ddp__piece *)ddp__calloc((size_t)u->averages + 1, sizeof *u->other);
+    if (!u->other) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    for (i = 0; i < u->averages; i++) {
+        int param = 0;
+        for (b = 0; b < u->blocks; b++)
+            param |= u->block[b].kind == DDP_PARAMS && u->block[b].params == u->average[i].data;
+        if (!param) u->other[u->others++] = u->average[i];
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
+{
+    const int averages = d->strategy->id != DDP_SSGD && d->strategy->id != DDP_WFBP;
+    size_t count = 0;
+    float *next;
+    int l;
+
+    if (d->cfg.wire != DDP_WIRE_INT8 || !(d->engine || d->joiner)) return DDP_OK;
+    for (l = 0; l < d->layers; l++) count += d->unit[l].trained;
+    d->coded_count = count * (averages ? 3 : 1);
+    if (!count) return DDP_OK;
+    d->coded = (float *)ddp__alloc(&d->host.allocator, d->coded_count * sizeof(float));
+    if (!d->coded)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what int8 blocks cut off",
+                         d->coded_count * sizeof(float));
+    memset(d->coded, 0, d->coded_count * sizeof(float));
+    next = d->coded;
+    for (l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+        ddp__unit *u = &d->unit[l];
+        u->residual = next;
+        if (averages) {
+            u->base = next + count;
+            u->delta = next + 2 * count;
+            DDP__TRY(ddp__coded_others(u, err));
+        }
+        next += u->trained;
+    }
+    return DDP_OK;
+}
+
+void ddp__coded_close(ddp_ctx *d)
+{
+    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
+}
+
+void ddp__coded_base(ddp_ctx *d, int layer)
+{
+    ddp__unit *u = &d->unit[layer];
+    float *base = u->base;
+    int b;
+
+    for (b = 0; base && b < u->blocks; b++) {
+        const ddp_block *k = &u->block[b];
+        if (k->kind != DDP_PARAMS || !k->grads) continue;
+        memcpy(base, k->params, k->count * sizeof *base);
+        base += k->count;
+    }
+}
+
+void ddp__coded_start(ddp_ctx *d, int base)
+{
+    int l;
+
+    for (l = 0; d->coded && l < d->layers; l++) {
+        if (d->unit[l].trained)
+            memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
+        if (base) ddp__coded_base(d, l);
+    }
+}
+
+/* ---- gradients ---- */
+
+/* Where the next value of a list of pieces goes. */
+typedef struct ddp__coded_cursor {
+    const ddp__piece *piece;
+    size_t            at;
+} ddp__coded_cursor;
+
+static void ddp__coded_put(ddp__coded_cursor *c, const float *x, size_t count)
+{
+    size_t done = 0, n;
+
+    for (; done < count; done += n) {
+        while (c->at == c->piece->count) {
+            c->piece++;
+            c->at = 0;
+        }
+        n = c->piece->count - c->at;
+        if (n > count - done) n = count - done;
+        memcpy(c->piece->data + c->at, x + done, n * sizeof *x);
+        c->at += n;
+    }
+}
+
+ddp_status ddp__coded_gradients(ddp_ctx *d, const ddp__piece *pieces, int count, int layer,
+                                float *residual, ddp_error *err)
+{
+    float part[DDP__CODED_PART];
+    ddp__coded_cursor to;
+    size_t total = 0, at, n;
+    ddp_status s = DDP_OK;
+    ddp_error why;
+    int p;
+
+    for (p = 0; s == DDP_OK && p < count; p++) {
+        s = ddp_feedback_add(residual + total, pieces[p].data, pieces[p].count, &why);
+        total += pieces[p].count;
+    }
+    to.piece = pieces;
+    to.at = 0;
+    for (at = 0; s == DDP_OK && at < total; at += n) {
+        n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
+        s = ddp__coded_split(residual + at, part, n, &why);
+        if (s == DDP_OK) ddp__coded_put(&to, part, n);
+    }
+    if (s == DDP_OK) return s;
+    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; "
+                     "lower the learning rate, warm it up or clip gradients", d->step,
+                     layer < 0 ? "all layers" : "layer ", layer < 0 ? "" : d->unit[layer].name,
+                     why.msg);
+}
+
+/* ---- parameters ---- */
+
+ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp__message *m, ddp_error *err)
+{
+    ddp__unit *u = &d->unit[layer];
+    float *rest = u->residual;
+    const float *base = u->base;
+    ddp__piece delta;
+    ddp_error why;
+    size_t i;
+    int b;
+
+    if (u->others) {
+        m->pieces = u->other;
+        m->piece_count = u->others;
+        m->coding = DDP__AS_FLOAT;
+        DDP__TRY(ddp__ctx_submit(d, m, &u->other_ticket, err));
+    }
+    if (!u->trained) return DDP_OK;
+    for (b = 0; b < u->blocks; b++) {
+        const ddp_block *k = &u->block[b];
+        if (k->kind != DDP_PARAMS || !k->grads) continue;
+        for (i = 0; i < k->count; i++) rest[i] += k->params[i] - base[i];
+        rest += k->count;
+        base += k->count;
+    }
+    if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
+        return ddp__fail(err, why.code,
+                         "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
+                         "lower the learning rate, warm it up or clip gradients",
+                         d->step, u->name, why.msg);
+    delta.data = u->delta;
+    delta.count = u->trained;
+    m->pieces = &delta;
+    m->piece_count = 1;
+    m->coding = DDP__AS_INT8;
+    m->residual = u->residual;
+    m->divergence = &u->divergence;
+    DDP__TRY(ddp__ctx_submit(d, m, &u->ticket, err));
+    u->changing = 1;
+    return DDP_OK;
+}
+
+void ddp__coded_arrived(ddp_ctx *d, int layer)
+{
+    ddp__unit *u = &d->unit[layer];
+    const float *base = u->base, *delta = u->delta;
+    size_t i;
+    int b;
+
+    for (b = 0; u->changing && b < u->blocks; b++) {
+        const ddp_block *k = &u->block[b];
+        if (k->kind != DDP_PARAMS || !k->grads) continue;
+        for (i = 0; i < k->count; i++) k->params[i] = base[i] + delta[i];
+        base += k->count;
+        delta += k->count;
+    }
+    u->changing = 0;
+    ddp__coded_base(d, layer);
+}
+/* ==== end sync/coded.c ==== */
+
+/* ==== begin sync/averaging.c ==== [sync] */
+/* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
+
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int filler, ddp__coding coding,
+                                  ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp__message m;
@@ -31669,14 +43660,37 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, int filler, ddp_error *err)
     m.verb = DDP__ALL_REDUCE;
     m.pieces = u->average;
     m.piece_count = u->averages;
-    m.scale = 1.0f / (float)d->world;
+    m.mean = 1;
+    m.group = u->group;
     m.step = d->step;
     m.layer = layer;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
     m.priority = d->strategy->partial && !d->cfg.paper ? layer : 0;
     m.filler = filler;
+    m.link = u->link;
+    if (coding == DDP__AS_INT8) return ddp__coded_average(d, layer, &m, err);
+    m.coding = coding;
     m.divergence = &u->divergence;
-    return ddp__engine_submit(d->engine, &m, &u->ticket, err);
+    return ddp__post(d, &m, 1, &u->ticket, err);
+}
+
+ddp_status ddp__average_layer(ddp_ctx *d, int layer, int filler, ddp_error *err)
+{
+    return ddp__average_as(d, layer, filler, ddp__wire_coding(d->cfg.wire), err);
+}
+
+ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
+{
+    return ddp__average_as(d, layer, 1, DDP__AS_FLOAT, err);
+}
+
+static ddp_status ddp__layer_wait(ddp_ctx *d, long ticket, int layer, ddp_error *err)
+{
+    const int link = d->unit[layer].link;
+    ddp__engine *e = ddp__engine_of(d, link);
+
+    if (!d->stage && ddp__engine_done(e, ticket)) return ddp__engine_wait(e, ticket, err);
+    return ddp__post_hold(d, link, ticket, layer, err);
 }
 
 ddp_status ddp__average_wait(ddp_ctx *d, int layer, ddp_error *err)
@@ -31684,11 +43698,12 @@ ddp_status ddp__average_wait(ddp_ctx *d, int layer, ddp_error *err)
     ddp__unit *u = &d->unit[layer];
     ddp_status s = DDP_OK;
 
-    if (u->ticket < 0) return DDP_OK;
-    if (ddp__engine_done(d->engine, u->ticket)) s = ddp__engine_wait(d->engine, u->ticket, err);
-    else s = ddp__ticket_wait(d, u->ticket, layer, err);
-    u->ticket = -1;
-    u->last_divergence = u->divergence;
+    if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
+    if (u->other_ticket != -1) s = ddp__layer_wait(d, u->other_ticket, layer, err);
+    if (s == DDP_OK && u->ticket != -1) s = ddp__layer_wait(d, u->ticket, layer, err);
+    u->ticket = u->other_ticket = -1;
+    u->last_divergence = d->stage ? ddp__stage_divergence(d->stage, layer) : u->divergence;
+    if (s == DDP_OK && u->base) ddp__coded_arrived(d, layer);
     return s;
 }
 
@@ -31774,19 +43789,26 @@ const ddp__strategy_table *ddp__averaging_strategies(int *count)
 /* Strategies that average gradients before the update: ssgd and wfbp. Sums go in rank order
  * element by element, so how gradients are cut into messages cannot change a bit. */
 
+/* Of layers from first down; residual: what int8 blocks have still to send of them. */
 static ddp_status ddp__gradients_submit(ddp_ctx *d, const ddp__piece *pieces, int count, int layer,
-                                        long *ticket)
+                                        int group, int link, float *residual, long *ticket)
 {
     ddp__message m;
 
+    if (residual)
+        DDP__TRY(ddp__coded_gradients(d, pieces, count, layer, residual, &d->host.error));
     memset(&m, 0, sizeof m);
     m.verb = DDP__ALL_REDUCE;
     m.pieces = pieces;
     m.piece_count = count;
-    m.scale = 1.0f / (float)d->world;
+    m.mean = 1;
+    m.group = group;
     m.step = d->step;
     m.layer = layer;
-    return ddp__engine_submit(d->engine, &m, ticket, &d->host.error);
+    m.coding = ddp__wire_coding(d->cfg.wire);
+    m.residual = residual;
+    m.link = link;
+    return ddp__post(d, &m, 1, ticket, &d->host.error);
 }
 
 static void ddp__update_all(ddp_ctx *d)
@@ -31816,10 +43838,86 @@ static ddp__piece *ddp__gradient_pieces(ddp_ctx *d, int first, int last, int *co
     return list;
 }
 
+/* ---- buckets ---- */
+
+static size_t ddp__unit_gradient_bytes(const ddp__unit *u)
+{
+    size_t n = 0;
+    int i;
+
+    for (i = 0; i < u->gradients; i++) n += u->gradient[i].count * sizeof(float);
+    return n;
+}
+
+/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of
+ * another group. */
+static ddp_status ddp__buckets_new(ddp_ctx *d, const char *name, size_t first_bytes, size_t most)
+{
+    size_t bytes = 0;
+    int l, first = d->layers - 1;
+
+    d->bucket = (ddp__bucket *)ddp__calloc((size_t)d->layers, sizeof *d->bucket);
+    if (!d->bucket)
+        return ddp__fail(&d->host.error, DDP_MEMORY, "%s: out of memory for %d buckets", name,
+                         d->layers);
+    for (l = d->layers - 1; l >= 0; l--) {
+        size_t limit = d->buckets == 0 && first_bytes < most ? first_bytes : most;
+        ddp__bucket *b = &d->bucket[d->buckets];
+        bytes += ddp__unit_gradient_bytes(&d->unit[l]);
+        if (bytes < limit && l > 0 && d->unit[l - 1].group == d->unit[l].group) continue;
+        b->first = first;
+        b->last = l;
+        b->missing = first - l + 1;
+        b->group = d->unit[l].group;
+        b->ticket = -1;
+        b->piece = ddp__gradient_pieces(d, first, l, &b->pieces);
+        if (!b->piece)
+            return ddp__fail(&d->host.error, DDP_MEMORY, "%s: out of memory for bucket %d", name,
+                             d->buckets);
+        d->buckets++;
+        first = l - 1;
+        bytes = 0;
+    }
+    return DDP_OK;
+}
+
+/* A bucket leaves when all its layers are done and all earlier buckets have left: one order
+ * on all ranks. */
+static ddp_status ddp__buckets_send(ddp_ctx *d)
+{
+    while (d->next_bucket < d->buckets && d->bucket[d->next_bucket].missing == 0) {
+        ddp__bucket *b = &d->bucket[d->next_bucket];
+        if (d->engine && b->pieces)
+            DDP__TRY(ddp__gradients_submit(d, b->piece, b->pieces, b->last, b->group,
+                                           d->unit[b->last].link, d->unit[b->first].residual,
+                                           &b->ticket));
+        d->next_bucket++;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__buckets_end(ddp_ctx *d)
+{
+    int i;
+
+    for (i = 0; i < d->buckets; i++) {
+        ddp__bucket *b = &d->bucket[i];
+        if (b->ticket != -1)
+            DDP__TRY(ddp__post_hold(d, d->unit[b->last].link, b->ticket, b->last,
+                                    &d->host.error));
+        b->ticket = -1;
+        b->missing = b->first - b->last + 1;
+    }
+    d->next_bucket = 0;
+    ddp__update_all(d);
+    return DDP_OK;
+}
+
 /* ---- ssgd ---- */
 
 static ddp_status ddp__ssgd_start(ddp_ctx *d)
 {
+    if (d->mixed) return ddp__buckets_new(d, "ssgd", SIZE_MAX, SIZE_MAX); /* one for each group */
     d->all_gradients = ddp__gradient_pieces(d, d->layers - 1, 0, &d->all_gradient_pieces);
     return d->all_gradients
                ? DDP_OK
@@ -31835,11 +43933,18 @@ static ddp_status ddp__ssgd_backward_end(ddp_ctx *d, int layer)
 
 static ddp_status ddp__ssgd_step_end(ddp_ctx *d)
 {
+    int i;
+
+    for (i = 0; i < d->buckets; i++) d->bucket[i].missing = 0;
+    if (d->buckets) {
+        DDP__TRY(ddp__buckets_send(d));
+        return ddp__buckets_end(d);
+    }
     if (d->engine && d->all_gradient_pieces) {
         long ticket;
         DDP__TRY(ddp__gradients_submit(d, d->all_gradients, d->all_gradient_pieces, DDP__ALL_LAYERS,
-                                       &ticket));
-        DDP__TRY(ddp__ticket_wait(d, ticket, -1, &d->host.error));
+                                       d->team, d->unit[0].link, d->coded, &ticket));
+        DDP__TRY(ddp__post_hold(d, d->unit[0].link, ticket, -1, &d->host.error));
     }
     ddp__update_all(d);
     return DDP_OK;
@@ -31849,90 +43954,219 @@ static ddp_status ddp__ssgd_step_end(ddp_ctx *d)
 
 #define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)
 
-static size_t ddp__unit_gradient_bytes(const ddp__unit *u)
-{
-    size_t n = 0;
-    int i;
-
-    for (i = 0; i < u->gradients; i++) n += u->gradient[i].count * sizeof(float);
-    return n;
-}
-
-/* Buckets in backward order: a bucket closes when it has reached its size. */
 static ddp_status ddp__wfbp_start(ddp_ctx *d)
 {
-    size_t bytes = 0;
-    int l, first = d->layers - 1;
-
-    d->bucket = (ddp__bucket *)ddp__calloc((size_t)d->layers, sizeof *d->bucket);
-    if (!d->bucket)
-        return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for %d buckets",
-                         d->layers);
-    for (l = d->layers - 1; l >= 0; l--) {
-        size_t limit = d->buckets == 0 && DDP__FIRST_BUCKET_BYTES < d->cfg.bucket_bytes
-                           ? DDP__FIRST_BUCKET_BYTES
-                           : d->cfg.bucket_bytes;
-        ddp__bucket *b = &d->bucket[d->buckets];
-        bytes += ddp__unit_gradient_bytes(&d->unit[l]);
-        if (bytes < limit && l > 0) continue;
-        b->first = first;
-        b->last = l;
-        b->missing = first - l + 1;
-        b->ticket = -1;
-        b->piece = ddp__gradient_pieces(d, first, l, &b->pieces);
-        if (!b->piece)
-            return ddp__fail(&d->host.error, DDP_MEMORY, "wfbp: out of memory for bucket %d",
-                             d->buckets);
-        d->buckets++;
-        first = l - 1;
-        bytes = 0;
-    }
-    return DDP_OK;
+    return ddp__buckets_new(d, "wfbp", DDP__FIRST_BUCKET_BYTES, d->cfg.bucket_bytes);
 }
 
-/* A bucket leaves when its last layer is done and all earlier buckets have left: one order
- * on all ranks. */
 static ddp_status ddp__wfbp_backward_end(ddp_ctx *d, int layer)
 {
     int i = 0;
 
     while (layer < d->bucket[i].last) i++;
     d->bucket[i].missing--;
-    while (d->next_bucket < d->buckets && d->bucket[d->next_bucket].missing == 0) {
-        ddp__bucket *b = &d->bucket[d->next_bucket];
-        if (d->engine && b->pieces)
-            DDP__TRY(ddp__gradients_submit(d, b->piece, b->pieces, b->last, &b->ticket));
-        d->next_bucket++;
-    }
-    return DDP_OK;
-}
-
-static ddp_status ddp__wfbp_step_end(ddp_ctx *d)
-{
-    int i;
-
-    for (i = 0; i < d->buckets; i++) {
-        ddp__bucket *b = &d->bucket[i];
-        if (b->ticket >= 0) DDP__TRY(ddp__ticket_wait(d, b->ticket, b->last, &d->host.error));
-        b->ticket = -1;
-        b->missing = b->first - b->last + 1;
-    }
-    d->next_bucket = 0;
-    ddp__update_all(d);
-    return DDP_OK;
+    return ddp__buckets_send(d);
 }
 
 const ddp__strategy_table *ddp__gradient_strategies(int *count)
 {
     static const ddp__strategy_table table[] = {
         {"ssgd", DDP_SSGD, 0, ddp__ssgd_start, ddp__ssgd_backward_end, ddp__ssgd_step_end},
-        {"wfbp", DDP_WFBP, 0, ddp__wfbp_start, ddp__wfbp_backward_end, ddp__wfbp_step_end},
+        {"wfbp", DDP_WFBP, 0, ddp__wfbp_start, ddp__wfbp_backward_end, ddp__buckets_end},
     };
 
     *count = (int)(sizeof table / sizeof table[0]);
     return table;
 }
 /* ==== end sync/gradient.c ==== */
+
+/* ==== begin sync/links.c ==== [sync] */
+/* From the configuration to the links that are emulated: one text for all of them, or a topology
+ * file, and the script. */
+
+/* Whether a network is given as a file, and the bytes of its path ("@0,16,32" may follow). */
+static size_t ddp__net_path(const char *net)
+{
+    const char *devices = strrchr(net, '@');
+    size_t n = devices ? (size_t)(devices - net) : strlen(net);
+
+    return (n > 5 && !memcmp(net + n - 5, ".json", 5)) || memchr(net, '/', n) ? n : 0;
+}
+
+/* Which device each worker is: the list behind "@", or the first ones. */
+static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device,
+                                   ddp_error *err)
+{
+    int r;
+
+    for (r = 0; r < c->world; r++) device[r] = r;
+    if (!*list) {
+        if (c->world <= devices) return DDP_OK;
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.200s' has %d devices for %d workers: start at most %d, or "
+                         "describe more",
+                         c->net, devices, c->world, devices);
+    }
+    for (r = 0; *list; r++) {
+        size_t n = strcspn(++list, ",");
+        char number[12];
+        long v = -1;
+        if (n < sizeof number) {
+            memcpy(number, list, n);
+            number[n] = 0;
+            if (!ddp__parse_long(number, &v)) v = -1;
+        }
+        if (v < 0 || v >= devices)
+            return ddp__fail(err, DDP_ARG,
+                             "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
+                             n > 40 ? 40 : (int)n, list, devices - 1);
+        if (r < c->world) device[r] = (int)v;
+        list += n;
+    }
+    if (r != c->world)
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.200s' lists %d devices for %d workers: list one for each",
+                         c->net, r, c->world);
+    return DDP_OK;
+}
+
+static double ddp__least_rate(double a, double b)
+{
+    return a > 0 && (!(b > 0) || a < b) ? a : b;
+}
+
+/* The part of the network between the workers' devices, as rank sees it. */
+static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c,
+                           ddp__links *l)
+{
+    size_t N = (size_t)n->devices;
+    double pair = 0, host = 0;
+    int a, b;
+
+    l->by_pair = 1;
+    l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
+    for (a = 0; a < c->world; a++) {
+        const double own = n->host_rate ? n->host_rate[device[a]] : 0;
+        host = ddp__least_rate(host, own);
+        for (b = 0; b < c->world; b++) {
+            size_t at = (size_t)device[a] * N + (size_t)device[b];
+            double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0, flight;
+            ddp__path *p = &l->path[a == c->rank ? b : a];
+            if (a == b) continue;
+            /* two workers on one device have no link between them that a file could describe */
+            pair = ddp__least_rate(pair, n->rate[at]);
+            if (delay + jitter > l->farthest) l->farthest = delay + jitter;
+            if (delay + jitter / 2 > l->plan_delay_s) l->plan_delay_s = delay + jitter / 2;
+            if (a == c->rank) p->rate = n->rate[at];
+            if (b != c->rank) continue;
+            p->delay_s = delay;
+            p->jitter_s = jitter;
+            p->rng = ddp__jitter_rng(c->seed, a, b);
+            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) *
+                     (delay + jitter);
+            if (flight > l->flight) l->flight = flight;
+        }
+    }
+    l->slowest = ddp__least_rate(pair, host);
+    l->plan_rate = ddp__least_rate(pair * (c->world - 1), host);
+}
+
+static ddp_status ddp__links_events(const char *path, int world, ddp__incidents *s, ddp_error *err)
+{
+    ddp__json *root = ddp__json_read(path, err);
+    const ddp__json *events, *v;
+    ddp_status status = DDP_OK;
+
+    if (!root) return err->code;
+    events = ddp__json_get(root, "events");
+    if (events && events->kind != DDP__JSON_ARRAY)
+        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path,
+                           events->line);
+    for (v = events ? events->first : NULL; v && status == DDP_OK; v = v->next)
+        status = v->kind == DDP__JSON_STRING
+                     ? ddp__script_line(path, v->line, v->string, strlen(v->string), world, s, err)
+                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path,
+                                 v->line);
+    ddp__json_free(root);
+    return status;
+}
+
+static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__links *l,
+                                  ddp__incidents *s, ddp_error *err)
+{
+    ddp_network n;
+    int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
+    char *path = ddp__strdup(c->net);
+    ddp_status status;
+    int a, b;
+
+    memset(&n, 0, sizeof n);
+    l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
+    if (!device || !path || !l->path) {
+        status = ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", c->world);
+    } else {
+        path[path_size] = 0;
+        status = ddp_network_read(path, NULL, &n, err);
+    }
+    if (status == DDP_OK)
+        status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
+    for (a = 0; status == DDP_OK && a < c->world; a++)
+        for (b = 0; b < a && status == DDP_OK; b++)
+            if (device[a] == device[b])
+                status = ddp__fail(err, DDP_ARG,
+                                   "network '%.200s': device %d is given to workers %d and %d; "
+                                   "each needs one of its own",
+                                   c->net, device[a], b, a);
+    if (status == DDP_OK) ddp__links_cut(&n, device, c, l);
+    if (status == DDP_OK) status = ddp__links_events(path, c->world, s, err);
+    ddp_network_free(&n);
+    DDP_FREE(path);
+    DDP_FREE(device);
+    return status;
+}
+
+static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
+{
+    int k;
+
+    for (k = 0; k < s->count; k++)
+        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
+            return ddp__fail(err, DDP_ARG,
+                             "the script kills worker %d at t=%g, but on the threads transport all "
+                             "workers are one process: use tcp",
+                             s->list[k].a, s->list[k].at);
+    return DDP_OK;
+}
+
+ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
+{
+    ddp__netspec spec;
+    ddp__incidents s;
+    ddp__links l;
+    ddp_status status = DDP_OK;
+    size_t path = c->net ? ddp__net_path(c->net) : 0;
+
+    memset(out, 0, sizeof *out);
+    memset(&l, 0, sizeof l);
+    memset(&s, 0, sizeof s);
+    memset(&spec, 0, sizeof spec);
+    if (!c->net && !c->net_script) return DDP_OK;
+    if (path) {
+        status = ddp__links_file(c, path, &l, &s, err);
+    } else {
+        if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
+        status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);
+    }
+    if (status == DDP_OK && c->net_script)
+        status = ddp__script_read(c->net_script, c->world, &s, err);
+    if (status == DDP_OK) status = ddp__links_allowed(c, &s, err);
+    if (status == DDP_OK) status = ddp__script_apply(&s, c->rank, &l, err);
+    ddp__incidents_free(&s);
+    if (status == DDP_OK) *out = l;
+    else ddp__links_free(&l);
+    return status;
+}
+/* ==== end sync/links.c ==== */
 
 /* ==== begin sync/config.c ==== [sync] */
 /* Configuration: defaults, environment, and a sentence for each value that makes no sense. */
@@ -31964,6 +44198,40 @@ ddp_strategy ddp_strategy_named(const char *name)
     for (s = (int)DDP_SSGD; s <= (int)DDP_DREAMDDP; s++)
         if (name && !strcmp(name, ddp_strategy_name((ddp_strategy)s))) return (ddp_strategy)s;
     return DDP_STRATEGY_DEFAULT;
+}
+
+ddp_transport ddp_transport_named(const char *name)
+{
+    if (name && !strcmp(name, "tcp")) return DDP_TCP;
+    if (name && !strcmp(name, "threads")) return DDP_THREADS;
+    if (name && !strcmp(name, "mpi")) return DDP_MPI;
+    return DDP_TRANSPORT_DEFAULT;
+}
+
+int ddp_algorithm_named(const char *name, ddp_algorithm *out)
+{
+    static const char *const names[] = {"auto", "full", "direct", "ring"};
+    int i;
+
+    for (i = 0; name && i < 4; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (ddp_algorithm)i;
+        return 1;
+    }
+    return 0;
+}
+
+int ddp_wire_named(const char *name, ddp_wire *out)
+{
+    static const char *const names[] = {"f32", "bf16", "int8"};
+    int i;
+
+    for (i = 0; name && i < 3; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (ddp_wire)(i + (int)DDP_WIRE_F32);
+        return 1;
+    }
+    return 0;
 }
 
 /* ---- environment ---- */
@@ -32002,11 +44270,16 @@ static ddp_status ddp__env_names(const ddp__env *e, ddp_config *c, ddp_error *er
                 e->strategy);
     }
     if (e->transport && c->transport == DDP_TRANSPORT_DEFAULT) {
-        if (strcmp(e->transport, "tcp") && strcmp(e->transport, "threads"))
+        c->transport = ddp_transport_named(e->transport);
+        if (c->transport == DDP_TRANSPORT_DEFAULT)
             return ddp__fail(err, DDP_ARG,
-                             "DREAMDDP_TRANSPORT=%s is unknown: choose tcp or threads",
+                             "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi",
                              e->transport);
-        c->transport = strcmp(e->transport, "tcp") ? DDP_THREADS : DDP_TCP;
+    }
+    if (e->wire && c->wire == DDP_WIRE_DEFAULT) {
+        if (!ddp_wire_named(e->wire, &c->wire))
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8",
+                             e->wire);
     }
     return DDP_OK;
 }
@@ -32023,13 +44296,30 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
     }
     if (!c->addr && e->addr[0] && !literal) c->addr = e->addr;
     if (!c->net) c->net = e->net;
+    if (!c->dump_path) c->dump_path = e->dump;
+    if (!c->run_id && e->run_id[0]) c->run_id = e->run_id;
+    if (!c->socket_ifname) c->socket_ifname = e->socket_ifname;
+    if (!c->net_script) c->net_script = e->net_script;
+    if (!c->net2) c->net2 = e->net2;
+    if (!c->addr2) c->addr2 = e->addr2;
     DDP__TRY(ddp__env_names(e, c, err));
     DDP__TRY(ddp__env_count("DREAMDDP_PERIOD", e->period, &c->period, err));
+    DDP__TRY(ddp__env_count("DREAMDDP_MIN_WORLD", e->min_world, &c->min_world, err));
+    DDP__TRY(ddp__env_count("DREAMDDP_SITE", e->site, &c->site, err));
+    DDP__TRY(ddp__env_count("DREAMDDP_MAX_WORLD", e->max_world, &c->max_world, err));
     DDP__TRY(ddp__env_count("DREAMDDP_THREADS", e->threads, &c->threads, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s,
                               err));
+    DDP__TRY(ddp__env_seconds("DREAMDDP_JOIN_TIMEOUT", e->join_timeout, &c->join_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_PEER_TIMEOUT", e->peer_timeout, &c->peer_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_OP_TIMEOUT", e->op_timeout, &c->op_timeout_s, err));
+    if (!c->tls_psk && !c->tls_ca && !c->tls_cert && !c->tls_key) {
+        c->tls_psk = e->tls_psk;
+        c->tls_ca = e->tls_ca;
+        c->tls_cert = e->tls_cert;
+        c->tls_key = e->tls_key;
+    }
+    if (e->join && strcmp(e->join, "0")) c->join = 1;
     if (e->insecure && strcmp(e->insecure, "0")) c->insecure = 1;
     if (e->deterministic && strcmp(e->deterministic, "0")) c->deterministic = 1;
     return DDP_OK;
@@ -32039,8 +44329,6 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
 
 static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
 {
-    double rate, delay;
-
     if (c->world < 0 || c->world > 65535)
         return ddp__fail(err, DDP_ARG, "world %d: 1 to 65535 workers are possible", c->world);
     if (c->rank < 0 || (c->world > 0 && c->rank >= c->world))
@@ -32050,6 +44338,21 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "period %d: H is 1 to 1000000 steps", c->period);
     if (c->threads < 0 || c->threads > 1024)
         return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
+    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world))
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d, or 0",
+                         c->min_world, c->world, c->world);
+    if (c->min_world > 0 && c->world > 64)
+        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d",
+                         c->world);
+    if (c->site < 0 || c->site > 1000000)
+        return ddp__fail(err, DDP_ARG, "site %d: 1 to 1000000, or 0 for none", c->site);
+    if (c->site > 0 && (c->min_world > 0 || c->wire == DDP_WIRE_INT8))
+        return ddp__fail(err, DDP_ARG, "site %d: averages in two levels go neither with min_world "
+                         "nor with int8 blocks; leave one of them out", c->site);
+    if (c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world))
+        return ddp__fail(err, DDP_ARG,
+                         "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
+                         c->max_world, c->world, c->world);
     if (c->micro_batches < 0)
         return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
     if (!(c->clip_norm >= 0))
@@ -32059,12 +44362,60 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG,
                          "strategy %d is unknown: use the DDP_ names, DDP_SSGD to DDP_DREAMDDP",
                          (int)c->strategy);
-    if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_TCP)
-        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS or DDP_TCP",
+    if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI)
+        return ddp__fail(err, DDP_ARG,
+                         "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
                          (int)c->transport);
+    if (c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8)
+        return ddp__fail(err, DDP_ARG,
+                         "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
+                         (int)c->wire);
+    if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
+    if (c->transport == DDP_MPI && (c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key))
+        return ddp__fail(err, DDP_ARG, "TLS and mpi: MPI's connections are its own and would not be "
+                                       "encrypted; use --transport tcp, or no --tls options");
+    if (c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING)
+        return ddp__fail(err, DDP_ARG,
+                         "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
+                         (int)c->algorithm);
+    if (c->algorithm == DDP_RING && c->deterministic)
+        return ddp__fail(err, DDP_ARG,
+                         "algorithm DDP_RING adds up in an order of its own: choose DDP_DIRECT, or "
+                         "leave deterministic 0");
+    if (c->min_world > 0 && (c->net2 || c->addr2))
+        return ddp__fail(err, DDP_ARG,
+                         "min_world %d: an elastic world has one link; leave out net2 and addr2",
+                         c->min_world);
+    if (c->max_world > c->world && c->world > 0 &&
+        (c->transport == DDP_THREADS || c->transport == DDP_MPI))
+        return ddp__fail(err, DDP_ARG,
+                         "max_world %d: who comes later comes over tcp: choose that transport",
+                         c->max_world);
+    if (c->transport == DDP_MPI && (c->net2 || c->addr2))
+        return ddp__fail(err, DDP_ARG,
+                         "a second link (net2 or addr2) needs the tcp or threads transport, not "
+                         "mpi");
+    if (c->backend && (c->min_world > 0 || c->join))
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "%s: the %s backend does not take part in elastic worlds; leave it out, or "
+                         "train on the CPU", c->join ? "join" : "min_world", c->backend->name);
+    if (c->backend && (c->site > 0 || c->net2 || c->addr2))
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "%s: averages of the %s backend go over one link and in one level; leave it "
+                         "out, or train on the CPU", c->site > 0 ? "site" : "net2 and addr2",
+                         c->backend->name);
+    if (c->backend && c->wire == DDP_WIRE_INT8)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "wire int8: averages of the %s backend travel as f32 or bf16; choose one "
+                         "of them", c->backend->name);
+    if (c->nccl && (!c->backend || !c->backend->join))
+        return ddp__fail(err, DDP_ARG, "nccl: no backend with a network of its own is set; leave "
+                                       "nccl 0, or set backend to ddp_cuda(...)");
+    if (c->cuda_stream && !c->backend)
+        return ddp__fail(err, DDP_ARG, "cuda_stream: set backend to ddp_cuda(...) too, or leave it "
+                                       "NULL");
     if ((c->allocator.alloc == NULL) != (c->allocator.free == NULL))
         return ddp__fail(err, DDP_ARG, "allocator: set both alloc and free, or neither");
-    if (c->net) DDP__TRY(ddp_net_parse(c->net, &rate, &delay, err));
     return DDP_OK;
 }
 
@@ -32078,8 +44429,9 @@ static void ddp__config_defaults(ddp_config *c)
     if (c->micro_batches == 0) c->micro_batches = 1;
     if (c->bucket_bytes == 0) c->bucket_bytes = (size_t)25 << 20;
     if (!(c->connect_timeout_s > 0)) c->connect_timeout_s = 30;
+    if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
     if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = 10;
-    if (!(c->op_timeout_s > 0)) c->op_timeout_s = 300;
+    if (!(c->op_timeout_s > 0)) c->op_timeout_s = 1800;
     if (c->profile_steps == 0) c->profile_steps = 6;
     /* a plan that does not come from clocks needs no measured steps */
     if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path)
@@ -32088,6 +44440,11 @@ static void ddp__config_defaults(ddp_config *c)
     c->check_writes = 1;
 #endif
 }
+
+/* The strings of a context's own configuration. */
+#define DDP__CONFIG_STRINGS(X)                                                                     \
+    X(addr) X(run_id) X(net) X(net_script) X(net2) X(addr2) X(socket_ifname) X(profile_path)       \
+    X(plan_path) X(dump_path) X(tls_psk) X(tls_ca) X(tls_cert) X(tls_key)
 
 static int ddp__config_own(const char **s)
 {
@@ -32100,8 +44457,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
 {
     ddp_config c = *given;
     ddp__env env;
-    char run[20];
-    int owned;
+    ddp__links links;
+    int owned = 1;
 
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
@@ -32114,17 +44471,22 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
         else if (given->world < 1)
             ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
     }
-    if (!c.run_id && env.has_run_id) {
-        snprintf(run, sizeof run, "%016llx", (unsigned long long)env.run_id);
-        c.run_id = run;
-    }
     ddp__config_defaults(&c);
     DDP__TRY(ddp__config_check(&c, err));
-    owned = ddp__config_own(&c.addr);
-    owned &= ddp__config_own(&c.run_id);
-    owned &= ddp__config_own(&c.net);
-    owned &= ddp__config_own(&c.profile_path);
-    owned &= ddp__config_own(&c.plan_path);
+    if (c.max_world > c.world && c.min_world == 0 && !c.join)
+        return ddp__fail(err, DDP_ARG,
+                         "max_world %d: only an elastic world has room for newcomers: set min_world",
+                         c.max_world);
+    if (c.join) c.max_world = 0; /* the run's */
+    if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
+        (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
+    DDP__TRY(ddp__links_open(&c, &links, err)); /* a file that cannot be read, before any start */
+    ddp__links_free(&links);
+    DDP__TRY(ddp__second_links(&c, &links, err));
+    ddp__links_free(&links);
+#define DDP__OWN_STRING(name) owned &= ddp__config_own(&c.name);
+    DDP__CONFIG_STRINGS(DDP__OWN_STRING)
+#undef DDP__OWN_STRING
     if (!owned) {
         ddp__config_free(&c);
         return ddp__fail(err, DDP_MEMORY, "out of memory copying the configuration");
@@ -32135,16 +44497,10 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
 
 void ddp__config_free(ddp_config *c)
 {
-    const char **s[5];
-    int i;
-
-    s[0] = &c->addr;
-    s[1] = &c->run_id;
-    s[2] = &c->net;
-    s[3] = &c->profile_path;
-    s[4] = &c->plan_path;
-    for (i = 0; i < 5; i++)
-        if (*s[i]) DDP_FREE((void *)(uintptr_t)*s[i]);
+#define DDP__FREE_STRING(name) \
+    if (c->name) DDP_FREE((void *)(uintptr_t)c->name);
+    DDP__CONFIG_STRINGS(DDP__FREE_STRING)
+#undef DDP__FREE_STRING
     memset(c, 0, sizeof *c);
 }
 /* ==== end sync/config.c ==== */
@@ -32152,53 +44508,131 @@ void ddp__config_free(ddp_config *c)
 /* ==== begin sync/collective.c ==== [sync] */
 /* Plain collectives: one message, waited for. */
 
+static ddp_status ddp__run_message(ddp_ctx *d, const ddp__message *m, ddp_error *err)
+{
+    ddp__engine *e = ddp__engine_of(d, m->link);
+
+    if (!e) {
+        int sums = m->verb == DDP__ALL_REDUCE || m->verb == DDP__REDUCE_SCATTER, i;
+        for (i = 0; sums && m->scale != 1 && i < m->piece_count; i++)
+            ddp__scale(m->pieces[i].data, m->pieces[i].count, m->scale);
+        return DDP_OK;
+    }
+    if (m->link == 0) DDP__TRY(ddp__post_flush(d, err));
+    return ddp__engine_run(e, m, err);
+}
+
+void ddp__message_fill(const ddp_ctx *d, ddp__message *m, ddp__verb verb,
+                       const ddp__piece *pieces, int count, float scale, int peer)
+{
+    memset(m, 0, sizeof *m);
+    m->verb = verb;
+    m->pieces = pieces;
+    m->piece_count = count;
+    m->mean = scale == DDP__MEAN;
+    m->scale = m->mean ? 1 : scale;
+    m->peer = peer;
+    m->step = d->step;
+    m->layer = DDP__NO_LAYER;
+    m->filler = 1;
+}
+
+ddp_status ddp__blocking_on(ddp_ctx *d, int link, int group, ddp__verb verb,
+                            const ddp__piece *pieces, int count, float scale, int peer,
+                            ddp_error *err)
+{
+    ddp__message m;
+
+    ddp__message_fill(d, &m, verb, pieces, count, scale, peer);
+    m.link = link;
+    m.group = group;
+    return ddp__run_message(d, &m, err);
+}
+
 ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, int count,
                          float scale, int peer, ddp_error *err)
 {
-    ddp__message m;
-    long ticket;
+    return ddp__blocking_on(d, 0, 0, verb, pieces, count, scale, peer, err);
+}
 
-    if (!d->engine) {
-        int i;
-        for (i = 0; verb == DDP__ALL_REDUCE && scale != 1 && i < count; i++)
-            ddp__scale(pieces[i].data, pieces[i].count, scale);
-        return DDP_OK;
-    }
-    memset(&m, 0, sizeof m);
-    m.verb = verb;
-    m.pieces = pieces;
-    m.piece_count = count;
-    m.scale = scale;
-    m.peer = peer;
-    m.step = d->step;
-    m.layer = DDP__NO_LAYER;
-    m.filler = 1;
-    DDP__TRY(ddp__engine_submit(d->engine, &m, &ticket, err));
-    return ddp__engine_wait(d->engine, ticket, err);
+/* A message that lacks only its memory. */
+static int ddp__collective_of(ddp_ctx *d, const char *name, ddp__message *m, float *x, size_t n)
+{
+    ddp__piece p;
+
+    if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
+    if (m->peer < 0 || m->peer >= d->world)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name,
+                              m->peer, d->world);
+    if ((m->verb == DDP__SEND || m->verb == DDP__RECV) && m->peer == d->rank)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && !d->second))
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: this context has no link %d; a second one is opened where net2 "
+                              "or addr2 is set",
+                              name, m->link);
+    p.data = x;
+    p.count = n;
+    m->pieces = &p;
+    m->piece_count = 1;
+    if (ddp__run_message(d, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+static int ddp__collective_on(ddp_ctx *d, int link, const char *name, ddp__verb verb, float *x,
+                              size_t n, float scale, int peer)
+{
+    ddp__message m;
+
+    DDP__ENTER(d);
+    ddp__message_fill(d, &m, verb, NULL, 0, scale, peer);
+    m.link = link;
+    return ddp__collective_of(d, name, &m, x, n);
 }
 
 static int ddp__collective(ddp_ctx *d, const char *name, ddp__verb verb, float *x, size_t n,
                            float scale, int peer)
 {
-    ddp__piece p;
-
-    DDP__ENTER(d);
-    if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
-    if (peer < 0 || peer >= d->world)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, peer,
-                              d->world);
-    if ((verb == DDP__SEND || verb == DDP__RECV) && peer == d->rank)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, peer);
-    p.data = x;
-    p.count = n;
-    if (ddp__blocking(d, verb, &p, 1, scale, peer, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return ddp__collective_on(d, 0, name, verb, x, n, scale, peer);
 }
 
 int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
 {
     return ddp__collective(d, "ddp_all_reduce", DDP__ALL_REDUCE, x, n, scale, 0);
+}
+
+static int ddp__coded_reduce(ddp_ctx *d, const char *name, ddp_wire wire, float *x, size_t n,
+                             float scale)
+{
+    static const char *const format[] = {"float32", "float32", "bfloat16", "int8 blocks"};
+    ddp__message m;
+
+    DDP__ENTER(d);
+    if (d->cfg.wire != wire)
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s "
+                              "or DREAMDDP_WIRE=%s",
+                              name, format[(int)d->cfg.wire],
+                              wire == DDP_WIRE_BF16 ? "BF16" : "INT8",
+                              wire == DDP_WIRE_BF16 ? "bf16" : "int8");
+    ddp__message_fill(d, &m, DDP__ALL_REDUCE, NULL, 0, scale, 0);
+    m.coding = ddp__wire_coding(wire);
+    return ddp__collective_of(d, name, &m, x, n);
+}
+
+int ddp_all_reduce_bf16(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__coded_reduce(d, "ddp_all_reduce_bf16", DDP_WIRE_BF16, x, n, scale);
+}
+
+int ddp_all_reduce_int8(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__coded_reduce(d, "ddp_all_reduce_int8", DDP_WIRE_INT8, x, n, scale);
+}
+
+int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
+{
+    return ddp__collective(d, "ddp_all_mean", DDP__ALL_REDUCE, x, n, DDP__MEAN, 0);
 }
 
 int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
@@ -32212,8 +44646,15 @@ int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
                            0);
 }
 
+int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__collective(d, "ddp_reduce_scatter", DDP__REDUCE_SCATTER, x,
+                           d ? n * (size_t)d->world : n, scale, 0);
+}
+
 int ddp_barrier(ddp_ctx *d)
 {
+    ddp__message m;
     float *token;
     int s;
 
@@ -32221,7 +44662,9 @@ int ddp_barrier(ddp_ctx *d)
     /* an empty contribution to each is enough: nobody is done before everybody has come */
     token = (float *)ddp__calloc((size_t)d->world, sizeof *token);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    s = ddp__collective(d, "ddp_barrier", DDP__ALL_GATHER, token, (size_t)d->world, 1, 0);
+    ddp__message_fill(d, &m, DDP__ALL_GATHER, NULL, 0, 1, 0);
+    m.layer = DDP__BARRIER;
+    s = ddp__collective_of(d, "ddp_barrier", &m, token, (size_t)d->world);
     DDP_FREE(token);
     return s;
 }
@@ -32234,7 +44677,125 @@ int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
 {
     return ddp__collective(d, "ddp_recv", DDP__RECV, x, n, 1, from);
 }
+
+/* ---- over a link of choice ---- */
+
+int ddp_all_reduce_on(ddp_ctx *d, int link, float *x, size_t n, float scale)
+{
+    return ddp__collective_on(d, link, "ddp_all_reduce_on", DDP__ALL_REDUCE, x, n, scale, 0);
+}
+
+int ddp_broadcast_on(ddp_ctx *d, int link, float *x, size_t n, int root)
+{
+    return ddp__collective_on(d, link, "ddp_broadcast_on", DDP__BROADCAST, x, n, 1, root);
+}
+
+int ddp_all_gather_on(ddp_ctx *d, int link, float *x, size_t n)
+{
+    return ddp__collective_on(d, link, "ddp_all_gather_on", DDP__ALL_GATHER, x,
+                              d ? n * (size_t)d->world : n, 1, 0);
+}
+
+int ddp_reduce_scatter_on(ddp_ctx *d, int link, float *x, size_t n, float scale)
+{
+    return ddp__collective_on(d, link, "ddp_reduce_scatter_on", DDP__REDUCE_SCATTER, x,
+                              d ? n * (size_t)d->world : n, scale, 0);
+}
 /* ==== end sync/collective.c ==== */
+
+/* ==== begin sync/second.c ==== [sync] */
+/* A second link between the same workers: a wire and an engine of its own, so that its operations
+ * wait for none of the first. (DeFT, section 3: the slower link takes what the faster one has no
+ * time for; mu is how much slower it is.) */
+
+int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
+
+ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
+{
+    ddp_config second = *c;
+
+    second.net = c->net2;
+    second.net_script = NULL;
+    second.seed = c->seed + 1;
+    return ddp__links_open(&second, out, err);
+}
+
+ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
+{
+    const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
+    ddp__addr list[1];
+    float port = 0;
+    ddp__piece piece;
+    ddp_status s = DDP_OK;
+    int count = 0;
+    char text[DDP__ADDR_TEXT];
+
+    *listen_fd = -1;
+    addr[0] = 0;
+    if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
+    if (d->cfg.transport == DDP_TCP && !d->cfg.addr2) {
+        s = ddp__addr_parse(first, list, 1, &count, err);
+        if (s == DDP_OK && d->rank == 0) {
+            ddp__addr bound;
+            ddp__addr_set_port(&list[0], 0);
+            s = ddp__tcp_listen(&list[0], listen_fd, &bound, err);
+            if (s == DDP_OK) port = (float)ddp__addr_port(&bound);
+        }
+        if (s != DDP_OK)
+            return ddp__fail(err, s,
+                             "the second link finds no meeting place beside '%.100s': set addr2 or "
+                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
+                             first);
+    }
+    /* also where nothing is to be told: a rank without a second link is found here */
+    piece.data = &port;
+    piece.count = 1;
+    s = ddp__blocking(d, DDP__BROADCAST, &piece, 1, 1, 0, err);
+    if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
+    if (s == DDP_OK && count) {
+        ddp__addr_set_port(&list[0], (int)port);
+        snprintf(addr, room, "%s", ddp__addr_text(&list[0], text));
+    }
+    return s;
+}
+
+ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link ? d->second : d->engine; }
+
+ddp_status ddp__ctx_submit(ddp_ctx *d, const ddp__message *m, long *ticket, ddp_error *err)
+{
+    return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
+}
+
+int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second ? 2 : 1; }
+
+int ddp_measure_links(ddp_ctx *d)
+{
+    int link;
+
+    DDP__ENTER(d);
+    for (link = 0; link < ddp_links(d); link++)
+        if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
+            return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
+{
+    ddp__net_stats net;
+
+    memset(out, 0, sizeof *out);
+    if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
+    ddp__engine_stats(ddp__engine_of(d, link), &net);
+    out->bytes_sent = net.bytes_sent;
+    out->operations = net.operations;
+    out->busy_s = net.busy_s;
+    out->algorithm = ddp__algorithm_name(net.algorithm);
+    out->link = link ? d->second_link : d->link;
+    if (link == 0) out->mu = 1;
+    else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
+    return 0;
+}
+/* ==== end sync/second.c ==== */
 
 /* ==== begin sync/start.c ==== [sync] */
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
@@ -32279,7 +44840,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     }
     u->state_count = trained * (size_t)d->optimizer.state_per_param;
     if (u->state_count) {
-        u->state = (float *)ddp__alloc(&d->host.allocator, u->state_count * sizeof(float));
+        u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
         if (!u->state)
             return ddp__fail(err, DDP_MEMORY,
                              "layer %s: out of memory for %zu bytes of optimizer state", u->name,
@@ -32289,7 +44850,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
             u->average[u->averages++].count = u->state_count;
         }
     }
-    u->ticket = -1;
+    u->trained = trained;
+    u->ticket = u->other_ticket = -1;
     u->forward_step = -1;
     return DDP_OK;
 }
@@ -32299,13 +44861,16 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
 
     for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    DDP__TRY(ddp__coded_memory(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
     d->op_room = d->cfg.trace_spans > 0 ? 2048 : 4 * d->layers + 64;
     d->merge_room = per_step + d->op_room;
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
-    if (!d->span || !d->op_scratch || !d->merge ||
+    d->pace = (float *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
+    d->pace_ticket = -1;
+    if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
         !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
     return DDP_OK;
@@ -32319,6 +44884,10 @@ enum {
     DDP__F_PERIOD,
     DDP__F_STRATEGY,
     DDP__F_MICRO,
+    DDP__F_WIRE,
+    DDP__F_TEAM,
+    DDP__F_MIXED,
+    DDP__F_SITE,
     DDP__F_HASH,
     DDP__F_SIZE = DDP__F_HASH + DDP__WORDS
 };
@@ -32336,7 +44905,7 @@ static uint64_t ddp__unit_hash(const ddp__unit *u)
     return h;
 }
 
-static void ddp__fingerprint(const ddp_ctx *d, float *f)
+uint64_t ddp__layout_hash(const ddp_ctx *d)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
     int l;
@@ -32345,32 +44914,57 @@ static void ddp__fingerprint(const ddp_ctx *d, float *f)
         uint64_t u = ddp__unit_hash(&d->unit[l]);
         h = ddp__hash(h, &u, sizeof u);
     }
+    return h;
+}
+
+static void ddp__fingerprint(const ddp_ctx *d, float *f)
+{
+    uint64_t h = ddp__layout_hash(d);
+
     f[DDP__F_VERSION] =
         (float)(DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH);
     f[DDP__F_LAYERS] = (float)d->layers;
     f[DDP__F_PERIOD] = (float)d->cfg.period;
     f[DDP__F_STRATEGY] = (float)d->cfg.strategy;
     f[DDP__F_MICRO] = (float)d->cfg.micro_batches;
+    f[DDP__F_WIRE] = (float)(int)ddp__wire_coding(d->cfg.wire);
+    f[DDP__F_TEAM] = (float)d->team;
+    f[DDP__F_MIXED] = (float)d->mixed;
+    f[DDP__F_SITE] = (float)d->cfg.site;
     ddp__pack64(f + DDP__F_HASH, h);
+}
+
+static int ddp__in_team(const ddp_ctx *d, int rank)
+{
+    int i;
+
+    for (i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == rank) return 1;
+    return 0;
 }
 
 static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_error *err)
 {
-    const float *zero = all;
+    static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
+    const float *zero = all, *team;
     int r;
 
-    for (r = 1; r < d->world; r++) {
+    while (zero[DDP__F_VERSION] == 0.0f) zero += DDP__F_SIZE; /* a lost worker's */
+    team = d->team ? all + (size_t)d->team_root * DDP__F_SIZE : zero;
+    for (r = 0; r < d->world; r++) {
         const float *f = all + (size_t)r * DDP__F_SIZE;
+        if (f[DDP__F_VERSION] == 0.0f) continue;
         if (f[DDP__F_VERSION] != zero[DDP__F_VERSION])
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d runs dreamddp version %06.0f, rank 0 has %06.0f: build all "
                              "ranks from one header",
                              r, (double)f[DDP__F_VERSION], (double)zero[DDP__F_VERSION]);
-        if (f[DDP__F_LAYERS] != zero[DDP__F_LAYERS])
+        if (ddp__in_team(d, r) && f[DDP__F_LAYERS] != team[DDP__F_LAYERS])
             return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d registered %.0f layers, rank 0 has %.0f: every rank must "
+                             "rank %d registered %.0f layers, rank %d has %.0f: every rank%s must "
                              "register the same model",
-                             r, (double)f[DDP__F_LAYERS], (double)zero[DDP__F_LAYERS]);
+                             r, (double)f[DDP__F_LAYERS], d->team_root,
+                             (double)team[DDP__F_LAYERS], d->team ? " of a group" : "");
         if (f[DDP__F_PERIOD] != zero[DDP__F_PERIOD])
             return ddp__fail(
                 err, DDP_MISMATCH,
@@ -32386,6 +44980,11 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d accumulates %.0f micro-batches, rank 0 %.0f", r,
                              (double)f[DDP__F_MICRO], (double)zero[DDP__F_MICRO]);
+        if (f[DDP__F_WIRE] != zero[DDP__F_WIRE])
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d sends averages as %s, rank 0 as %s: start every rank with "
+                             "the same wire format",
+                             r, coding[(int)f[DDP__F_WIRE]], coding[(int)zero[DDP__F_WIRE]]);
     }
     return DDP_OK;
 }
@@ -32403,14 +45002,15 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
         ddp__pack64(hash + (size_t)l * DDP__WORDS, ddp__unit_hash(&d->unit[l]));
     p.data = hash;
     p.count = (size_t)d->layers * DDP__WORDS;
-    s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
+    s = ddp__blocking_in(d, d->team, DDP__BROADCAST, &p, 1, 1, err);
     for (l = 0; s == DDP_OK && l < d->layers; l++)
         if (ddp__unpack64(hash + (size_t)l * DDP__WORDS) != ddp__unit_hash(&d->unit[l]))
             s = ddp__fail(err, DDP_MISMATCH,
-                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank 0 "
+                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
                           "something else: "
-                          "every rank must register the same model",
-                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks);
+                          "every rank%s must register the same model",
+                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks,
+                          d->team_root, d->team ? " of a group" : "");
     DDP_FREE(hash);
     return s;
 }
@@ -32420,44 +45020,54 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     float *all = (float *)ddp__calloc((size_t)d->world * DDP__F_SIZE, sizeof *all);
     ddp__piece p;
     ddp_status s;
-    int r, equal = 1;
+    const float *own;
+    int r, equal = 1, mixed = 0;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
     ddp__fingerprint(d, all + (size_t)d->rank * DDP__F_SIZE);
     p.data = all;
     p.count = (size_t)d->world * DDP__F_SIZE;
     s = ddp__blocking(d, DDP__ALL_GATHER, &p, 1, 1, 0, err);
+    for (r = 0; r < d->world; r++) /* a lost worker has no team */
+        if (all[(size_t)r * DDP__F_SIZE] == 0.0f)
+            all[(size_t)r * DDP__F_SIZE + DDP__F_TEAM] = -1.0f;
+    if (s == DDP_OK) s = ddp__team_agree(d, all + DDP__F_TEAM, DDP__F_SIZE, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
-    for (r = 1; r < d->world; r++)
-        if (memcmp(all + DDP__F_HASH, all + (size_t)r * DDP__F_SIZE + DDP__F_HASH,
-                   DDP__WORDS * sizeof *all))
+    own = all + (size_t)d->rank * DDP__F_SIZE;
+    for (r = 0; r < d->world; r++) {
+        const float *f = all + (size_t)r * DDP__F_SIZE;
+        mixed |= f[DDP__F_MIXED] != 0.0f;
+        if (f[DDP__F_VERSION] != 0.0f && ddp__in_team(d, r) &&
+            memcmp(own + DDP__F_HASH, f + DDP__F_HASH, DDP__WORDS * sizeof *f))
             equal = 0;
+    }
+    if (s == DDP_OK && equal) s = ddp__levels_open(d, all + DDP__F_SITE, DDP__F_SIZE, err);
     DDP_FREE(all);
+    if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
     if (s == DDP_OK && !equal) {
         float token = 0;
         DDP__TRY(ddp__compare_layers(d, err));
-        /* this rank agrees with rank 0; wait for the abort of the one that does not */
+        /* this rank agrees with the first; wait for the abort of the one that does not */
         p.data = &token;
         p.count = 1;
-        DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err));
+        DDP__TRY(ddp__blocking_in(d, d->team, DDP__ALL_REDUCE, &p, 1, 1, err));
         return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers; rank %d has %s",
                          d->rank, d->optimizer.name);
     }
     return s;
 }
 
-/* Everybody starts from rank 0's parameters, buffers and frozen layers included. */
+/* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
+ * and frozen layers included. */
 static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     int l, b;
 
     for (l = 0; l < d->layers; l++)
-        for (b = 0; b < d->unit[l].blocks; b++) {
-            ddp__piece p;
-            p.data = d->unit[l].block[b].params;
-            p.count = d->unit[l].block[b].count;
-            DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err));
-        }
+        for (b = 0; b < d->unit[l].blocks; b++)
+            DDP__TRY(ddp__layer_blocking(d, d->unit[l].group, DDP__BROADCAST,
+                                         d->unit[l].block[b].params, d->unit[l].block[b].count, 1,
+                                         ddp__group_root(d, d->unit[l].group), err));
     return DDP_OK;
 }
 
@@ -32469,6 +45079,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 
     for (l = 0; l < d->layers; l++)
         count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
 }
 
@@ -32479,13 +45090,21 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE,
                          "no layer is registered: call ddp_add_layer, or ddp_graph_build, before "
                          "the first step");
+    DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
-        DDP__TRY(ddp__share_parameters(d, err));
     }
+    DDP__TRY(ddp__device_start(d, err));
+    if (d->engine) {
+        DDP__TRY(ddp__share_parameters(d, err));
+        ddp__coded_start(d, 1);
+        ddp__join_ready(d);
+    }
+    if (d->joiner) DDP__TRY(ddp__joiner_enter(d, err));
     if (d->strategy->start) DDP__TRY(d->strategy->start(d));
+    if (d->plan_final && !d->strategy->partial) DDP__TRY(ddp__balance_nominal(d, err));
     d->started = 1;
     d->mark = d->step_begin = ddp_now();
     return DDP_OK;
@@ -32504,10 +45123,11 @@ static double ddp__unit_flops(const ddp__unit *u)
 
 size_t ddp__unit_wire_bytes(const ddp_ctx *d, const ddp__unit *u)
 {
-    return (u->count + (d->cfg.average_state ? u->state_count : 0)) * sizeof(float);
+    return ddp__coded_bytes(d, u->trained,
+                            u->count - u->trained + (d->cfg.average_state ? u->state_count : 0));
 }
 
-static ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     int l;
 
@@ -32523,14 +45143,22 @@ static ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
+ddp_status ddp__profile_blank(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile_free(&d->profile);
+    return ddp__profile_start(d, &d->profile, err);
+}
+
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
-static ddp_link ddp__link_nominal(const ddp_ctx *d)
+ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
 {
     ddp_link k;
-    double rate = d->rate > 0 ? d->rate : 125e6; /* 1 Gbit/s where no link is described */
+    /* 1 Gbit/s where no link is described */
+    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
+    int n = d->team ? d->team_size : ddp_workers(d);
 
-    k.beta_s = 2.0 * (d->world - 1) / d->world / rate;
-    k.alpha_s = d->world > 1 ? 2 * d->delay_s : 0;
+    k.beta_s = 2.0 * (n - 1) / n / rate;
+    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
     return k;
 }
 
@@ -32549,11 +45177,11 @@ static void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 }
 
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
-static void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
+void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     int l;
 
-    d->link = ddp__link_nominal(d);
+    d->link = ddp__link_nominal(d, &d->links);
     for (l = 0; l < d->layers; l++) {
         p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
         p->backward_s[l] = 2 * p->forward_s[l];
@@ -32623,24 +45251,24 @@ static void ddp__slowest(const float *all, int world, size_t layers, double *out
 static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     size_t L = (size_t)d->layers, l;
-    float *all = (float *)ddp__calloc((size_t)d->world * 2 * L, sizeof *all), *own;
+    float *all = (float *)ddp__calloc((size_t)d->team_size * 2 * L, sizeof *all), *own;
     ddp__piece piece;
     ddp_status s;
 
     if (!all)
         return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers",
                          d->layers);
-    own = all + (size_t)d->rank * 2 * L;
+    own = all + (size_t)d->team_place * 2 * L;
     for (l = 0; l < L; l++) {
         own[l] = (float)p->forward_s[l];
         own[L + l] = (float)p->backward_s[l];
     }
     piece.data = all;
-    piece.count = (size_t)d->world * 2 * L;
-    s = ddp__blocking(d, DDP__ALL_GATHER, &piece, 1, 1, 0, err);
+    piece.count = (size_t)d->team_size * 2 * L;
+    s = ddp__blocking_in(d, d->team, DDP__ALL_GATHER, &piece, 1, 1, err);
     if (s == DDP_OK) {
-        ddp__slowest(all, d->world, L, p->forward_s);
-        ddp__slowest(all + L, d->world, L, p->backward_s);
+        ddp__slowest(all, d->team_size, L, p->forward_s);
+        ddp__slowest(all + L, d->team_size, L, p->backward_s);
     }
     DDP_FREE(all);
     return s;
@@ -32692,9 +45320,31 @@ static int ddp__probe_next(ddp__probe *q)
     return q->pieces;
 }
 
+static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp__piece *list, int pieces,
+                                  ddp_error *err)
+{
+    ddp__message m;
+    long ticket;
+
+    memset(&m, 0, sizeof m);
+    m.verb = DDP__ALL_REDUCE;
+    m.group = d->team;
+    m.pieces = list;
+    m.piece_count = pieces;
+    m.overlap = 1;
+    m.step = d->step;
+    m.layer = DDP__NO_LAYER;
+    m.link = link;
+    m.filler = 1;
+    if (d->levels || link == 0) DDP__TRY(ddp__post_flush(d, err));
+    if (!d->levels) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
+    DDP__TRY(ddp__submit_mean(d, &m, &ticket, err));
+    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+}
+
 /* Times averaging a few sizes; every rank then takes rank 0's fit. The same few zeros are sent
  * over and over, so that the largest size needs no memory. */
-static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
+ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 {
     float fit[2], next, *x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
     ddp__piece one, *list = (ddp__piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list), p;
@@ -32714,26 +45364,30 @@ static ddp_status ddp__probe_link(ddp_ctx *d, ddp_error *err)
     while (s == DDP_OK) {
         double begin;
         /* rank 0 decides; and all ranks leave this together, as far as the link allows */
-        next = d->rank == 0 ? (float)ddp__probe_next(&q) : 0;
-        s = ddp__blocking(d, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
+        next = 0; /* full: who led was lost, and the next one began anew */
+        if (ddp__leads(d) && q.n < 3 * DDP__PROBE_REPEATS) next = (float)ddp__probe_next(&q);
+        s = ddp__blocking_on(d, link, d->team, DDP__ALL_REDUCE, &one, 1, 1, 0, err);
         if (s != DDP_OK || !(next > 0)) break;
         begin = ddp_now();
-        s = ddp__blocking(d, DDP__ALL_REDUCE, list, (int)next, 1, 0, err);
-        if (d->rank) continue;
+        s = ddp__probe_once(d, link, list, (int)next, err);
         q.bytes[q.n] = sizeof(float) * DDP__PROBE_FLOATS * (double)next;
         q.seconds[q.n++] = ddp_now() - begin;
     }
     DDP_FREE(list);
     DDP_FREE(x);
     DDP__TRY(s);
-    if (d->rank == 0) DDP__TRY(ddp_link_fit(q.bytes, q.seconds, q.n, &d->link, err));
-    fit[0] = (float)(d->link.alpha_s * 1e6);
-    fit[1] = (float)(d->link.beta_s * 1e12);
+    if (ddp__leads(d) || d->cfg.min_world) /* any of them may have to lead in the next moment */
+        s = ddp_link_fit(q.bytes, q.seconds, q.n, out, err);
+    if (s != DDP_OK && d->cfg.min_world)
+        *out = ddp__link_nominal(d, &d->links); /* it ended too early */
+    else DDP__TRY(s);
+    fit[0] = (float)(out->alpha_s * 1e6);
+    fit[1] = (float)(out->beta_s * 1e12);
     p.data = fit;
     p.count = 2;
-    DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err));
-    d->link.alpha_s = (double)fit[0] * 1e-6;
-    d->link.beta_s = (double)fit[1] * 1e-12;
+    DDP__TRY(ddp__blocking_in(d, d->team, DDP__BROADCAST, &p, 1, 1, err));
+    out->alpha_s = (double)fit[0] * 1e-6;
+    out->beta_s = (double)fit[1] * 1e-12;
     return DDP_OK;
 }
 
@@ -32802,7 +45456,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_error *err)
     x[n - 1] = (float)(hash >> 16);
     p.data = x;
     p.count = n;
-    s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
+    s = ddp__blocking_in(d, d->team, DDP__BROADCAST, &p, 1, 1, err);
     for (i = 0; i < L; i++) d->plan.step_of[i] = (int)x[i];
     for (i = 0; i < fill; i++) d->plan.fill[i] = (unsigned char)x[L + i];
     hash = (uint32_t)x[n - 2] | (uint32_t)x[n - 1] << 16;
@@ -32852,7 +45506,8 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     ddp__plan_options(d, &o);
     memset(&plan, 0, sizeof plan);
-    if (d->rank == 0)
+    /* who leads may be lost before it has shared its plan */
+    if (d->team_place == 0 || d->cfg.min_world)
         s = d->cfg.paper ? ddp_plan_partial(p, &o, &plan, err)
                          : ddp__plan_with_slack(p, &o, &plan, err);
     else s = ddp_plan_new(d->layers, o.period, &plan, err);
@@ -32886,7 +45541,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    d->link = ddp__link_nominal(d);
+    d->link = ddp__link_nominal(d, &d->links);
     DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link, p, err));
     if (p->layers != d->layers) {
         int rows = p->layers;
@@ -32930,6 +45585,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     }
     if (d->plan_final) {
         d->profile = p;
+        DDP__TRY(ddp__balance_links(d, &d->profile, err));
         d->hooks_forward = ddp__forward_hooks_now(d);
         ddp__account_predict(d);
     } else {
@@ -32941,16 +45597,19 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__average_wait_all(d, err));
+    DDP__TRY(ddp__device_wait(d, err));
     ddp_profile_free(&d->profile);
     DDP__TRY(ddp__profile_start(d, &d->profile, err));
     ddp__profile_local(d, &d->profile);
     if (d->engine) {
-        DDP__TRY(ddp__probe_link(d, err));
+        DDP__TRY(ddp__probe_link(d, 0, &d->link, err));
+        if (d->second) DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
         DDP__TRY(ddp__profile_agree(d, &d->profile, err));
     }
     ddp__profile_link(d, &d->profile);
     d->plan_final = d->measured = 1;
     if (d->strategy->partial) DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    DDP__TRY(ddp__balance_links(d, &d->profile, err));
     ddp__drift_start(d);
     ddp__account_predict(d);
     ddp__account_reset(d);
@@ -32962,6 +45621,7 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__average_wait_all(d, err));
     ddp__profile_link(d, &d->profile);
     DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    DDP__TRY(ddp__balance_links(d, &d->profile, err));
     ddp__drift_start(d);
     ddp__account_predict(d);
     return DDP_OK;
@@ -32982,7 +45642,9 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     if (!d->started && ddp__session_start(d, &d->host.error))
         return ddp__ctx_fail(d, &d->host.error);
     if (ddp__average_wait_all(d, &d->host.error) ||
-        ddp__plan_copy(plan, &d->plan, &d->host.error) || ddp__plan_share(d, &d->host.error))
+        ddp__plan_copy(plan, &d->plan, &d->host.error) || ddp__plan_share(d, &d->host.error) ||
+        (d->profile.layers ? ddp__balance_links(d, &d->profile, &d->host.error)
+                           : ddp__balance_nominal(d, &d->host.error)))
         return ddp__ctx_fail(d, &d->host.error);
     d->plan_final = 1;
     ddp__account_reset(d);
@@ -33000,11 +45662,11 @@ void ddp__account_predict(ddp_ctx *d)
     for (l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
-        comm += d->world > 1 ? p->comm_s[l] : 0;
+        comm += d->team_size > 1 ? p->comm_s[l] : 0;
     }
     exposed = comm > 0 ? comm + p->alpha_s : 0;
     if (d->strategy->partial) {
-        exposed = d->world > 1 ? d->plan.exposed_s : 0;
+        exposed = d->team_size > 1 ? d->plan.exposed_s : 0;
         step = exposed / d->plan.period;
     } else if (d->strategy->id == DDP_LOCALSGD) {
         step = exposed / H;
@@ -33101,23 +45763,26 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     d->drift_piece.count = 3;
     memset(&m, 0, sizeof m);
     m.verb = DDP__BROADCAST;
+    m.group = d->team;
+    m.peer = d->team_root;
     m.pieces = &d->drift_piece;
     m.piece_count = 1;
     m.step = d->step;
     m.layer = -1;
     m.priority = d->layers;
     m.filler = 1;
-    return ddp__engine_submit(d->engine, &m, &d->drift_ticket, err);
+    return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     long every = (long)d->plan.period * DDP__DRIFT_PERIODS;
+    double before;
 
-    if (!d->engine || !d->strategy->partial) return DDP_OK;
+    if (!d->engine || !d->strategy->partial || d->levels) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan.period) return DDP_OK;
-    DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
+    DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (d->drift_word[0] == 0.0f) return DDP_OK;
     ddp__log(&d->host.log, DDP_LOG_INFO,
@@ -33125,11 +45790,210 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
              "ns): planning again",
              d->step, 1e-3 * (double)d->drift_word[1], 1e-3 * (double)d->drift_word[2],
              1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
     d->link.alpha_s = (double)d->drift_word[1] * 1e-6;
     d->link.beta_s = (double)d->drift_word[2] * 1e-12;
+    d->stats.replans++;
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before,
+                  d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
     return ddp__plan_again(d, err);
 }
 /* ==== end sync/drift.c ==== */
+
+/* ==== begin sync/pace.c ==== [sync] */
+/* How long each rank computes, waits left out: a rank that is slow makes all the others wait, and
+ * in wall-clock times all look alike. The times travel unhurried, every few periods. */
+
+enum { DDP__PACE_PERIODS = 4 };
+static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
+
+static int ddp__pace_order(const void *a, const void *b)
+{
+    float p = *(const float *)a, q = *(const float *)b;
+
+    return (p > q) - (p < q);
+}
+
+/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was
+ * lost has no time. */
+static double ddp__pace_median(ddp_ctx *d)
+{
+    float *sorted = d->pace + d->team_size;
+    int r, n = 0;
+
+    for (r = 0; r < d->team_size; r++)
+        if (d->pace[r] > 0) sorted[n++] = d->pace[r];
+    qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
+    return n ? (double)sorted[(n - 1) / 2] : 0;
+}
+
+/* The newest note; all ranks have it, one of them says it. */
+static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
+{
+    char text[DDP_ERROR_TEXT];
+    ddp_note note;
+
+    if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
+    ddp_note_text(&note, text, sizeof text);
+    ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
+}
+
+/* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
+static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
+{
+    int rank = d->stats.slowest_rank;
+    double ratio = d->stats.slow_ratio, told = d->pace_told;
+
+    if (ratio < ddp__pace_slow) {
+        if (told > 0) {
+            double now = (double)d->pace[d->pace_place];
+            ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, now);
+            ddp__pace_log(d, DDP_LOG_INFO);
+        }
+        d->pace_told = 0;
+        return;
+    }
+    if (told > 0 && rank == d->pace_rank && fabs(ratio / told - 1) < 0.2) return;
+    d->pace_told = ratio;
+    d->pace_rank = rank;
+    d->pace_place = slowest;
+    ddp__note_add(d, DDP_NOTE_SLOW, rank, median_s, (double)d->pace[slowest]);
+    ddp__pace_log(d, DDP_LOG_WARN);
+}
+
+static void ddp__pace_judge(ddp_ctx *d)
+{
+    double median = ddp__pace_median(d);
+    int slowest = 0, r;
+
+    for (r = 1; r < d->team_size; r++)
+        if (d->pace[r] > d->pace[slowest]) slowest = r;
+    if (!(median > 0)) return;
+    d->stats.slowest_rank = ddp__team_rank(d, slowest);
+    d->stats.slow_ratio = (double)d->pace[slowest] / median;
+    d->stats.median_compute_s = median;
+    ddp__pace_tell(d, slowest, median);
+}
+
+static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
+{
+    ddp__message m;
+
+    d->pace[d->team_place] = (float)(d->compute_sum_s / (double)d->compute_steps);
+    d->stats.compute_s = (double)d->pace[d->team_place];
+    d->compute_sum_s = 0;
+    d->compute_steps = 0;
+    d->pace_piece.data = d->pace;
+    d->pace_piece.count = (size_t)d->team_size;
+    memset(&m, 0, sizeof m);
+    m.verb = DDP__ALL_GATHER;
+    m.group = d->team;
+    m.pieces = &d->pace_piece;
+    m.piece_count = 1;
+    m.step = d->step;
+    m.layer = DDP__NO_LAYER;
+    m.priority = d->layers;
+    m.filler = 1;
+    return ddp__post(d, &m, 0, &d->pace_ticket, err);
+}
+
+/* Submitted in the middle of a stretch of periods and waited for a period later: by then every
+ * rank has been through an averaging that came after it. */
+ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
+{
+    long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
+
+    d->compute_sum_s += d->compute_this_step;
+    d->compute_this_step = 0;
+    d->compute_steps++;
+    if (!d->engine) {
+        d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
+        return DDP_OK;
+    }
+    if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);
+    if (at != 3 * period || d->pace_ticket < 0) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, d->pace_ticket, err));
+    d->pace_ticket = -1;
+    ddp__pace_judge(d);
+    return DDP_OK;
+}
+/* ==== end sync/pace.c ==== */
+
+/* ==== begin sync/notes.c ==== [sync] */
+
+void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
+{
+    ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+
+    n->kind = kind;
+    n->step = d->step;
+    n->time_s = ddp_now();
+    n->rank = rank;
+    n->workers = ddp_workers(d);
+    n->before = before;
+    n->now = now;
+}
+
+void ddp__note_members(ddp_ctx *d)
+{
+    uint64_t live, changed;
+    int r;
+
+    if (!d->cfg.min_world) return;
+    live = ddp__live(d);
+    changed = d->noted_live ? live ^ d->noted_live : 0;
+    for (r = 0; changed && r < d->world; r++)
+        if (changed >> r & 1)
+            ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
+    d->noted_live = live;
+}
+
+int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
+{
+    long from, n;
+
+    if (!d || !out || room < 1) return 0;
+    n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
+    if (n > room) n = room;
+    for (from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    return (int)n;
+}
+
+const char *ddp_note_name(ddp_note_kind kind)
+{
+    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+
+    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
+}
+
+void ddp_note_text(const ddp_note *n, char *out, size_t room)
+{
+    double part = n->before > 0 ? n->now / n->before - 1 : 0;
+
+    if (room == 0) return;
+    out[0] = 0;
+    switch (n->kind) {
+    case DDP_NOTE_SLOW:
+        snprintf(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
+                 n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
+        break;
+    case DDP_NOTE_EVEN:
+        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank,
+                 1e3 * n->now);
+        break;
+    case DDP_NOTE_REPLAN:
+        snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+                 "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
+        break;
+    case DDP_NOTE_LOST:
+    case DDP_NOTE_JOINED:
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank,
+                 n->kind == DDP_NOTE_LOST ? "was lost" : "joined", n->workers,
+                 n->workers == 1 ? "" : "s");
+        break;
+    }
+}
+/* ==== end sync/notes.c ==== */
 
 /* ==== begin sync/planfile.c ==== [sync] */
 /* Plans from files: the JSON object that `plan partial` prints. */
@@ -33210,6 +46074,815 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
 }
 /* ==== end sync/planfile.c ==== */
 
+/* ==== begin sync/dump.c ==== [sync] */
+/* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
+
+/* Seconds since 1970 at ddp_now() = 0. */
+static double ddp__epoch(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec - ddp_now();
+}
+
+static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
+{
+    if (at >= 0) ddp__text_addf(t, ",\"%s\":%.6f", key, epoch + at);
+    else ddp__text_addf(t, ",\"%s\":null", key);
+}
+
+static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
+{
+    int r, listed = 0;
+
+    ddp__text_addf(t, ",\"peers\":[");
+    for (r = 0; r < d->world; r++) {
+        const ddp__peer_record *p = &log->peer[r];
+        if (r == d->rank || !p->name[0]) continue;
+        ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
+        ddp__json_string(t, p->name);
+        if (p->begun >= 0)
+            ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
+        if (p->got_s >= 0) ddp__text_addf(t, ",\"silent_s\":%.3f", p->got_s);
+        ddp__text_addf(t, ",\"left\":%s}", p->left ? "true" : "false");
+    }
+    ddp__text_addf(t, "]");
+}
+
+static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log,
+                           const ddp_error *why, double epoch)
+{
+    char host[256] = "";
+
+    (void)gethostname(host, sizeof host - 1);
+    ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
+                   DDP_VERSION_STRING, d->rank, d->world);
+    ddp__json_string(t, host);
+    ddp__text_addf(t, ",\"run_id\":");
+    ddp__json_string(t, d->cfg.run_id);
+    ddp__text_addf(t, ",\"pid\":%ld,\"strategy\":", (long)getpid());
+    ddp__json_string(t, ddp_strategy_name(d->cfg.strategy));
+    ddp__dump_time(t, "time", epoch, log->now);
+    ddp__text_addf(t, ",\"error\":");
+    if (why->code != DDP_OK) {
+        ddp__text_addf(t, "{\"code\":%d,\"text\":", (int)why->code);
+        ddp__json_string(t, why->msg);
+        ddp__text_addf(t, "}");
+    } else {
+        ddp__text_addf(t, "null");
+    }
+    ddp__dump_peers(t, d, log);
+    ddp__text_addf(t, ",\"operations\":%d,\"dropped\":%ld}\n", log->count, log->dropped);
+}
+
+static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r,
+                                double epoch)
+{
+    static const char *const stage[] = {"queued", "active", "done"};
+    const ddp__op_span *s = &r->span;
+    int p2p = s->verb == DDP__SEND || s->verb == DDP__RECV, i;
+
+    ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
+                   (unsigned long)s->seq, ddp__verb_name((int)s->verb));
+    if (p2p || s->verb == DDP__BROADCAST)
+        ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
+    ddp__text_addf(t, ",\"layer\":");
+    if (s->layer >= 0 && s->layer < d->layers) ddp__json_string(t, d->unit[s->layer].name);
+    else ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
+    ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step,
+                   (long long)s->size, (long long)s->bytes, (long long)r->left);
+    ddp__text_addf(t, ",\"algorithm\":\"%s\"", ddp__algorithm_name(s->algorithm));
+    ddp__dump_time(t, "submitted", epoch, s->submitted);
+    ddp__dump_time(t, "begin", epoch, s->begin);
+    ddp__dump_time(t, "end", epoch, s->end);
+    ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->stage]);
+    for (i = 0; i < r->missing_count; i++)
+        ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
+    ddp__text_addf(t, "]}\n");
+}
+
+char *ddp__rank_path(const char *path, int rank)
+{
+    size_t room = strlen(path) + 16, n = 0;
+    const char *p;
+    char *out;
+
+    for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
+    out = (char *)ddp__calloc(room, 1);
+    for (p = path; out && *p; p++) {
+        if (p[0] == '%' && p[1] == 'r') {
+            n += (size_t)snprintf(out + n, room - n, "%d", rank);
+            p++;
+        } else {
+            out[n++] = *p;
+        }
+    }
+    return out;
+}
+
+static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
+{
+    double epoch = ddp__epoch();
+    ddp__oplog log;
+    ddp__text t;
+    ddp_status s = DDP_OK;
+    int i;
+
+    memset(&t, 0, sizeof t);
+    memset(&log, 0, sizeof log);
+    /* two threads of one process would write the same temporary file */
+    while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
+    if (d->engine) s = ddp__engine_oplog(d->engine, &log, err);
+    else log.now = ddp_now();
+    if (s == DDP_OK) {
+        ddp__dump_head(&t, d, &log, d->engine ? &log.error : &d->host.error, epoch);
+        for (i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
+        s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
+                     : ddp__file_write(path, t.data, t.size, err);
+    }
+    ddp__atomic_store(&d->dumping, 0);
+    ddp__text_free(&t);
+    ddp__oplog_free(&log);
+    return s;
+}
+
+ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
+{
+    char *own;
+    ddp_status s;
+
+    if (!d || !path || !*path)
+        return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
+    own = ddp__rank_path(path, d->rank);
+    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
+    s = ddp__dump_to(d, own, err);
+    DDP_FREE(own);
+    return s;
+}
+
+void ddp__dump_failure(ddp_ctx *d)
+{
+    ddp_error *e = &d->host.error, why;
+    size_t n = strlen(e->msg);
+    char *own;
+
+    /* who ends a run by request knows why, and wants no file */
+    if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
+    d->dumped = 1;
+    own = ddp__rank_path(d->cfg.dump_path, d->rank);
+    if (!own) return;
+    if (ddp__dump_to(d, own, &why) == DDP_OK)
+        snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
+    else ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
+    DDP_FREE(own);
+}
+/* ==== end sync/dump.c ==== */
+
+/* ==== begin sync/probe.c ==== [sync] */
+/* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
+ * pings, then transfers; then the other one sends transfers.
+ *
+ * On a busy machine a thread wakes up late, which is no property of the link: times are those at
+ * which the comm thread's events were due, and an answer says how long its question lay until the
+ * rank woke up. */
+
+enum {
+    DDP__PINGS = 20,
+    DDP__PINGS_LEAST = 8,
+    DDP__PING_FLOATS = 8,   /* [0] more will follow; [1..4] the wall clock of the answering rank, */
+    DDP__PING_LAY = 5,      /* and how long the ping lay there, seconds */
+    DDP__PROBE_SMALL = 16384,  /* floats: 64 KiB */
+    DDP__PROBE_LARGE = 262144, /* 1 MiB */
+    DDP__PROBE_TIMES = 3,
+    DDP__PROBE_TIMES_MOST = 16,
+    DDP__PAIR_NUMBERS = 7,
+    DDP__PROBE_SPANS = 16,
+    DDP__PROBE_SIZES = 3 /* that fit a pair: a ping, small, large */
+};
+
+/* Interference only delays: when the two fastest of some transfers differ by more, the fastest
+ * was probably delayed too. */
+static const double ddp__probe_agree = 0.02;
+static const double ddp__probe_patience_s = 3; /* of repeating one size */
+
+typedef struct ddp__prober {
+    ddp_ctx *d;
+    float   *x;                 /* [DDP__PROBE_LARGE] */
+    double   bytes[DDP__PROBE_SIZES], seconds[DDP__PROBE_SIZES]; /* the fastest of the pair in hand */
+    int      n;
+    double  *all_bytes, *all_seconds; /* the same of all pairs */
+    int      all;
+} ddp__prober;
+
+static double ddp__wall(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static int ddp__order_doubles(const void *a, const void *b)
+{
+    double p = *(const double *)a, q = *(const double *)b;
+
+    return (p > q) - (p < q);
+}
+
+/* The newest message of the verb since then, as the comm thread recorded it. */
+static ddp__op_span ddp__recorded(ddp__prober *q, ddp__verb verb, double since)
+{
+    ddp__op_span seen[DDP__PROBE_SPANS], last;
+    double now = ddp_now();
+    int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
+
+    while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
+    if (n > 0) return seen[n - 1];
+    memset(&last, 0, sizeof last);
+    last.submitted = since, last.due = now;
+    return last;
+}
+
+/* Seconds for which what was received last has lain here. */
+static float ddp__lay(ddp__prober *q, double since)
+{
+    double seconds = ddp_now() - ddp__recorded(q, DDP__RECV, since).due;
+
+    return seconds > 0 ? (float)seconds : 0.0f;
+}
+
+/* ---- pings ---- */
+
+static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
+{
+    double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
+    int n, bad = 0;
+
+    for (n = -1; !bad && n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
+        double t0, w0, asked;
+        int enough = n + 1 >= DDP__PINGS || (n + 1 >= DDP__PINGS_LEAST && ddp_now() > begin + 3);
+        q->x[0] = enough ? 0.0f : 1.0f;
+        w0 = ddp__wall();
+        t0 = ddp_now();
+        bad = ddp_send(q->d, q->x, DDP__PING_FLOATS, peer);
+        if (!bad) bad = ddp_recv(q->d, q->x, DDP__PING_FLOATS, peer);
+        if (bad || n < 0) continue;
+        asked = ddp__recorded(q, DDP__SEND, t0).submitted;
+        trip[n] = ddp__recorded(q, DDP__RECV, t0).due - asked - (double)q->x[DDP__PING_LAY];
+        if (trip[n] < 1e-9) trip[n] = 1e-9;
+        if (trip[n] < shortest) {
+            shortest = trip[n];
+            out->offset_s = 1e-6 * (double)(int64_t)ddp__unpack64(q->x + 1) -
+                            (double)q->x[DDP__PING_LAY] - (w0 + asked - t0) - shortest / 2;
+        }
+        if (!enough) continue;
+        n++;
+        break;
+    }
+    if (bad) return bad;
+    qsort(trip, (size_t)n, sizeof *trip, ddp__order_doubles);
+    out->ping_s = trip[0] / 2;
+    out->ping_median_s = (trip[(n - 1) / 2] + trip[n / 2]) / 4;
+    return 0;
+}
+
+static int ddp__pong(ddp__prober *q, int peer)
+{
+    int bad, more;
+
+    do {
+        double since = ddp_now();
+        bad = ddp_recv(q->d, q->x, DDP__PING_FLOATS, peer);
+        more = q->x[0] > 0;
+        q->x[DDP__PING_LAY] = ddp__lay(q, since);
+        ddp__pack64(q->x + 1, (uint64_t)(int64_t)(1e6 * ddp__wall()));
+        if (!bad) bad = ddp_send(q->d, q->x, DDP__PING_FLOATS, peer);
+    } while (!bad && more);
+    return bad;
+}
+
+/* ---- transfers ---- */
+
+/* The way back of the last word is half a round trip. */
+static int ddp__transfer(ddp__prober *q, int peer, size_t floats, double back_s, double *seconds)
+{
+    float head = (float)floats, lay;
+    double since;
+    int bad = ddp_send(q->d, &head, 1, peer);
+
+    *seconds = 0;
+    if (bad || floats == 0) return bad;
+    since = ddp_now();
+    bad = ddp_send(q->d, q->x, floats, peer);
+    if (!bad) bad = ddp_recv(q->d, &lay, 1, peer);
+    if (bad) return bad;
+    *seconds = ddp__recorded(q, DDP__RECV, since).due -
+               ddp__recorded(q, DDP__SEND, since).submitted - (double)lay - back_s;
+    if (*seconds < 1e-9) *seconds = 1e-9;
+    return 0;
+}
+
+/* The fastest of at least three transfers, and of more until two agree. */
+static int ddp__repeat(ddp__prober *q, int peer, size_t floats, double back_s, double *fastest)
+{
+    double second = DBL_MAX, begin = ddp_now();
+    int i;
+
+    *fastest = DBL_MAX;
+    for (i = 0; i < DDP__PROBE_TIMES_MOST; i++) {
+        double seconds;
+        int bad = ddp__transfer(q, peer, floats, back_s, &seconds);
+        if (bad) return bad;
+        if (seconds < *fastest) {
+            second = *fastest;
+            *fastest = seconds;
+        } else if (seconds < second) {
+            second = seconds;
+        }
+        if (i + 1 < DDP__PROBE_TIMES) continue;
+        if (second <= *fastest * (1 + ddp__probe_agree)) break;
+        if (ddp_now() > begin + ddp__probe_patience_s) break;
+    }
+    q->bytes[q->n] = (double)(floats * sizeof(float));
+    q->seconds[q->n++] = *fastest;
+    return 0;
+}
+
+static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
+{
+    double best, data, none;
+    size_t floats = DDP__PROBE_SMALL;
+    int i, bad;
+
+    q->n = 0;
+    q->bytes[q->n] = DDP__PING_FLOATS * sizeof(float);
+    q->seconds[q->n++] = out->ping_s;
+    memset(q->x, 0, DDP__PROBE_LARGE * sizeof *q->x);
+    bad = ddp__repeat(q, peer, floats, out->ping_s, &best);
+    if (bad) return bad;
+    data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
+    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* floats in a quarter of a second */
+    floats = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
+    if (floats > DDP__PROBE_SMALL) bad = ddp__repeat(q, peer, floats, out->ping_s, &best);
+    else floats = DDP__PROBE_SMALL;
+    if (!bad) bad = ddp__transfer(q, peer, 0, 0, &none);
+    if (bad) return bad;
+    for (i = 0; i < q->n; i++) {
+        q->all_bytes[q->all] = q->bytes[i];
+        q->all_seconds[q->all++] = q->seconds[i];
+    }
+    data = best - out->ping_s;
+    out->rate = (double)(floats * sizeof(float)) / (data > best / 2 ? data : best);
+    return (int)ddp_link_fit(q->bytes, q->seconds, q->n, &out->link, &q->d->host.error);
+}
+
+static int ddp__sink(ddp__prober *q, int peer)
+{
+    float head = 0, lay;
+    int bad;
+
+    do {
+        double since = ddp_now();
+        bad = ddp_recv(q->d, &head, 1, peer);
+        if (!bad && !(head >= 0 && head <= (float)DDP__PROBE_LARGE)) head = 0;
+        if (!bad && head > 0) bad = ddp_recv(q->d, q->x, (size_t)head, peer);
+        lay = ddp__lay(q, since);
+        if (!bad && head > 0) bad = ddp_send(q->d, &lay, 1, peer);
+    } while (!bad && head > 0);
+    return bad;
+}
+
+static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
+{
+    float trip[DDP__WORDS];
+    int bad, leads = q->d->rank < peer;
+
+    if (leads) {
+        bad = ddp__ping(q, peer, out);
+        ddp__pack64(trip, (uint64_t)(out->ping_s * 1e9));
+        if (!bad) bad = ddp_send(q->d, trip, DDP__WORDS, peer);
+        if (!bad) bad = ddp__source(q, peer, out);
+        return bad ? bad : ddp__sink(q, peer);
+    }
+    bad = ddp__pong(q, peer);
+    if (!bad) bad = ddp_recv(q->d, trip, DDP__WORDS, peer);
+    if (bad) return bad;
+    out->ping_s = 1e-9 * (double)ddp__unpack64(trip);
+    bad = ddp__sink(q, peer);
+    return bad ? bad : ddp__source(q, peer, out);
+}
+
+/* ---- all of them ---- */
+
+/* Whom a rank meets in a round of a tournament of `even` players; the last one keeps its seat. */
+static int ddp__opponent(int rank, int round, int even)
+{
+    int seats = even - 1;
+
+    if (rank == even - 1) return round;
+    if (rank == round) return even - 1;
+    return (2 * round - rank + 2 * seats) % seats;
+}
+
+/* The wire names such a peer by its way: wire_tcp.c. */
+static int ddp__is_relayed(const ddp_ctx *d, int peer)
+{
+    ddp__wire *w = d->engine->wire;
+
+    return !strncmp(w->table->peer_name(w, peer), "via ", 4);
+}
+
+static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
+{
+    int world = q->d->world, even = world + world % 2, round, bad = 0;
+
+    for (round = 0; !bad && round < even - 1; round++) {
+        int peer = ddp__opponent(q->d->rank, round, even);
+        bad = ddp_barrier(q->d);
+        if (bad || peer >= world) continue;
+        bad = ddp__probe_pair(q, peer, &out->pair[q->d->rank * world + peer]);
+        out->pair[q->d->rank * world + peer].relayed = ddp__is_relayed(q->d, peer);
+    }
+    return bad;
+}
+
+static void ddp__pack_number(float *at, double v)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &v, sizeof bits);
+    ddp__pack64(at, bits);
+}
+
+static double ddp__unpack_number(const float *at)
+{
+    uint64_t bits = ddp__unpack64(at);
+    double v;
+
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* Every rank's row to everybody: numbers as four floats each, the host's name as one per letter. */
+static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
+{
+    size_t world = (size_t)q->d->world, r, c, k;
+    size_t row = (world * DDP__PAIR_NUMBERS + 2) * DDP__WORDS + sizeof *out->name;
+    float *all = (float *)ddp__calloc(world * row, sizeof *all), *at;
+    int bad;
+
+    if (!all) return ddp__ctx_failf(q->d, DDP_MEMORY, "out of memory for %zu probed rows", world);
+    at = all + (size_t)q->d->rank * row;
+    for (c = 0; c < world; c++) {
+        const ddp_pair *p = &out->pair[(size_t)q->d->rank * world + c];
+        double v[DDP__PAIR_NUMBERS];
+        v[0] = p->ping_s, v[1] = p->ping_median_s, v[2] = p->link.alpha_s, v[3] = p->link.beta_s;
+        v[4] = p->rate, v[5] = p->offset_s, v[6] = p->relayed;
+        for (k = 0; k < DDP__PAIR_NUMBERS; k++, at += DDP__WORDS) ddp__pack_number(at, v[k]);
+    }
+    ddp__pack_number(at, out->host[q->d->rank].alpha_s);
+    ddp__pack_number(at + DDP__WORDS, out->host[q->d->rank].beta_s);
+    at += 2 * DDP__WORDS;
+    for (k = 0; k < sizeof *out->name; k++)
+        at[k] = (float)(unsigned char)out->name[q->d->rank][k];
+    bad = ddp_all_gather(q->d, all, row);
+    for (r = 0, at = all; !bad && r < world; r++) {
+        for (c = 0; c < world; c++, at += DDP__PAIR_NUMBERS * DDP__WORDS) {
+            ddp_pair *p = &out->pair[r * world + c];
+            p->ping_s = ddp__unpack_number(at);
+            p->ping_median_s = ddp__unpack_number(at + DDP__WORDS);
+            p->link.alpha_s = ddp__unpack_number(at + 2 * DDP__WORDS);
+            p->link.beta_s = ddp__unpack_number(at + 3 * DDP__WORDS);
+            p->rate = ddp__unpack_number(at + 4 * DDP__WORDS);
+            p->offset_s = ddp__unpack_number(at + 5 * DDP__WORDS);
+            p->relayed = ddp__unpack_number(at + 6 * DDP__WORDS) > 0;
+        }
+        out->host[r].alpha_s = ddp__unpack_number(at);
+        out->host[r].beta_s = ddp__unpack_number(at + DDP__WORDS);
+        at += 2 * DDP__WORDS;
+        for (k = 0; k < sizeof *out->name; k++, at++) out->name[r][k] = (char)(unsigned char)*at;
+    }
+    DDP_FREE(all);
+    /* round trips have one end that measured them */
+    for (r = 0; !bad && r < world; r++)
+        for (c = 0; c < r; c++) {
+            const ddp_pair *led = &out->pair[c * world + r];
+            ddp_pair *p = &out->pair[r * world + c];
+            p->ping_s = led->ping_s;
+            p->ping_median_s = led->ping_median_s;
+            p->offset_s = -led->offset_s;
+        }
+    return bad;
+}
+
+int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
+{
+    ddp__prober q;
+    size_t world;
+    double begin = ddp_now();
+    int bad;
+
+    DDP__ENTER(d);
+    if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
+    if (ddp_workers(d) < d->world)
+        return ddp__ctx_failf(d, DDP_UNSUPPORTED,
+                              "ddp_probe: %d of %d workers are there; links are measured when all "
+                              "are, so without max_world", ddp_workers(d), d->world);
+    if (d->world < 2)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    world = (size_t)d->world;
+    memset(out, 0, sizeof *out);
+    memset(&q, 0, sizeof q);
+    q.d = d;
+    out->world = d->world;
+    out->pair = (ddp_pair *)ddp__calloc(world * world, sizeof *out->pair);
+    out->host = (ddp_link *)ddp__calloc(world, sizeof *out->host);
+    out->name = (char (*)[64])ddp__calloc(world, sizeof *out->name);
+    q.x = (float *)ddp__calloc(DDP__PROBE_LARGE, sizeof *q.x);
+    q.all_bytes = (double *)ddp__calloc(world * DDP__PROBE_SIZES, sizeof(double));
+    q.all_seconds = (double *)ddp__calloc(world * DDP__PROBE_SIZES, sizeof(double));
+    if (!out->pair || !out->host || !out->name || !q.x || !q.all_bytes || !q.all_seconds) {
+        bad = ddp__ctx_failf(d, DDP_MEMORY, "out of memory for probing %d ranks", d->world);
+    } else {
+        (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
+        bad = ddp__probe_rounds(&q, out);
+        if (!bad)
+            bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank],
+                                    &d->host.error);
+        bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
+    }
+    DDP_FREE(q.x);
+    DDP_FREE(q.all_bytes);
+    DDP_FREE(q.all_seconds);
+    out->seconds = ddp_now() - begin;
+    if (bad) ddp_probe_free(out);
+    return bad;
+}
+
+void ddp_probe_free(ddp_probe_result *r)
+{
+    if (!r) return;
+    if (r->pair) DDP_FREE(r->pair);
+    if (r->host) DDP_FREE(r->host);
+    if (r->name) DDP_FREE(r->name);
+    memset(r, 0, sizeof *r);
+}
+
+ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err)
+{
+    int i, n;
+
+    if (!r || !out || r->world < 2)
+        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks",
+                         r ? r->world : 0);
+    DDP__TRY(ddp_network_new(r->world, out, err));
+    n = r->world * r->world;
+    for (i = 0; i < n; i++) {
+        out->delay_s[i] = r->pair[i].ping_s;
+        out->rate[i] = r->pair[i].link.beta_s > 0 ? 1 / r->pair[i].link.beta_s : r->pair[i].rate;
+    }
+    return DDP_OK;
+}
+/* ==== end sync/probe.c ==== */
+
+/* ==== begin sync/group.c ==== [sync] */
+
+int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
+{
+    DDP__ENTER(d);
+    if (!ranks || !group)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if (!d->engine) { /* alone: every group is the world */
+        if (n != 1 || ranks[0] != 0)
+            return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
+        *group = 0;
+        return 0;
+    }
+    if (ddp__engine_group(d->engine, ranks, n, group, &d->host.error) ||
+        (d->second && ddp__engine_group(d->second, ranks, n, group, &d->host.error)))
+        return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+static int ddp__group_run(ddp_ctx *d, const char *name, int group, ddp__verb verb, float *x,
+                          size_t n, float scale, int root)
+{
+    ddp__message m;
+    ddp__piece p;
+
+    DDP__ENTER(d);
+    if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
+    if (!d->engine) {
+        size_t i;
+        for (i = 0; scale != 1 && i < n; i++) x[i] *= scale;
+        return 0;
+    }
+    p.data = x;
+    p.count = n;
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.pieces = &p;
+    m.piece_count = 1;
+    m.scale = scale;
+    m.group = group;
+    m.peer = root;
+    m.step = d->step;
+    m.layer = DDP__NO_LAYER;
+    m.filler = 1;
+    if (ddp__post_flush(d, &d->host.error) || ddp__engine_run(d->engine, &m, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+/* Ranks of a group, 1 where it is none (the engine then says so). */
+static size_t ddp__group_size(const ddp_ctx *d, int group)
+{
+    return d && d->engine ? (size_t)ddp__engine_group_size(d->engine, group) : 1;
+}
+
+int ddp_group_all_reduce(ddp_ctx *d, int group, float *x, size_t n, float scale)
+{
+    return ddp__group_run(d, "ddp_group_all_reduce", group, DDP__ALL_REDUCE, x, n, scale, 0);
+}
+
+int ddp_group_broadcast(ddp_ctx *d, int group, float *x, size_t n, int root)
+{
+    return ddp__group_run(d, "ddp_group_broadcast", group, DDP__BROADCAST, x, n, 1, root);
+}
+
+int ddp_group_all_gather(ddp_ctx *d, int group, float *x, size_t n)
+{
+    return ddp__group_run(d, "ddp_group_all_gather", group, DDP__ALL_GATHER, x,
+                          n * ddp__group_size(d, group), 1, 0);
+}
+
+int ddp_group_reduce_scatter(ddp_ctx *d, int group, float *x, size_t n, float scale)
+{
+    return ddp__group_run(d, "ddp_group_reduce_scatter", group, DDP__REDUCE_SCATTER, x,
+                          n * ddp__group_size(d, group), scale, 0);
+}
+
+int ddp_group_barrier(ddp_ctx *d, int group)
+{
+    float *token;
+    int s;
+
+    DDP__ENTER(d);
+    token = (float *)ddp__calloc(ddp__group_size(d, group), sizeof *token);
+    if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_group_barrier: out of memory");
+    s = ddp_group_all_gather(d, group, token, 1);
+    DDP_FREE(token);
+    return s;
+}
+
+/* ---- two levels ---- */
+
+/* The ranks r with key[r] == value, in list; how many. */
+static int ddp__ranks_with(int world, const int *key, int value, int *list)
+{
+    int n = 0, r;
+
+    for (r = 0; r < world; r++)
+        if (key[r] == value) list[n++] = r;
+    return n;
+}
+
+/* list, place: [world] to work with. */
+static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *list, int *place)
+{
+    int r, q, n, group, bad = 0, most = 0, least = d->world;
+
+    for (r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
+        n = ddp__ranks_with(d->world, site_of, site_of[r], list);
+        for (place[r] = 0; list[place[r]] != r; place[r]++) {}
+        if (n > most) most = n;
+        if (n < least) least = n;
+        if (place[r]) continue;
+        bad = ddp_group(d, list, n, &group);
+        if (site_of[r] != site_of[d->rank]) continue;
+        out->inside = group;
+        out->members = n;
+        out->leader = r;
+    }
+    out->place = place[d->rank];
+    out->equal = most == least;
+    for (q = 0; !bad && q < (out->equal ? most : 1); q++) {
+        n = ddp__ranks_with(d->world, place, q, list);
+        bad = ddp_group(d, list, n, &group);
+        if (q == out->place) out->across = group;
+    }
+    return bad;
+}
+
+int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
+{
+    int *work, bad;
+
+    DDP__ENTER(d);
+    if (!site_of || !out)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
+    memset(out, 0, sizeof *out);
+    work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
+    if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
+    bad = ddp__sites_make(d, site_of, out, work, work + d->world);
+    DDP_FREE(work);
+    return bad;
+}
+
+int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale)
+{
+    size_t block, whole;
+    int bad;
+
+    DDP__ENTER(d);
+    if (!s || s->members < 1)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
+    if (!s->equal) {
+        bad = ddp_group_all_reduce(d, s->inside, x, n, 1);
+        if (!bad && s->place == 0) bad = ddp_group_all_reduce(d, s->across, x, n, scale);
+        return bad ? bad : ddp_group_broadcast(d, s->inside, x, n, s->leader);
+    }
+    block = n / (size_t)s->members;
+    whole = block * (size_t)s->members;
+    bad = ddp_group_reduce_scatter(d, s->inside, x, block, 1);
+    if (!bad)
+        bad = ddp_group_all_reduce(d, s->across, x + block * (size_t)s->place, block, scale);
+    if (!bad) bad = ddp_group_all_gather(d, s->inside, x, block);
+    if (bad || whole == n) return bad;
+    bad = ddp_group_all_reduce(d, s->inside, x + whole, n - whole, 1);
+    return bad ? bad : ddp_group_all_reduce(d, s->across, x + whole, n - whole, scale);
+}
+
+/* ---- the measured ring ---- */
+
+static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, size_t window)
+{
+    const double n = net->devices;
+    double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
+    ddp_ring_choice c;
+    int i, j;
+
+    for (i = 0; i < net->devices; i++) {
+        double most = 0;
+        for (j = 0; j < net->devices; j++) {
+            const size_t at = (size_t)i * (size_t)net->devices + (size_t)j;
+            if (i == j) continue;
+            if (net->rate[at] < slowest) slowest = net->rate[at];
+            if (net->rate[at] > most) most = net->rate[at];
+            delay += net->delay_s[at] / (n * (n - 1));
+        }
+        if (most < access) access = most;
+    }
+    direct = 2 * (n - 1) / (n * access);
+    if (2 / (n * slowest) > direct) direct = 2 / (n * slowest);
+    direct *= 1.1;
+    ring = 2 * (n - 1) / (n * least);
+    c.least_rate = least;
+    c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : INFINITY;
+    if (c.from_bytes < 1) c.from_bytes = 1;
+    /* partial sums under way are staged at the next rank */
+    if (2 * delay * least > (double)window) c.from_bytes = INFINITY;
+    return c;
+}
+
+static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *out)
+{
+    int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
+    double least;
+    size_t from;
+
+    if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
+    bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
+    if (!bad) {
+        *out = ddp__ring_choose(net, least, ddp__engine_window(d->engine));
+        from = out->from_bytes < 1e18 ? (size_t)out->from_bytes : SIZE_MAX;
+        bad = (int)ddp__engine_ring(d->engine, order, from, &d->host.error);
+    }
+    DDP_FREE(order);
+    return bad ? ddp__ctx_fail(d, &d->host.error) : 0;
+}
+
+int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
+{
+    ddp_ring_choice own;
+    ddp_network net;
+    int bad;
+
+    DDP__ENTER(d);
+    if (!r || r->world != d->world)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
+    if (!out) out = &own;
+    out->least_rate = 0;
+    out->from_bytes = INFINITY;
+    if (d->world < 3) return 0;
+    if (ddp_probe_network(r, &net, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    bad = ddp__ring_set(d, &net, out);
+    ddp_network_free(&net);
+    return bad;
+}
+/* ==== end sync/group.c ==== */
+
 /* ==== begin sync/hooks.c ==== [sync] */
 /* The hooks of a step (DESIGN sections 3 and 4). */
 
@@ -33233,6 +46906,8 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     }
     /* a no-op when the failure came from the engine; else the other ranks learn of it */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
+    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
+    ddp__dump_failure(d);
     return (int)d->host.error.code;
 }
 
@@ -33242,21 +46917,19 @@ static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
     if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
     d->phase = phase;
     d->phase_layer = layer;
-    d->mark = ddp_now();
+    ddp__clock_note(d, DDP__M_LEAVE, layer, phase);
     return 0;
 }
 
 /* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
-    double now = ddp_now();
-
     if (layer < 0 || layer >= d->layers)
         return ddp__fail(&d->host.error, DDP_ARG,
                          "%s: layer %d does not exist; %d layers are registered, numbered from 0",
                          hook, layer, d->layers);
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
-    ddp__account_hook(d, now, layer, entering);
+    ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
 }
 
@@ -33290,7 +46963,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
                          "expected %d; is ddp_step_end missing, or "
                          "ddp_config.micro_batches too small?",
                          d->step, layer, u->passes, u->name, d->cfg.micro_batches);
-    if (u->ticket >= 0)
+    if (u->ticket != -1 || u->other_ticket != -1)
         return ddp__fail(
             &d->host.error, DDP_USAGE,
             "step %ld: layer %s was used while its average of the step before was still on its "
@@ -33342,8 +47015,10 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(d->strategy->step_end(d));
     for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
+    if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
+    DDP__TRY(ddp__device_check(d, &d->host.error));
     if (ddp__atomic_load(&d->aborted))
-        return ddp__fail(&d->host.error, DDP_ABORTED, "aborted by request in step %ld", d->step);
+        return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
 }
 
@@ -33354,23 +47029,30 @@ int ddp_step_end(ddp_ctx *d)
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
-        ddp__account_hook(d, ddp_now(), -1, DDP__OUTSIDE);
+        ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        ddp__account_step(d, ddp_now());
+        ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
-        if (!d->plan_final && d->step == d->cfg.profile_steps)
+        s = ddp__pace_step(d, &d->host.error);
+        if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);
-        else if (d->measured) s = ddp__drift_step(d, &d->host.error);
+        else if (s == DDP_OK && d->measured) s = ddp__drift_step(d, &d->host.error);
+        if (s == DDP_OK) s = ddp__join_step(d, &d->host.error);
+        ddp__note_members(d);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
 int ddp_wait(ddp_ctx *d)
 {
+    ddp_status s;
+
     DDP__ENTER(d);
-    return ddp__leave(d, ddp__average_wait_all(d, &d->host.error), DDP__OUTSIDE, -1);
+    s = ddp__average_wait_all(d, &d->host.error);
+    if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
 /* Gradient strategies keep parameters equal by themselves; their buffers differ. */
@@ -33382,20 +47064,17 @@ static ddp_status ddp__average_everything(ddp_ctx *d)
     for (l = d->layers - 1; l >= 0; l--) {
         ddp__unit *u = &d->unit[l];
         if (d->strategy->id != DDP_SSGD && d->strategy->id != DDP_WFBP) {
-            DDP__TRY(ddp__average_layer(d, l, 1, &d->host.error));
+            DDP__TRY(ddp__average_exact(d, l, &d->host.error));
             DDP__TRY(ddp__average_wait(d, l, &d->host.error));
             continue;
         }
-        for (b = 0; b < u->blocks; b++) {
-            ddp__piece p;
-            if (u->block[b].kind != DDP_BUFFERS) continue;
-            p.data = u->block[b].params;
-            p.count = u->block[b].count;
-            DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1.0f / (float)d->world, 0,
-                                   &d->host.error));
-        }
+        for (b = 0; b < u->blocks; b++)
+            if (u->block[b].kind == DDP_BUFFERS)
+                DDP__TRY(ddp__layer_blocking(d, u->group, DDP__ALL_REDUCE, u->block[b].params,
+                                             u->block[b].count, DDP__MEAN,
+                                             ddp__group_root(d, u->group), &d->host.error));
     }
-    return DDP_OK;
+    return ddp__device_wait(d, &d->host.error);
 }
 
 int ddp_sync_all(ddp_ctx *d)
@@ -33427,10 +47106,27 @@ static const char *ddp__name_of_layer(void *user, int layer)
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
-static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wire **wire,
-                               ddp_error *err)
+ddp_status ddp__session_tls(ddp_ctx *d, uint64_t run_id, ddp__tls **out, ddp_error *err)
+{
+    ddp__tls_files f;
+
+    f.psk = d->cfg.tls_psk;
+    f.ca = d->cfg.tls_ca;
+    f.cert = d->cfg.tls_cert;
+    f.key = d->cfg.tls_key;
+    return ddp__tls_open(&f, run_id, out, err);
+}
+
+uint64_t ddp__session_run(const ddp_ctx *d)
+{
+    return ddp__run_id(d->cfg.run_id);
+}
+
+static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
+                               ddp__wire **wire, ddp_error *err)
 {
     ddp__rendezvous r;
+    const char *resume;
 
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
@@ -33439,21 +47135,37 @@ static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp__wi
                 "the threads transport needs its ranks in one process: start them with ddp_launch");
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
+    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
     memset(&r, 0, sizeof r);
     r.rank = d->rank;
-    r.world = d->world;
-    r.addr = d->cfg.addr;
+    r.world = d->met;
+    r.ids = d->world;
+    r.addr = addr;
     r.listen_fd = listen_fd;
-    r.run_id = d->cfg.run_id ? ddp__hash(DDP__HASH_START, d->cfg.run_id, strlen(d->cfg.run_id)) : 0;
+    r.run_id = ddp__session_run(d);
+    r.run_name = d->cfg.run_id;
+    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.timeout_s = d->cfg.connect_timeout_s;
+    r.join_timeout_s = d->cfg.join_timeout_s;
+    r.cancel = d->cfg.cancel;
     r.peer_timeout_s = d->cfg.peer_timeout_s;
     r.insecure = d->cfg.insecure;
+    if (!d->tls) DDP__TRY(ddp__session_tls(d, r.run_id, &d->tls, err));
+    r.tls = d->tls;
     r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
+    r.resume = d->cfg.min_world > 0 || (resume && strcmp(resume, "0"));
     r.log = d->host.log;
-    return ddp__rendezvous_tcp(&r, wire, err);
+    DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
+    if (d->cfg.min_world > 0 && ddp__join_open(d, *wire, err)) {
+        (*wire)->table->close(*wire);
+        return err->code;
+    }
+    return DDP_OK;
 }
 
-static ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
+ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
+                             uint64_t live, ddp__engine **out, ddp_error *err)
 {
     ddp__engine_config e;
     ddp_status s;
@@ -33462,19 +47174,48 @@ static ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
     e.wire = wire;
     e.rank = d->rank;
     e.world = d->world;
-    e.rate = d->rate;
-    e.delay_s = d->delay_s;
+    if (links->path) e.links = links;
     e.deterministic = d->cfg.deterministic;
+    e.coding = ddp__wire_coding(d->cfg.wire);
+    e.coder = ddp__int8_coder();
+    if (d->cfg.algorithm == DDP_FULL) e.full_bytes = SIZE_MAX;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.full_bytes = 1; /* none */
+    if (d->cfg.algorithm == DDP_RING) e.ring_bytes = 1;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.ring_bytes = SIZE_MAX;
     e.peer_timeout_s = d->cfg.peer_timeout_s;
     e.op_timeout_s = d->cfg.op_timeout_s;
+    e.min_world = d->cfg.min_world;
+    e.elastic_bytes = d->cfg.elastic_bytes;
+    e.joining = joining;
+    e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
     e.allocator = d->cfg.allocator;
     e.log = d->host.log;
     e.layer_name = ddp__name_of_layer;
     e.user = d;
-    s = ddp__engine_open(&e, &d->engine, err);
+    s = ddp__engine_open(&e, out, err);
     if (s != DDP_OK) wire->table->close(wire);
     return s;
+}
+
+static ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
+{
+    ddp__wire *wire = NULL;
+    char addr[320];
+    int listen_fd;
+
+    if (!ddp__two_links(&d->cfg)) return DDP_OK;
+    DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
+    DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
+    if (hub) hub = ddp__hub_second(hub, 0);
+    DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
+    return ddp__engine_start(d, wire, &d->second_links, 0, 0, &d->second, err);
+}
+
+/* Those who are there from the start, in an elastic world; larger worlds are not elastic. */
+static uint64_t ddp__first_ids(int met)
+{
+    return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1;
 }
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
@@ -33486,20 +47227,24 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->host.hooks = ddp__session_hooks();
     d->host.seed = d->cfg.seed;
     d->rank = d->cfg.rank;
-    d->world = d->cfg.world;
+    d->met = d->world = d->cfg.world;
+    if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
     d->strategy = ddp__strategy_find(d->cfg.strategy);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
-    if (d->cfg.net) DDP__TRY(ddp_net_parse(d->cfg.net, &d->rate, &d->delay_s, err));
+    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
         if (!d->host.pool)
             return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
+    DDP__TRY(ddp__device_open(d, err));
+    if (d->cfg.join) return ddp__joiner_open(d, err);
     if (d->world == 1) return DDP_OK;
-    DDP__TRY(ddp__connect(d, hub, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, err);
+    DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
+    DDP__TRY(ddp__engine_start(d, wire, &d->links, 0, ddp__first_ids(d->met), &d->engine, err));
+    return ddp__open_second(d, hub, err);
 }
 
 ddp_ctx *ddp__open(const ddp_config *cfg, ddp__hub *hub, int listen_fd, ddp_error *err)
@@ -33531,7 +47276,8 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->block) DDP_FREE(u->block);
     if (u->average) DDP_FREE(u->average);
     if (u->gradient) DDP_FREE(u->gradient);
-    ddp__release(&d->host.allocator, u->state, u->state_count * sizeof(float));
+    if (u->other) DDP_FREE(u->other);
+    ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
 void ddp_close(ddp_ctx *d)
@@ -33539,7 +47285,13 @@ void ddp_close(ddp_ctx *d)
     int i;
 
     if (!d) return;
+    ddp__joiner_close(d);
+    ddp__join_stop(d);
+    ddp__device_stop(d);
+    if (d->second) ddp__engine_close(d->second);
     if (d->engine) ddp__engine_close(d->engine);
+    ddp__join_close(d);
+    ddp__tls_free(d->tls);
     while (d->host.owned) {
         ddp__owned *o = d->host.owned;
         d->host.owned = o->next;
@@ -33548,13 +47300,21 @@ void ddp_close(ddp_ctx *d)
     for (i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     for (i = 0; i < d->buckets; i++)
         if (d->bucket[i].piece) DDP_FREE(d->bucket[i].piece);
+    ddp__device_close(d);
+    if (d->direct_data) DDP_FREE((void *)d->direct_data);
+    if (d->direct_count) DDP_FREE(d->direct_count);
     if (d->bucket) DDP_FREE(d->bucket);
     if (d->all_gradients) DDP_FREE(d->all_gradients);
+    ddp__coded_close(d);
+    ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
     if (d->span) DDP_FREE(d->span);
     if (d->op_scratch) DDP_FREE(d->op_scratch);
     if (d->merge) DDP_FREE(d->merge);
+    if (d->pace) DDP_FREE(d->pace);
     ddp__timer_close(&d->timer);
+    ddp__links_free(&d->links);
+    ddp__links_free(&d->second_links);
     ddp_plan_free(&d->plan);
     ddp_profile_free(&d->profile);
     ddp__pool_close(d->host.pool);
@@ -33598,6 +47358,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     }
     for (i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
     u->flops = layer->flops;
+    u->group = layer->group;
     for (i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
     return DDP_OK;
 }
@@ -33626,7 +47387,7 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
         d->room = room;
     }
     memset(&u, 0, sizeof u);
-    u.ticket = -1;
+    u.ticket = u.other_ticket = -1;
     if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
         ddp__unit_free(d, &u);
         return ddp__ctx_fail(d, &d->host.error);
@@ -33657,6 +47418,43 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 
 int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
 int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
+
+uint64_t ddp__live(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d->engine) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.live;
+}
+
+int ddp__is_first(const ddp_ctx *d)
+{
+    return d->world > 64 ? d->rank == 0 : !(ddp__live(d) & (((uint64_t)1 << d->rank) - 1));
+}
+
+int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is_first(d); }
+
+int ddp_workers(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !d->engine) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.workers;
+}
+
+uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
+
+unsigned ddp_epoch(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !d->engine) return 0;
+    ddp__engine_epoch(d->engine, &info);
+    return (unsigned)info.ballot;
+}
+
 long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
 
 void ddp_set_lr(ddp_ctx *d, float lr)
@@ -33674,9 +47472,15 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
 
 void ddp_abort(ddp_ctx *d, const char *why)
 {
+    if (!why) why = "aborted by request";
     /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
-    if (d && d->engine) ddp__engine_abort(d->engine, DDP_ABORTED, why ? why : "aborted by request");
-    else if (d) ddp__atomic_store(&d->aborted, 1);
+    if (d && d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
+    if (d && d->engine) {
+        ddp__engine_abort(d->engine, DDP_ABORTED, why);
+    } else if (d && ddp__atomic_add(&d->aborts, 1) == 0) {
+        snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
+        ddp__atomic_store(&d->aborted, 1);
+    }
 }
 
 const ddp_plan    *ddp_plan_get(const ddp_ctx *d) { return d && d->plan.layers ? &d->plan : NULL; }
@@ -33761,125 +47565,1186 @@ int ddp_launch(const ddp_config *given, int (*fn)(ddp_ctx *, void *), void *user
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_run(&L, &cfg, -1, err);
     s = ddp__config_resolve(given, &cfg, err); /* every rank would fail alike: once is enough */
     if (s != DDP_OK) return (int)s;
-    if (cfg.transport == DDP_THREADS) {
+    if (cfg.transport == DDP_MPI) {
+        s = ddp__fail(err, DDP_USAGE,
+                      "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d "
+                      "before the command",
+                      cfg.world);
+    } else if (cfg.transport == DDP_THREADS) {
         L.hub = ddp__hub_new(cfg.world);
+        if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
+            ddp__hub_free(L.hub);
+            L.hub = NULL;
+        }
         s = L.hub ? ddp__spawn_threads(cfg.world, ddp__launch_rank, &L, err)
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn(cfg.world, cfg.cancel, 0, ddp__launch_rank, &L, err);
+        s = ddp__spawn_elastic(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
     return (int)s;
 }
 /* ==== end sync/launch.c ==== */
 
-/* ==== begin sync/checkpoint.c ==== [sync] */
+/* ==== begin sync/join.c ==== [sync] */
+/* Members of a run that newcomers may enter: snapshots, the coordinator's word, entries. */
 
-#include <dirent.h>
-
-enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_NUMBERS };
-#define DDP__C_CHUNK ((size_t)65536) /* values hashed at a time */
-
-/* One array of a shard, and the memory it is saved from or loaded into. */
-typedef struct ddp__shard_array {
-    char           name[48];
-    ddp_safetensor as;
-    void          *data;
-    const char    *layer;  /* whose it is, NULL = of no layer; borrowed */
-    int            buffer; /* 1: what each rank may hold unlike the others, as running statistics */
-} ddp__shard_array;
-
-/* A shard as it lies in memory. Small values lie in copies, so that loading can fail halfway. */
-typedef struct ddp__shard {
-    ddp__shard_array *list;
-    int               count;
-    int64_t          *updates; /* [layers] */
-    int64_t          *random;  /* [graphs] */
-    int               graphs;
-    int64_t           number[DDP__C_NUMBERS];
-    float             lr;
-    ddp_plan          plan; /* layers 0 = none */
-    double            cost[3];
-} ddp__shard;
-
-/* What a manifest says. */
-typedef struct ddp__manifest {
-    ddp__json   *root;
-    long         step;
-    int          world, period, synchronised, generation;
-    const char  *strategy, *optimizer;
-    const ddp__json *hash; /* array of texts, one per rank */
-} ddp__manifest;
-
-/* ---- names ---- */
-
-static ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
-    DDP__PRINTF(3, 4);
-
-static ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
+ddp_status ddp__join_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 {
-    char path[4096];
-    va_list ap;
-    int n;
+    ddp__join *j = (ddp__join *)ddp__calloc(1, sizeof *j);
+    char text[DDP__ADDR_TEXT];
+    ddp__addr at;
+    ddp_status s;
+    int r;
 
-    va_start(ap, fmt);
-    n = vsnprintf(path, sizeof path, fmt, ap);
-    va_end(ap);
-    t->size = 0;
-    if (n > 0 && (size_t)n < sizeof path) ddp__text_add(t, path, (size_t)n);
-    if (t->size && !t->failed) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
-}
-
-/* The step of a folder's name, -1 if it is none of ours. */
-static long ddp__checkpoint_step(const char *name)
-{
-    long step;
-
-    if (strncmp(name, "step-", 5) || strlen(name) != 17 || !ddp__parse_long(name + 5, &step))
-        return -1;
-    return step;
-}
-
-/* A step that is saved once more must not touch the files that its manifest names until the new
- * manifest is there: so a rank's file has two names, and each save takes the other one. */
-static ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder, long step,
-                                        int rank, int generation)
-{
-    return ddp__checkpoint_path(t, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step,
-                                rank, generation ? "-again" : "");
-}
-
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left;
- * -1 if there is none. */
-static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out,
-                                         ddp_error *err)
-{
-    DIR *dir = opendir(folder);
-    struct dirent *e;
-    ddp__text path;
-    ddp_status s = DDP_OK;
-
-    *out = -1;
-    if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
-    memset(&path, 0, sizeof path);
-    while (s == DDP_OK && (e = readdir(dir)) != NULL) {
-        long step = ddp__checkpoint_step(e->d_name);
-        if (step <= *out || step >= below) continue;
-        s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
-        if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
+    if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+    j->d = d;
+    j->wire = wire;
+    j->run_id = ddp__session_run(d);
+    j->listen_fd = j->id = -1;
+    j->ticket = -1;
+    for (r = 0; r < d->world; r++)
+        if (!ddp__wire_resume_where(wire, r, &j->door[r])) j->door[r].size = 0;
+    if (pthread_mutex_init(&j->lock, NULL)) {
+        DDP_FREE(j);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
     }
-    closedir(dir);
-    ddp__text_free(&path);
+    if (ddp__cond_init(&j->changed)) {
+        pthread_mutex_destroy(&j->lock);
+        DDP_FREE(j);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a condition");
+    }
+    d->join = j; /* also where it cannot serve: words and entries concern all */
+    at = j->door[d->rank];
+    if (!at.size) return DDP_OK;
+    ddp__addr_set_port(&at, 0);
+    s = ddp__tcp_listen(&at, &j->listen_fd, &at, err);
+    if (s == DDP_OK && pthread_create(&j->thread, NULL, ddp__join_main, j))
+        s = ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves newcomers");
+    if (s != DDP_OK) {
+        ddp__join_close(d);
+        return s;
+    }
+    j->threaded = 1;
+    ddp__wire_resume_service(wire, ddp__addr_port(&at));
+    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", d->rank,
+             ddp__addr_text(&j->door[d->rank], text));
+    return DDP_OK;
+}
+
+void ddp__join_ready(ddp_ctx *d)
+{
+    ddp__join *j = d->join;
+
+    if (!j) return;
+    pthread_mutex_lock(&j->lock);
+    j->engine = d->engine;
+    j->layout.hash = ddp__layout_hash(d);
+    j->layout.strategy = (int)d->cfg.strategy;
+    j->layout.period = d->cfg.period;
+    j->layout.micro = d->cfg.micro_batches;
+    j->layout.layers = d->layers;
+    pthread_mutex_unlock(&j->lock);
+}
+
+void ddp__join_stop(ddp_ctx *d)
+{
+    ddp__join *j = d->join;
+
+    if (!j) return;
+    pthread_mutex_lock(&j->lock);
+    j->stop = 1;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    if (j->threaded) pthread_join(j->thread, NULL);
+    j->threaded = 0;
+    pthread_mutex_lock(&j->lock);
+    while (j->visitors) pthread_cond_wait(&j->changed, &j->lock);
+    pthread_mutex_unlock(&j->lock);
+}
+
+void ddp__join_close(ddp_ctx *d)
+{
+    ddp__join *j = d->join;
+
+    if (!j) return;
+    ddp__join_stop(d);
+    if (j->listen_fd >= 0) close(j->listen_fd);
+    pthread_cond_destroy(&j->changed);
+    pthread_mutex_destroy(&j->lock);
+    if (j->snap) DDP_FREE(j->snap);
+    DDP_FREE(j);
+    d->join = NULL;
+}
+
+/* ---- at a period's end ---- */
+
+/* The copy is all that the training pays for a newcomer's clone. */
+static ddp_status ddp__snapshot_take(ddp_ctx *d, ddp_error *err)
+{
+    ddp__join *j = d->join;
+    ddp__shard shard;
+    unsigned char *bytes = NULL;
+    size_t n = 0;
+    double now = ddp_now();
+    ddp_status s;
+    int wanted;
+
+    pthread_mutex_lock(&j->lock);
+    wanted = j->want_snap && !j->snap_users;
+    pthread_mutex_unlock(&j->lock);
+    if (!wanted) return DDP_OK;
+    DDP__TRY(ddp__average_wait_all(d, err));
+    s = ddp__shard_take(d, &shard, err);
+    if (s == DDP_OK) {
+        n = ddp__shard_bytes(&shard);
+        bytes = (unsigned char *)DDP_REALLOC(NULL, n);
+        if (bytes) ddp__shard_pack(&shard, bytes);
+    }
+    ddp__shard_free(&shard);
+    DDP__TRY(s);
+    if (!bytes) { /* no reason to end the training */
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: out of memory for a clone of %lu bytes",
+                 d->rank, (unsigned long)n);
+        return DDP_OK;
+    }
+    pthread_mutex_lock(&j->lock);
+    if (j->snap) DDP_FREE(j->snap);
+    j->snap = bytes;
+    j->snap_bytes = n;
+    j->snap_number =
+        ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &d->rank, sizeof(int)) | 1;
+    j->want_snap = 0;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB",
+             d->rank, d->step, (double)n / (1 << 20));
+    return DDP_OK;
+}
+
+ddp_status ddp__join_ask(ddp_ctx *d, ddp_error *err)
+{
+    ddp__join *j = d->join;
+    ddp__message m;
+
+    pthread_mutex_lock(&j->lock);
+    j->word = j->id >= 0 && j->ready && d->plan_final ? (float)j->id : -1.0f;
+    pthread_mutex_unlock(&j->lock);
+    j->piece.data = &j->word;
+    j->piece.count = 1;
+    memset(&m, 0, sizeof m);
+    m.verb = DDP__BROADCAST; /* from rank 0, or the lowest that lives */
+    m.pieces = &j->piece;
+    m.piece_count = 1;
+    m.step = d->step;
+    m.layer = DDP__NO_LAYER;
+    m.priority = d->layers;
+    m.filler = 1;
+    return ddp__engine_submit(d->engine, &m, &j->ticket, err);
+}
+
+static void ddp__join_attach(ddp__wire *w, int id, void *user)
+{
+    ddp__join *j = (ddp__join *)user;
+
+    ddp__wire_resume_attach(w, id);
+    pthread_mutex_lock(&j->lock);
+    if (!ddp__wire_resume_where(w, id, &j->door[id])) j->door[id].size = 0;
+    pthread_mutex_unlock(&j->lock);
+}
+
+static ddp_status ddp__join_admit(ddp_ctx *d, int id, ddp_error *err)
+{
+    ddp__join *j = d->join;
+    double begin = ddp_now();
+    ddp_error local;
+    ddp_status s;
+
+    DDP__TRY(ddp__average_wait_all(d, err));
+    /* the newcomer does not know of these words */
+    if (d->measured && d->drift_ticket >= 0)
+        DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
+    if (d->measured) d->drift_ticket = -1;
+    if (d->pace_ticket >= 0) DDP__TRY(ddp__engine_wait(d->engine, d->pace_ticket, err));
+    d->pace_ticket = -1;
+    memset(&local, 0, sizeof local);
+    s = ddp__engine_admit(d->engine, id, ddp__join_attach, j, &local);
+    pthread_mutex_lock(&j->lock);
+    if (j->id == id) j->id = -1;
+    if (j->snap && !j->snap_users) {
+        DDP_FREE(j->snap);
+        j->snap = NULL;
+        j->snap_number = 0;
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (s == DDP_PEER_LOST) { /* the world is as it was */
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: step %ld: %s", d->rank, d->step, local.msg);
+        return DDP_OK;
+    }
+    if (s != DDP_OK) {
+        if (err) *err = local;
+        return s;
+    }
+    DDP__TRY(ddp__join_entry(d, id, err));
+    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s",
+             d->rank, id, d->step, ddp_now() - begin);
+    return DDP_OK;
+}
+
+ddp_status ddp__join_step(ddp_ctx *d, ddp_error *err)
+{
+    ddp__join *j = d->join;
+    int id;
+
+    if (!j || d->step % d->cfg.period) return DDP_OK;
+    DDP__TRY(ddp__snapshot_take(d, err));
+    if (j->ticket >= 0) {
+        DDP__TRY(ddp__engine_wait(d->engine, j->ticket, err));
+        j->ticket = -1;
+        id = (int)j->word;
+        if (id >= 0 && id < d->world) DDP__TRY(ddp__join_admit(d, id, err));
+    }
+    return ddp__join_ask(d, err);
+}
+/* ==== end sync/join.c ==== */
+
+/* ==== begin sync/join_serve.c ==== [sync] */
+/* A member's service for newcomers: a thread that listens, and one per connection. None of them
+ * touches the training; they leave wishes for its thread and wait. */
+
+#include <poll.h>
+
+enum { DDP__JOIN_VISITORS = 8 };
+
+typedef struct ddp__visit {
+    ddp__join *j;
+    int fd;
+    ddp__tls *tls;
+    unsigned char request[DDP__JOIN_REQUEST];
+} ddp__visit;
+
+static int ddp__join_stopped(ddp__join *j)
+{
+    int stop;
+
+    pthread_mutex_lock(&j->lock);
+    stop = j->stop;
+    pthread_mutex_unlock(&j->lock);
+    return stop;
+}
+
+/* Waits for bytes as long as it takes: 0, or -1 when the newcomer is gone or the run ends. */
+static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
+{
+    while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
+        if (ddp__join_stopped(v->j)) return -1;
+    return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
+}
+
+/* ---- ENTER ---- */
+
+static int ddp__join_lowest(uint64_t set)
+{
+    int i = 0;
+
+    while (i < 63 && !(set >> i & 1)) i++;
+    return i;
+}
+
+/* Under the lock: an id for the newcomer, or why there is none. */
+static int ddp__place_choose(ddp__join *j, uint64_t live, int wanted, int *id)
+{
+    int r, world = j->d->world;
+
+    if (ddp__join_lowest(live) != j->d->rank) return DDP__JOIN_ELSEWHERE;
+    if (j->id >= 0 || !j->layout.layers) return DDP__JOIN_LATER;
+    for (r = 0; r < world; r++)
+        if (!(live >> r & 1) &&
+            (wanted < 0 || wanted >= world || live >> wanted & 1 || r == wanted))
+            break;
+    if (r == world) return DDP__JOIN_FULL;
+    *id = j->id = r;
+    j->turn++;
+    j->ready = 0;
+    return DDP__JOIN_OK;
+}
+
+static int ddp__place_answer(ddp__visit *v, int *id)
+{
+    unsigned char b[DDP__JOIN_PLACE];
+    ddp__join *j = v->j;
+    ddp__epoch_info info;
+    int code = DDP__JOIN_LATER, r;
+
+    memset(b, 0, sizeof b);
+    memset(&info, 0, sizeof info);
+    pthread_mutex_lock(&j->lock);
+    if (j->engine) {
+        ddp__engine_epoch(j->engine, &info);
+        code = ddp__place_choose(j, info.live, (int)ddp__hello_get(v->request + 68, 4) - 1, id);
+    }
+    for (r = 0; r < j->d->world; r++) {
+        unsigned char *e = b + 512 + 24 * r;
+        if (!j->door[r].size) continue;
+        ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
+        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
+    }
+    pthread_mutex_unlock(&j->lock);
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)*id, 4);
+    ddp__hello_put(b + 8, (uint64_t)j->d->world, 4);
+    ddp__hello_put(b + 12, (uint64_t)ddp__join_lowest(info.live), 4);
+    ddp__hello_put(b + 16, (uint64_t)j->d->cfg.min_world, 4);
+    ddp__hello_put(b + 24, info.live, 8);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* Compares the newcomer's layers with this run's: OK, LATER, or NEVER and why. */
+static int ddp__layout_compare(ddp__join *j, const unsigned char *b, char *why)
+{
+    const ddp__join_layout *l = &j->layout;
+    uint64_t hash = ddp__hello_get(b, 8);
+    int layers = (int)ddp__hello_get(b + 8, 4), strategy = (int)ddp__hello_get(b + 12, 4);
+    int period = (int)ddp__hello_get(b + 16, 4), micro = (int)ddp__hello_get(b + 20, 4);
+
+    if (layers != l->layers || hash != l->hash)
+        snprintf(why, DDP__JOIN_TEXT,
+                 "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
+                 "with layout %016" PRIx64 ": start it with the same model and optimizer", layers,
+                 hash, l->layers, l->hash);
+    else if (strategy != l->strategy || period != l->period || micro != l->micro)
+        snprintf(
+            why, DDP__JOIN_TEXT,
+            "the newcomer runs %s with period %d and %d micro-batches, this run %s with period "
+            "%d and %d: start it with the same",
+            ddp_strategy_name((ddp_strategy)strategy), period, micro,
+            ddp_strategy_name((ddp_strategy)l->strategy), l->period, l->micro);
+    else return DDP__JOIN_OK;
+    return DDP__JOIN_NEVER;
+}
+
+static int ddp__layout_answer(ddp__visit *v, int id)
+{
+    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    char why[DDP__JOIN_TEXT];
+    ddp__epoch_info info;
+    int code, donor = 63;
+
+    if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
+    memset(b, 0, sizeof b);
+    why[0] = 0;
+    code = ddp__layout_compare(v->j, in, why);
+    ddp__engine_epoch(v->j->engine, &info);
+    while (donor > 0 && !(info.live >> donor & 1)) donor--;
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)donor, 4);
+    ddp__hello_put(b + 8, info.live, 8);
+    memcpy(b + 64, why, sizeof why);
+    if (code == DDP__JOIN_NEVER)
+        ddp__log(&v->j->d->host.log, DDP_LOG_WARN, "rank %d: refused to join as %d: %s",
+                 v->j->d->rank, id, why);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* 1 while the newcomer with that id and turn is the one that is served. */
+static int ddp__enter_stands(ddp__join *j, int id, long turn)
+{
+    int stands;
+
+    pthread_mutex_lock(&j->lock);
+    stands = j->id == id && j->turn == turn && !j->stop;
+    pthread_mutex_unlock(&j->lock);
+    return stands;
+}
+
+/* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten. And
+ * ours to it: when the entry failed it is closed, and the newcomer begins again. */
+static void ddp__serve_enter(ddp__visit *v)
+{
+    ddp__join *j = v->j;
+    unsigned char word;
+    int id = -1;
+    long turn = -1;
+
+    if (ddp__place_answer(v, &id) != DDP__JOIN_OK) {
+        if (id < 0) return;
+    } else {
+        pthread_mutex_lock(&j->lock);
+        turn = j->turn; /* one is served at a time: it is this one's */
+        pthread_mutex_unlock(&j->lock);
+        if (ddp__layout_answer(v, id) == DDP__JOIN_OK && ddp__visit_recv(v, &word, 1) == 0 &&
+            word == 'R') {
+            pthread_mutex_lock(&j->lock);
+            j->ready = j->id == id;
+            pthread_mutex_unlock(&j->lock);
+            while (ddp__enter_stands(j, id, turn) &&
+                   !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {} /* until it closes */
+        }
+    }
+    pthread_mutex_lock(&j->lock);
+    if (j->id == id && (turn < 0 || j->turn == turn)) j->id = -1;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* ---- CLONE ---- */
+
+/* A snapshot, the one that was asked for if it is still here; its number, 0 = none. */
+static uint64_t ddp__snapshot_hold(ddp__join *j, uint64_t number)
+{
+    uint64_t old;
+
+    pthread_mutex_lock(&j->lock);
+    old = j->snap_number;
+    if (!number || number != old) {
+        j->want_snap = 1;
+        while (!j->stop && j->snap_number == old)
+            (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
+    }
+    number = j->stop ? 0 : j->snap_number;
+    if (number) j->snap_users++;
+    pthread_mutex_unlock(&j->lock);
+    return number;
+}
+
+static void ddp__serve_clone(ddp__visit *v)
+{
+    ddp__join *j = v->j;
+    unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
+    uint64_t asked = ddp__hello_get(v->request + 80, 8), number = ddp__snapshot_hold(j, asked);
+    size_t at = (size_t)ddp__hello_get(v->request + 72, 8), bytes = j->snap_bytes;
+    ddp__sha256 sha;
+    int bad;
+
+    if (!number) return;
+    if (number != asked || at > bytes) at = 0;
+    memset(b, 0, sizeof b);
+    ddp__hello_put(b, number, 8);
+    ddp__hello_put(b + 8, bytes, 8);
+    ddp__hello_put(b + 16, at, 8);
+    bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
+    ddp__sha256_begin(&sha);
+    ddp__sha256_add(&sha, j->snap, at);
+    while (!bad && at < bytes && !ddp__join_stopped(j)) {
+        size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
+        bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
+        ddp__sha256_add(&sha, j->snap + at, n);
+        at += n;
+    }
+    ddp__sha256_end(&sha, digest);
+    if (!bad && at == bytes)
+        bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
+    pthread_mutex_lock(&j->lock);
+    j->snap_users--;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* ---- connections ---- */
+
+static void ddp__visit_serve(ddp__visit *v)
+{
+    ddp__hello h;
+
+    if (ddp__session_tls(v->j->d, v->j->run_id, &v->tls, NULL) ||
+        ddp__stream_begin(v->tls, v->fd, 1) < 0 ||
+        ddp__stream_greet(v->tls, v->fd, ddp_now() + 5) < 0 ||
+        ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) <
+            0 ||
+        !ddp__hello_parse(v->request, &h) || h.kind != DDP__JOIN_ASK ||
+        h.version != DDP__PROTOCOL || h.run_id != v->j->run_id)
+        return;
+    switch ((int)ddp__hello_get(v->request + 64, 4)) {
+    case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
+    case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
+    default: break;
+    }
+}
+
+static void *ddp__visit_main(void *arg)
+{
+    ddp__visit *v = (ddp__visit *)arg;
+    ddp__join *j = v->j;
+
+    ddp__visit_serve(v);
+    ddp__stream_close(v->tls, v->fd);
+    ddp__tls_free(v->tls);
+    DDP_FREE(v);
+    pthread_mutex_lock(&j->lock);
+    j->visitors--;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    return NULL;
+}
+
+void *ddp__join_main(void *arg)
+{
+    ddp__join *j = (ddp__join *)arg;
+
+    while (!ddp__join_stopped(j)) {
+        pthread_t thread;
+        ddp__visit *v;
+        int fd = -1, busy;
+        pthread_mutex_lock(&j->lock);
+        busy = j->visitors >= DDP__JOIN_VISITORS;
+        pthread_mutex_unlock(&j->lock);
+        if (busy) ddp__sleep_until(ddp_now() + 0.05);
+        else if (ddp__fd_wait(j->listen_fd, POLLIN, ddp_now() + 0.1))
+            fd = ddp__tcp_accept(j->listen_fd, NULL);
+        if (fd < 0) continue;
+        v = (ddp__visit *)ddp__calloc(1, sizeof *v);
+        if (v) {
+            v->j = j;
+            v->fd = fd;
+        }
+        pthread_mutex_lock(&j->lock);
+        if (v && pthread_create(&thread, NULL, ddp__visit_main, v) == 0) {
+            pthread_detach(thread);
+            j->visitors++;
+            fd = -1;
+        }
+        pthread_mutex_unlock(&j->lock);
+        if (fd < 0) continue;
+        close(fd);
+        DDP_FREE(v);
+    }
+    return NULL;
+}
+/* ==== end sync/join_serve.c ==== */
+
+/* ==== begin sync/join_entry.c ==== [sync] */
+/* The first operations of an epoch with a newcomer: it learns the step, the learning rate, the
+ * profile and the plan, and under ssgd and wfbp, where all hold the same, parameters and state. */
+
+enum { DDP__E_VALID, DDP__E_LR, DDP__E_MEASURED, DDP__E_PLAN, DDP__E_STEP, DDP__E_SIZE = 8 };
+
+static ddp_status ddp__entry_broadcast(ddp_ctx *d, float *x, size_t n, int from, ddp_error *err)
+{
+    ddp__piece p;
+
+    p.data = x;
+    p.count = n;
+    return n ? ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, from, err) : DDP_OK;
+}
+
+/* What each member says of the run; the lowest that is one gives the rest. */
+static ddp_status ddp__entry_words(ddp_ctx *d, int newcomer, float *word, int *from, ddp_error *err)
+{
+    float *all = (float *)ddp__calloc((size_t)d->world * DDP__E_SIZE, sizeof *all);
+    float *own = all ? all + (size_t)d->rank * DDP__E_SIZE : NULL;
+    ddp__piece p;
+    ddp_status s;
+    int r = 0;
+
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
+    if (d->rank != newcomer) {
+        own[DDP__E_VALID] = 1;
+        own[DDP__E_LR] = d->lr;
+        own[DDP__E_MEASURED] = (float)d->measured;
+        own[DDP__E_PLAN] = (float)(d->plan.layers ? d->plan.period : 0);
+        ddp__pack64(own + DDP__E_STEP, (uint64_t)d->step);
+    }
+    p.data = all;
+    p.count = (size_t)d->world * DDP__E_SIZE;
+    s = ddp__blocking(d, DDP__ALL_GATHER, &p, 1, 1, 0, err);
+    while (r + 1 < d->world && all[(size_t)r * DDP__E_SIZE] == 0.0f) r++;
+    memcpy(word, all + (size_t)r * DDP__E_SIZE, DDP__E_SIZE * sizeof *word);
+    *from = r;
+    DDP_FREE(all);
+    if (s == DDP_OK && word[DDP__E_VALID] == 0.0f)
+        s = ddp__fail(err, DDP_PEER_LOST, "all members were lost while rank %d joined", newcomer);
     return s;
 }
 
-/* ---- a shard in memory ---- */
+/* step_of and fill of the plan in force. */
+static ddp_status ddp__entry_plan(ddp_ctx *d, int period, int from, ddp_error *err)
+{
+    size_t L = (size_t)d->layers, n = L + L * (size_t)period, i;
+    float *x;
+    ddp_status s;
 
-static void ddp__shard_free(ddp__shard *s)
+    if (!period) return DDP_OK;
+    if (d->plan.layers && d->plan.period != period) ddp_plan_free(&d->plan);
+    if (!d->plan.layers) DDP__TRY(ddp_plan_new(d->layers, period, &d->plan, err));
+    x = (float *)ddp__calloc(n, sizeof *x);
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the plan of %d layers", d->layers);
+    for (i = 0; i < L; i++) x[i] = (float)d->plan.step_of[i];
+    for (; i < n; i++) x[i] = (float)d->plan.fill[i - L];
+    s = ddp__entry_broadcast(d, x, n, from, err);
+    for (i = 0; i < L; i++) d->plan.step_of[i] = (int)x[i];
+    for (; i < n; i++) d->plan.fill[i - L] = (unsigned char)x[i];
+    DDP_FREE(x);
+    return s;
+}
+
+/* The measured profile and link, bit for bit: 64 bits travel as four floats. */
+static ddp_status ddp__entry_profile(ddp_ctx *d, int from, int newcomer, ddp_error *err)
+{
+    size_t L = (size_t)d->layers, n = 2 * L + 2, i;
+    double *x = (double *)ddp__calloc(n, sizeof *x);
+    float *words = (float *)ddp__calloc(n * DDP__WORDS, sizeof *words);
+    ddp_status s = DDP_OK;
+
+    if (!x || !words) s = ddp__fail(err, DDP_MEMORY, "out of memory for a profile");
+    if (s == DDP_OK && d->rank == newcomer) s = ddp__profile_blank(d, err);
+    if (s == DDP_OK) {
+        memcpy(x, d->profile.forward_s, L * sizeof *x);
+        memcpy(x + L, d->profile.backward_s, L * sizeof *x);
+        x[2 * L] = d->link.alpha_s;
+        x[2 * L + 1] = d->link.beta_s;
+        for (i = 0; i < n; i++) {
+            uint64_t bits;
+            memcpy(&bits, &x[i], sizeof bits);
+            ddp__pack64(words + i * DDP__WORDS, bits);
+        }
+        s = ddp__entry_broadcast(d, words, n * DDP__WORDS, from, err);
+    }
+    if (s == DDP_OK) {
+        for (i = 0; i < n; i++) {
+            uint64_t bits = ddp__unpack64(words + i * DDP__WORDS);
+            memcpy(&x[i], &bits, sizeof bits);
+        }
+        memcpy(d->profile.forward_s, x, L * sizeof *x);
+        memcpy(d->profile.backward_s, x + L, L * sizeof *x);
+        d->link.alpha_s = x[2 * L];
+        d->link.beta_s = x[2 * L + 1];
+    }
+    if (x) DDP_FREE(x);
+    if (words) DDP_FREE(words);
+    return s;
+}
+
+/* Synchronous strategies: a clone of some steps ago would never meet the others again. */
+static ddp_status ddp__entry_values(ddp_ctx *d, int from, ddp_error *err)
+{
+    int l, b;
+
+    for (l = 0; l < d->layers; l++) {
+        ddp__unit *u = &d->unit[l];
+        float words[DDP__WORDS];
+        for (b = 0; b < u->blocks; b++)
+            DDP__TRY(ddp__layer_blocking(d, 0, DDP__BROADCAST, u->block[b].params, u->block[b].count,
+                                         1, from, err));
+        if (u->state_count)
+            DDP__TRY(ddp__layer_blocking(d, 0, DDP__BROADCAST, u->state, u->state_count, 1, from,
+                                         err));
+        ddp__pack64(words, (uint64_t)u->updates);
+        DDP__TRY(ddp__entry_broadcast(d, words, DDP__WORDS, from, err));
+        u->updates = (long)ddp__unpack64(words);
+    }
+    ddp__log(&d->host.log, DDP_LOG_INFO,
+             "rank %d: step %ld: parameters and optimizer state are those of rank %d", d->rank,
+             d->step, from);
+    return DDP_OK;
+}
+
+ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
+{
+    float word[DDP__E_SIZE];
+    int from = 0, measured;
+
+    DDP__TRY(ddp__entry_words(d, newcomer, word, &from, err));
+    measured = word[DDP__E_MEASURED] != 0.0f;
+    if (d->rank == newcomer) {
+        d->step = (long)ddp__unpack64(word + DDP__E_STEP);
+        d->lr = word[DDP__E_LR];
+        d->measured = measured;
+        d->plan_final = 1;
+        d->drift_ticket = -1;
+    }
+    DDP__TRY(ddp__entry_plan(d, (int)word[DDP__E_PLAN], from, err));
+    if (d->strategy->id == DDP_SSGD || d->strategy->id == DDP_WFBP)
+        DDP__TRY(ddp__entry_values(d, from, err));
+    if (!measured) return DDP_OK;
+    DDP__TRY(ddp__entry_profile(d, from, newcomer, err));
+    return d->strategy->partial ? ddp__plan_again(d, err) : DDP_OK;
+}
+/* ==== end sync/join_entry.c ==== */
+
+/* ==== begin sync/joiner.c ==== [sync] */
+/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its
+ * entry. Whoever dies meanwhile, it begins again with those who are left, until the time is over.
+ */
+
+#include <poll.h>
+
+/* ---- connections ---- */
+
+static void ddp__joiner_request(const ddp_ctx *d, unsigned char *b, size_t n)
+{
+    ddp__hello self;
+
+    memset(&self, 0, sizeof self);
+    self.version = DDP__PROTOCOL;
+    self.run_id = d->joiner->run_id;
+    memset(b, 0, n);
+    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, b);
+}
+
+/* A connection past its handshake, or -1. */
+static int ddp__joiner_dial(ddp_ctx *d, ddp__tls *tls, const ddp__addr *to, double until)
+{
+    double limit = ddp_now() + 3 < until ? ddp_now() + 3 : until;
+    int fd = ddp__tcp_dial(to, limit);
+
+    if (fd < 0) return -1;
+    (void)d;
+    if (ddp__stream_begin(tls, fd, 0) == 0 && ddp__stream_greet(tls, fd, limit) == 0) return fd;
+    ddp__stream_close(tls, fd);
+    return -1;
+}
+
+/* Asks at a door where its member serves newcomers: a connection to there, or -1. *why: a sentence
+ * if the door said no, for good. */
+static int ddp__joiner_service(ddp_ctx *d, const ddp__addr *door, double until, char *why)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char b[DDP__HELLO_BYTES];
+    char name[DDP__ADDR_TEXT];
+    ddp__addr to = *door;
+    ddp__hello h;
+    int fd = ddp__joiner_dial(d, j->tls, door, until), bad;
+
+    if (fd < 0) return -1;
+    ddp__joiner_request(d, b, sizeof b);
+    bad = ddp__stream_send_all(j->tls, fd, b, sizeof b, until) < 0 ||
+          ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + 3) < 0 ||
+          !ddp__hello_parse(b, &h);
+    ddp__stream_close(j->tls, fd);
+    if (bad) return -1;
+    if (h.kind != DDP__JOIN_ASK) {
+        ddp__addr_text(door, name);
+        if (h.run_id != j->run_id)
+            snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
+                     PRIu64 ": set the same --run-id or DREAMDDP_RUN_ID", name, h.run_id,
+                     j->run_id);
+        else
+            snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without "
+                     "--min-world", name);
+        return -1;
+    }
+    ddp__addr_set_port(&to, (int)(h.port & 65535));
+    return ddp__joiner_dial(d, j->tls, &to, until);
+}
+
+/* ---- an id ---- */
+
+static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
+{
+    int r;
+
+    memset(p, 0, sizeof *p);
+    p->code = (int)ddp__hello_get(b, 4);
+    p->id = (int)(uint32_t)ddp__hello_get(b + 4, 4);
+    p->world = (int)ddp__hello_get(b + 8, 4);
+    p->coordinator = (int)ddp__hello_get(b + 12, 4);
+    p->min_world = (int)ddp__hello_get(b + 16, 4);
+    p->live = ddp__hello_get(b + 24, 8);
+    for (r = 0; r < DDP__JOIN_WORLD; r++) {
+        const unsigned char *e = b + 512 + 24 * r;
+        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->door[r])) continue;
+        ddp__addr_set_port(&p->door[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
+    }
+}
+
+static int ddp__place_sane(const ddp__join_place *p)
+{
+    return p->world >= 2 && p->world <= DDP__JOIN_WORLD && p->coordinator >= 0 &&
+           p->coordinator < p->world && p->min_world > 0 &&
+           (p->code != DDP__JOIN_OK || (p->id >= 0 && p->id < p->world));
+}
+
+/* Asks the member behind a door for a place, and whom it names as coordinator. */
+static int ddp__joiner_ask(ddp_ctx *d, const ddp__addr *door, int wanted, double until, char *why)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
+    ddp__addr at = *door;
+    int turn;
+
+    for (turn = 0; turn < 3; turn++) {
+        int fd = ddp__joiner_service(d, &at, until, why), r;
+        if (fd < 0) return DDP__JOIN_LATER;
+        ddp__joiner_request(d, request, sizeof request);
+        ddp__hello_put(request + 64, DDP__JOIN_ENTER, 4);
+        ddp__hello_put(request + 68, (uint64_t)(wanted + 1), 4);
+        if (ddp__stream_send_all(j->tls, fd, request, sizeof request, until) < 0 ||
+            ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + 5) < 0) {
+            ddp__stream_close(j->tls, fd);
+            return DDP__JOIN_LATER;
+        }
+        ddp__place_read(b, &j->place);
+        if (!ddp__place_sane(&j->place)) j->place.code = DDP__JOIN_LATER;
+        if (j->place.code == DDP__JOIN_OK) {
+            j->fd = fd;
+            for (r = 0; r < j->place.world; r++) /* asked first, should this be lost */
+                if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
+                    j->at[j->doors++] = j->place.door[r];
+            return DDP__JOIN_OK;
+        }
+        ddp__stream_close(j->tls, fd);
+        if (j->place.code != DDP__JOIN_ELSEWHERE) return j->place.code;
+        at = j->place.door[j->place.coordinator];
+        if (!at.size) return DDP__JOIN_LATER;
+    }
+    return DDP__JOIN_LATER;
+}
+
+static ddp_status ddp__joiner_place(ddp_ctx *d, int wanted, double until, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    char why[DDP__JOIN_TEXT];
+    int i, code = DDP__JOIN_LATER, doors;
+
+    why[0] = 0;
+    for (;;) {
+        doors = j->doors;
+        for (i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
+            code = ddp__joiner_ask(d, &j->at[i], wanted, until, why);
+        if (code == DDP__JOIN_OK) return DDP_OK;
+        if (why[0]) return ddp__fail(err, DDP_MISMATCH, "%s", why);
+        if (ddp_now() >= until) break;
+        ddp__sleep_until(ddp_now() + 0.2);
+    }
+    if (code == DDP__JOIN_FULL)
+        return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
+                         "free, and max_world made no room for more", j->place.world);
+    return ddp__fail(err, DDP_TIMEOUT,
+                     "within %.3g s no worker at %.200s had a place for this one: "
+                     "is the run still going, with --min-world, and is one of its workers gone?",
+                     d->cfg.connect_timeout_s, d->cfg.addr ? d->cfg.addr : "127.0.0.1");
+}
+
+/* The addresses of --addr, separated by commas. */
+static ddp_status ddp__joiner_doors(ddp_ctx *d, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    const char *s = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
+    char one[300], text[DDP__ADDR_TEXT];
+
+    while (*s && j->doors < 8) {
+        size_t n = strcspn(s, ",");
+        int count = 0;
+        snprintf(one, sizeof one, "%.*s", (int)n, s);
+        DDP__TRY(ddp__addr_parse(one, &j->at[j->doors], 1, &count, err));
+        if (!d->cfg.insecure && !d->tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+            return ddp__fail(err, DDP_ARG,
+                             "%s lies beyond this machine: use --tls-psk, or --insecure if the "
+                             "network can be trusted", ddp__addr_text(&j->at[j->doors], text));
+        j->doors += count;
+        s += n + (s[n] == ',');
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__joiner_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__joiner *j = (ddp__joiner *)ddp__calloc(1, sizeof *j);
+
+    if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for joining a run");
+    j->fd = -1;
+    j->run_id = ddp__session_run(d);
+    d->joiner = j;
+    DDP__TRY(ddp__session_tls(d, j->run_id, &d->tls, err));
+    DDP__TRY(ddp__session_tls(d, j->run_id, &j->tls, err));
+    DDP__TRY(ddp__joiner_doors(d, err));
+    DDP__TRY(ddp__joiner_place(d, -1, ddp_now() + d->cfg.connect_timeout_s, err));
+    d->rank = d->cfg.rank = j->place.id;
+    d->world = d->cfg.world = j->place.world;
+    d->cfg.min_world = j->place.min_world;
+    ddp__links_free(&d->links); /* they were those of another world */
+    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
+    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
+    return DDP_OK;
+}
+
+void ddp__joiner_close(ddp_ctx *d)
+{
+    ddp__joiner *j = d->joiner;
+
+    if (!j) return;
+    ddp__stream_close(j->tls, j->fd);
+    ddp__tls_free(j->tls);
+    if (j->clone) DDP_FREE(j->clone);
+    DDP_FREE(j);
+    d->joiner = NULL;
+}
+
+/* ---- the clone ---- */
+
+/* Sends the layout, gets a donor and who lives; DDP_PEER_LOST = begin again. */
+static ddp_status ddp__joiner_layout(ddp_ctx *d, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+
+    memset(out, 0, sizeof out);
+    ddp__hello_put(out, ddp__layout_hash(d), 8);
+    ddp__hello_put(out + 8, (uint64_t)d->layers, 4);
+    ddp__hello_put(out + 12, (uint64_t)d->cfg.strategy, 4);
+    ddp__hello_put(out + 16, (uint64_t)d->cfg.period, 4);
+    ddp__hello_put(out + 20, (uint64_t)d->cfg.micro_batches, 4);
+    if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
+        ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+    b[64 + DDP__JOIN_TEXT - 1] = 0;
+    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER)
+        return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
+    j->donor = (int)ddp__hello_get(b + 4, 4);
+    j->place.live = ddp__hello_get(b + 8, 8);
+    if (j->donor < 0 || j->donor >= d->world || !j->place.door[j->donor].size ||
+        j->place.live >> d->rank & 1)
+        return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
+    return DDP_OK;
+}
+
+static void ddp__clone_progress(ddp_ctx *d, size_t from, double begin, double now)
+{
+    const ddp__joiner *j = d->joiner;
+    double rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
+
+    ddp__log(&d->host.log, DDP_LOG_INFO,
+             "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left", d->rank,
+             j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
+             rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
+}
+
+/* Bytes from where the last connection ended, if the donor still has that snapshot. */
+static ddp_status ddp__clone_stream(ddp_ctx *d, int fd, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST], digest[2][DDP__SHA256_BYTES];
+    double begin, note;
+    uint64_t number, bytes;
+    size_t from;
+
+    ddp__joiner_request(d, request, sizeof request);
+    ddp__hello_put(request + 64, DDP__JOIN_TAKE, 4);
+    ddp__hello_put(request + 72, j->have, 8);
+    ddp__hello_put(request + 80, j->number, 8);
+    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0 ||
+        ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + d->cfg.op_timeout_s) < 0)
+        return DDP_PEER_LOST;
+    number = ddp__hello_get(b, 8);
+    bytes = ddp__hello_get(b + 8, 8);
+    from = (size_t)ddp__hello_get(b + 16, 8);
+    if (number != j->number || from != j->have || !j->clone) {
+        ddp__shard own; /* nothing that arrives decides about an allocation */
+        ddp_status s = ddp__shard_open(d, d->cfg.period, &own, err);
+        size_t most = s == DDP_OK ? ddp__shard_bytes(&own) : 0;
+        ddp__shard_free(&own);
+        DDP__TRY(s);
+        if (from || !number || bytes < 8 || bytes > most)
+            return ddp__fail(err, DDP_MISMATCH, "rank %d offers a clone of %" PRIu64 " bytes; this "
+                             "model makes at most %lu", j->donor, bytes, (unsigned long)most);
+        if (j->clone) DDP_FREE(j->clone);
+        j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
+        if (!j->clone)
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes",
+                             bytes);
+        j->number = number;
+        j->bytes = (size_t)bytes;
+        j->have = 0;
+    } else if (from) {
+        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: the clone goes on at %.1f MiB", d->rank,
+                 (double)from / (1 << 20));
+    }
+    begin = note = ddp_now();
+    while (j->have < j->bytes) {
+        size_t n = j->bytes - j->have < ((size_t)64 << 10) ? j->bytes - j->have : (size_t)64 << 10;
+        size_t got = 0;
+        int bad = ddp__stream_recv_all(j->tls, fd, j->clone + j->have, n, &got,
+                                       ddp_now() + d->cfg.peer_timeout_s);
+        double now = ddp_now();
+        j->have += got;
+        if (bad < 0) return DDP_PEER_LOST;
+        if (now < note + 1 && j->have < j->bytes) continue;
+        ddp__clone_progress(d, from, begin, now);
+        note = now;
+    }
+    if (ddp__stream_recv_all(j->tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0)
+        return DDP_PEER_LOST;
+    ddp__sha256_begin(&j->sha);
+    ddp__sha256_add(&j->sha, j->clone, j->bytes);
+    ddp__sha256_end(&j->sha, digest[1]);
+    if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
+    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way",
+             d->rank, j->donor);
+    j->number = 0;
+    j->have = 0;
+    return DDP_PEER_LOST;
+}
+
+static ddp_status ddp__joiner_clone(ddp_ctx *d, double until, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    ddp_status s = DDP_PEER_LOST;
+    char why[DDP__JOIN_TEXT];
+    int tries;
+
+    why[0] = 0;
+    for (tries = 0; s == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
+        int fd;
+        if (tries) ddp__sleep_until(ddp_now() + 0.2);
+        fd = ddp__joiner_service(d, &j->place.door[j->donor], until, why);
+        if (fd < 0) continue;
+        s = ddp__clone_stream(d, fd, err);
+        ddp__stream_close(j->tls, fd);
+    }
+    if (s == DDP_PEER_LOST)
+        return ddp__fail(err, s, "rank %d, whose clone this one takes, was lost", j->donor);
+    return s;
+}
+
+/* ---- the entry ---- */
+
+/* Connects to all members; their connections in fds, the own door in *listen_fd. */
+static ddp_status ddp__joiner_mesh(ddp_ctx *d, ddp__hello *self, int *fds, int *listen_fd,
+                                   ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    unsigned char b[DDP__HELLO_BYTES];
+    double until = ddp_now() + 10;
+    ddp__addr own;
+    ddp__hello h;
+    int r;
+
+    memset(&own, 0, sizeof own);
+    own.size = sizeof own.sa;
+    if (getsockname(j->fd, (struct sockaddr *)&own.sa, &own.size) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
+    ddp__addr_set_port(&own, 0);
+    DDP__TRY(ddp__tcp_listen(&own, listen_fd, &own, err));
+    memset(self, 0, sizeof *self);
+    self->version = DDP__PROTOCOL;
+    self->run_id = j->run_id;
+    self->rank = (uint32_t)d->rank;
+    self->world = (uint32_t)d->world;
+    self->port = (uint32_t)ddp__addr_port(&own);
+    self->family = ddp__ip_pack(&own, self->ip);
+    for (r = 0; r < d->world; r++) {
+        if (!(j->place.live >> r & 1)) continue;
+        fds[r] = ddp__joiner_dial(d, d->tls, &j->place.door[r], until);
+        ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
+        if (fds[r] < 0 || ddp__stream_send_all(d->tls, fds[r], b, sizeof b, until) < 0 ||
+            ddp__stream_recv_all(d->tls, fds[r], b, sizeof b, NULL, until) < 0 ||
+            !ddp__hello_parse(b, &h) || h.kind != DDP__JOIN_MESH)
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d does not take this one's connection", r);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__joiner_wire(ddp_ctx *d, ddp__wire **wire, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    ddp__resume_config c;
+    int fds[DDP__JOIN_WORLD], listen_fd = -1, r;
+    ddp_status s;
+
+    memset(&c, 0, sizeof c);
+    for (r = 0; r < DDP__JOIN_WORLD; r++) fds[r] = -1;
+    s = ddp__joiner_mesh(d, &c.self, fds, &listen_fd, err);
+    c.rank = d->rank;
+    c.world = d->world;
+    c.fds = fds;
+    c.listen_fd = listen_fd;
+    c.where = j->place.door;
+    c.tls = d->tls;
+    c.peer_timeout_s = d->cfg.peer_timeout_s;
+    c.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    c.log = d->host.log;
+    if (s == DDP_OK) s = ddp__wire_resume(&c, wire, err);
+    if (s == DDP_OK) return s;
+    for (r = 0; r < d->world; r++) ddp__stream_close(d->tls, fds[r]);
+    if (listen_fd >= 0) close(listen_fd);
+    return s;
+}
+
+/* Waits until the members let it in, as long as the coordinator is there. */
+static ddp_status ddp__joiner_wait(ddp_ctx *d, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    double begin = ddp_now(), gone = -1;
+    ddp_status s;
+
+    if (ddp__stream_send_all(j->tls, j->fd, "R", 1, ddp_now() + 5) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+    for (;;) {
+        s = ddp__engine_joined(d->engine, 0.1, err);
+        if (s != DDP_TIMEOUT) return s;
+        if (gone < 0 && ddp__stream_gone(j->tls, j->fd)) gone = ddp_now();
+        if (gone >= 0 && ddp_now() > gone + 2)
+            return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+        if (ddp_now() > begin + d->cfg.op_timeout_s)
+            return ddp__fail(err, DDP_TIMEOUT, "the members did not let this worker in within "
+                             "%.3g s: is the training going on?", d->cfg.op_timeout_s);
+    }
+}
+
+static ddp_status ddp__joiner_try(ddp_ctx *d, double until, ddp_error *err)
+{
+    ddp__joiner *j = d->joiner;
+    ddp__wire *wire = NULL;
+    ddp_status s;
+
+    if (j->fd < 0) DDP__TRY(ddp__joiner_place(d, d->rank, until, err));
+    if (j->place.id != d->rank)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d has been taken by another newcomer", d->rank);
+    DDP__TRY(ddp__joiner_layout(d, err));
+    DDP__TRY(ddp__joiner_clone(d, until, err));
+    DDP__TRY(ddp__shard_unpack(d, j->clone, j->bytes, err));
+    DDP__TRY(ddp__joiner_wire(d, &wire, err));
+    s = ddp__join_open(d, wire, err);
+    if (s != DDP_OK) wire->table->close(wire);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links, 1, j->place.live, &d->engine, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d, err);
+    if (s == DDP_OK) return s;
+    ddp__join_stop(d);
+    ddp__engine_close(d->engine);
+    d->engine = NULL;
+    ddp__join_close(d);
+    return s;
+}
+
+ddp_status ddp__joiner_enter(ddp_ctx *d, ddp_error *err)
+{
+    double until = ddp_now() + d->cfg.connect_timeout_s;
+    ddp_error local;
+    ddp_status s;
+
+    for (;;) {
+        memset(&local, 0, sizeof local);
+        s = ddp__joiner_try(d, until, &local);
+        if (s != DDP_PEER_LOST || ddp_now() >= until) break;
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank,
+                 local.msg);
+        ddp__stream_close(d->joiner->tls, d->joiner->fd);
+        d->joiner->fd = -1;
+        ddp__sleep_until(ddp_now() + 0.3);
+    }
+    if (s == DDP_OK) s = ddp__join_entry(d, d->rank, &local);
+    if (s == DDP_OK) {
+        ddp__join_ready(d);
+        s = ddp__join_ask(d, &local);
+    }
+    ddp__joiner_close(d);
+    if (s != DDP_OK) {
+        if (err) *err = local;
+        return s;
+    }
+    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
+    return DDP_OK;
+}
+/* ==== end sync/joiner.c ==== */
+
+/* ==== begin sync/shard.c ==== [sync] */
+
+void ddp__shard_free(ddp__shard *s)
 {
     if (s->list) DDP_FREE(s->list);
+    if (s->copy) DDP_FREE(s->copy);
     if (s->updates) DDP_FREE(s->updates);
     if (s->random) DDP_FREE(s->random);
     ddp_plan_free(&s->plan);
@@ -33910,14 +48775,34 @@ static void ddp__shard_add_plan(ddp__shard *s, int layers)
     ddp__shard_add(s, DDP_ST_U8, s->plan.fill, L * (size_t)s->plan.period, "plan.fill", -1, -1);
 }
 
-/* Lists the context's arrays; with a plan of that period, 0 = none. */
-static ddp_status ddp__shard_open(ddp_ctx *d, int period, ddp__shard *s, ddp_error *err)
+/* Files and newcomers read and write copies of what lies on a device. */
+static ddp_status ddp__shard_copies(const ddp_ctx *d, ddp__shard *s, ddp_error *err)
+{
+    size_t n = 0;
+    int i;
+
+    if (!d->host.backend) return DDP_OK;
+    for (i = 0; i < s->count; i++)
+        if (s->list[i].layer) n += (size_t)s->list[i].as.dim[0];
+    s->copy = (float *)ddp__calloc(n, sizeof *s->copy);
+    if (!s->copy)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu values of the device", n);
+    for (i = 0, n = 0; i < s->count; i++) {
+        if (!s->list[i].layer) continue;
+        s->list[i].there = s->list[i].data;
+        s->list[i].data = s->copy + n;
+        n += (size_t)s->list[i].as.dim[0];
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__shard_open(ddp_ctx *d, int period, ddp__shard *s, ddp_error *err)
 {
     const ddp__owned *o;
     int l, b, room = 8;
 
     memset(s, 0, sizeof *s);
-    for (l = 0; l < d->layers; l++) room += d->unit[l].blocks + 1;
+    for (l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     for (o = d->host.owned; o; o = o->next) s->graphs += o->passes != NULL;
     s->list = (ddp__shard_array *)ddp__calloc((size_t)room, sizeof *s->list);
     s->updates = (int64_t *)ddp__calloc((size_t)d->layers, sizeof *s->updates);
@@ -33940,17 +48825,26 @@ static ddp_status ddp__shard_open(ddp_ctx *d, int period, ddp__shard *s, ddp_err
         }
         if (u->state_count)
             ddp__shard_add(s, DDP_ST_F32, u->state, u->state_count, "state", l, -1);
+        if (u->base) ddp__shard_add(s, DDP_ST_F32, u->base, u->trained, "base", l, -1);
+        if (u->residual && u->trained) {
+            ddp__shard_add(s, DDP_ST_F32, u->residual, u->trained, "residual", l, -1);
+            s->list[s->count - 1].buffer = 1; /* unlike on all ranks */
+        }
         for (b = first; b < s->count; b++) s->list[b].layer = u->name;
     }
-    return DDP_OK;
+    return ddp__shard_copies(d, s, err);
 }
 
-static ddp_status ddp__shard_take(ddp_ctx *d, ddp__shard *s, ddp_error *err)
+ddp_status ddp__shard_take(ddp_ctx *d, ddp__shard *s, ddp_error *err)
 {
     const ddp__owned *o;
     int l, i = 0;
 
     DDP__TRY(ddp__shard_open(d, d->plan.layers ? d->plan.period : 0, s, err));
+    for (l = 0; l < s->count; l++)
+        if (s->list[l].there)
+            DDP__TRY(ddp__host_download(&d->host, s->list[l].data, s->list[l].there,
+                                        (size_t)s->list[l].as.dim[0] * sizeof(float), err));
     s->number[DDP__C_STEP] = d->step;
     s->number[DDP__C_FINAL] = d->plan_final;
     s->number[DDP__C_SOLVER] = d->plan.solver;
@@ -33968,12 +48862,15 @@ static ddp_status ddp__shard_take(ddp_ctx *d, ddp__shard *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* The rest of what loading changes, after the arrays. keep_plan 0: another world plans anew. */
-static void ddp__shard_give(ddp_ctx *d, ddp__shard *s, int keep_plan)
+void ddp__shard_give(ddp_ctx *d, ddp__shard *s, int keep_plan)
 {
     ddp__owned *o;
     int l, i = 0;
 
+    for (l = 0; l < s->count; l++)
+        if (s->list[l].there)
+            ddp__host_upload(&d->host, s->list[l].there, s->list[l].data,
+                             (size_t)s->list[l].as.dim[0] * sizeof(float));
     d->step = (long)s->number[DDP__C_STEP];
     d->lr = s->lr;
     for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)s->updates[l];
@@ -33991,112 +48888,172 @@ static void ddp__shard_give(ddp_ctx *d, ddp__shard *s, int keep_plan)
     memset(&s->plan, 0, sizeof s->plan);
 }
 
-/* ---- fingerprints: of floats as numbers, of the rest as bytes ---- */
+/* ---- as bytes ---- */
 
-static uint64_t ddp__shard_hash_part(uint64_t h, const ddp_safetensor *t, const void *p, size_t n)
+static size_t ddp__shard_part(const ddp__shard *s, int i)
 {
-    if (t->type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
-    return ddp__hash(h, p, n * ddp_safetensors_type_bytes(t->type));
+    return (size_t)s->list[i].as.dim[0] * ddp_safetensors_type_bytes(s->list[i].as.type);
 }
 
-static uint64_t ddp__shard_hash(const ddp__shard *s, int buffers)
+size_t ddp__shard_bytes(const ddp__shard *s)
 {
-    uint64_t h = 0, n, at;
+    size_t n = 8;
     int i;
 
+    for (i = 0; i < s->count; i++) n += ddp__shard_part(s, i);
+    return n;
+}
+
+void ddp__shard_pack(const ddp__shard *s, unsigned char *out)
+{
+    int i;
+
+    ddp__hello_put(out, (uint64_t)(s->plan.layers ? s->plan.period : 0), 8);
+    out += 8;
     for (i = 0; i < s->count; i++) {
-        const ddp_safetensor *t = &s->list[i].as;
-        if (s->list[i].buffer && !buffers) continue;
-        for (n = ddp_safetensors_elements(t), at = 0; at < n; at += DDP__C_CHUNK)
-            h = ddp__shard_hash_part(h, t,
-                                     (const char *)s->list[i].data +
-                                         at * ddp_safetensors_type_bytes(t->type),
-                                     n - at < DDP__C_CHUNK ? (size_t)(n - at) : DDP__C_CHUNK);
+        const size_t n = ddp__shard_part(s, i);
+        if (n) memcpy(out, s->list[i].data, n);
+        out += n;
     }
-    return h;
 }
 
-static ddp_status ddp__shard_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err)
+ddp_status ddp__shard_unpack(ddp_ctx *d, const unsigned char *in, size_t bytes, ddp_error *err)
 {
-    double *chunk = (double *)ddp__calloc(DDP__C_CHUNK, sizeof *chunk);
-    uint64_t h = 0, n, at;
-    ddp_status s = DDP_OK;
-    int i;
-
-    if (!chunk) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-    for (i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
-        const ddp_safetensor *t = ddp_safetensors_at(f, i);
-        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n; at += DDP__C_CHUNK) {
-            size_t now = n - at < DDP__C_CHUNK ? (size_t)(n - at) : DDP__C_CHUNK;
-            s = ddp_safetensors_bytes(f, t, at, now, chunk, err);
-            if (s == DDP_OK) h = ddp__shard_hash_part(h, t, chunk, now);
-        }
-    }
-    DDP_FREE(chunk);
-    *out = h;
-    return s;
-}
-
-/* ---- saving ---- */
-
-static ddp_status ddp__shard_write(const ddp__shard *s, const char *path, ddp_error *err)
-{
-    ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
-    ddp__file f;
-    ddp_status code;
-    int i;
-
-    if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
-    for (i = 0; i < s->count; i++) list[i] = s->list[i].as;
-    code = ddp__safetensors_begin(&f, path, s->count, list, NULL, err);
-    DDP_FREE(list);
-    if (code != DDP_OK) return code;
-    for (i = 0; i < s->count; i++)
-        ddp__file_put(&f, s->list[i].data,
-                      (size_t)s->list[i].as.dim[0] *
-                          ddp_safetensors_type_bytes(s->list[i].as.type));
-    return ddp__file_end(&f, err);
-}
-
-/* words: of each rank the hash of its file, and that of what all must hold alike to be
- * synchronised. */
-static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const float *words,
-                                      int generation, ddp_error *err)
-{
-    ddp__text t;
+    uint64_t period = bytes < 8 ? UINT64_MAX : ddp__hello_get(in, 8);
+    ddp__shard shard;
     ddp_status s;
-    int i, equal = 1;
+    int i;
 
-    memset(&t, 0, sizeof t);
-    for (i = 1; i < d->world; i++)
-        if (ddp__unpack64(words + DDP__WORDS) !=
-            ddp__unpack64(words + (2 * (size_t)i + 1) * DDP__WORDS))
-            equal = 0;
-    ddp__text_addf(&t, "{\"format\": \"dreamddp checkpoint 1\", \"step\": %ld, \"world\": %d,\n"
-                   " \"strategy\": \"%s\", \"period\": %d, \"synchronised\": %s, "
-                   "\"generation\": %d,\n \"optimizer\": ",
-                   d->step, d->world, d->strategy->name, d->cfg.period, equal ? "true" : "false",
-                   generation);
-    ddp__json_string(&t, d->optimizer.name);
-    ddp__text_addf(&t, ",\n \"hash\": [");
-    for (i = 0; i < d->world; i++)
-        ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "",
-                       ddp__unpack64(words + 2 * (size_t)i * DDP__WORDS));
-    ddp__text_addf(&t, "],\n \"layers\": [");
-    for (i = 0; i < d->layers; i++) {
-        ddp__text_addf(&t, "%s", i ? ", " : "");
-        ddp__json_string(&t, d->unit[i].name);
+    if (period > 1000000)
+        return ddp__fail(err, DDP_FORMAT, "a clone of %lu bytes is none", (unsigned long)bytes);
+    s = ddp__shard_open(d, (int)period, &shard, err);
+    if (s == DDP_OK && ddp__shard_bytes(&shard) != bytes)
+        s = ddp__fail(err, DDP_MISMATCH, "a clone of %lu bytes; this model makes %lu",
+                      (unsigned long)bytes, (unsigned long)ddp__shard_bytes(&shard));
+    if (s == DDP_OK) {
+        in += 8;
+        for (i = 0; i < shard.count; i++) {
+            const size_t n = ddp__shard_part(&shard, i);
+            if (n) memcpy(shard.list[i].data, in, n);
+            in += n;
+        }
+        ddp__shard_give(d, &shard, 1);
+        ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     }
-    ddp__text_addf(&t, "]}\n");
-    s = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
-                 : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
+    ddp__shard_free(&shard);
     return s;
 }
+/* ==== end sync/shard.c ==== */
 
+/* ==== begin sync/checkpoint_files.h ==== [sync] */
+/* A checkpoint's files: names, which are there, which go, and their fingerprints. */
+#ifndef DDP_SYNC_CHECKPOINT_FILES_H
+#define DDP_SYNC_CHECKPOINT_FILES_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Writes a path into t. Errors: DDP_MEMORY. */
+DDP_LIB ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
+    DDP__PRINTF(3, 4);
+/* The path of a rank's file. A step that is saved once more must not touch the files that its
+ * manifest names until the new manifest is there: so a rank's file has two names, and each save
+ * takes the other one. */
+DDP_LIB ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder,
+                                         long step, int rank, int generation);
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left;
+ * -1 if there is none. Errors: DDP_IO, DDP_MEMORY. */
+DDP_LIB ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out,
+                                          ddp_error *err);
+/* The generation of a step's files that its manifest does not name. */
+DDP_LIB int ddp__checkpoint_unused(const char *manifest);
+/* Makes a folder that is not there. */
+DDP_LIB ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err);
 /* Removes what a step's folder holds of ours, but the files of world ranks of that generation and
  * their manifest; world 0 keeps none, and the folder goes too. */
-static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
+DDP_LIB void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation);
+/* Removes all older than the newest keep, also what killed runs left between them; 0 = none. */
+DDP_LIB ddp_status ddp__checkpoint_prune(const ddp_ctx *d, const char *folder, int keep,
+                                         ddp_error *err);
+
+/* Fingerprints: of floats as numbers, of the rest as bytes; buffers 0 leaves out what ranks may
+ * hold unlike each other. */
+DDP_LIB uint64_t   ddp__shard_hash(const ddp__shard *s, int buffers);
+DDP_LIB ddp_status ddp__shard_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_SYNC_CHECKPOINT_FILES_H */
+/* ==== end sync/checkpoint_files.h ==== */
+
+/* ==== begin sync/checkpoint_files.c ==== [sync] */
+
+#include <dirent.h>
+
+#define DDP__C_CHUNK ((size_t)65536) /* values hashed at a time */
+
+/* ---- names ---- */
+
+ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
+{
+    char path[4096];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(path, sizeof path, fmt, ap);
+    va_end(ap);
+    t->size = 0;
+    if (n > 0 && (size_t)n < sizeof path) ddp__text_add(t, path, (size_t)n);
+    if (t->size && !t->failed) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
+}
+
+/* The step of a folder's name, -1 if it is none of ours. */
+static long ddp__checkpoint_step(const char *name)
+{
+    long step;
+
+    if (strncmp(name, "step-", 5) || strlen(name) != 17 || !ddp__parse_long(name + 5, &step))
+        return -1;
+    return step;
+}
+
+ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder, long step,
+                                 int rank, int generation)
+{
+    return ddp__checkpoint_path(t, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step,
+                                rank, generation ? "-again" : "");
+}
+
+ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out,
+                                  ddp_error *err)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *e;
+    ddp__text path;
+    ddp_status s = DDP_OK;
+
+    *out = -1;
+    if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
+    memset(&path, 0, sizeof path);
+    while (s == DDP_OK && (e = readdir(dir)) != NULL) {
+        long step = ddp__checkpoint_step(e->d_name);
+        if (step <= *out || step >= below) continue;
+        s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
+        if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
+    }
+    closedir(dir);
+    ddp__text_free(&path);
+    return s;
+}
+
+/* ---- what goes ---- */
+
+void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     ddp__text path, at;
     DIR *dir;
@@ -34127,9 +49084,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
     ddp__text_free(&path);
 }
 
-/* Removes all older than the newest keep, also what killed runs left between them. */
-static ddp_status ddp__checkpoint_prune(const ddp_ctx *d, const char *folder, int keep,
-                                        ddp_error *err)
+ddp_status ddp__checkpoint_prune(const ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     long step = d->step + 1;
 
@@ -34145,14 +49100,14 @@ static ddp_status ddp__checkpoint_prune(const ddp_ctx *d, const char *folder, in
     }
 }
 
-static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
+ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
 {
-    if (mkdir(path, 0777) == 0 || errno == EEXIST) return DDP_OK;
+    if (mkdir(path, 0777) == 0) return ddp__folder_flush(path, err);
+    if (errno == EEXIST) return DDP_OK;
     return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
 }
 
-/* The generation of a step's files that no manifest names. */
-static int ddp__checkpoint_unused(const char *manifest)
+int ddp__checkpoint_unused(const char *manifest)
 {
     ddp__json *root = ddp__json_read(manifest, NULL);
     const ddp__json *v = ddp__json_get(root, "generation");
@@ -34162,12 +49117,148 @@ static int ddp__checkpoint_unused(const char *manifest)
     return used;
 }
 
+/* ---- fingerprints ---- */
+
+static uint64_t ddp__shard_hash_part(uint64_t h, const ddp_safetensor *t, const void *p, size_t n)
+{
+    if (t->type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
+    return ddp__hash(h, p, n * ddp_safetensors_type_bytes(t->type));
+}
+
+uint64_t ddp__shard_hash(const ddp__shard *s, int buffers)
+{
+    uint64_t h = 0, n, at;
+    int i;
+
+    for (i = 0; i < s->count; i++) {
+        const ddp_safetensor *t = &s->list[i].as;
+        if (s->list[i].buffer && !buffers) continue;
+        for (n = ddp_safetensors_elements(t), at = 0; at < n; at += DDP__C_CHUNK)
+            h = ddp__shard_hash_part(h, t,
+                                     (const char *)s->list[i].data +
+                                         at * ddp_safetensors_type_bytes(t->type),
+                                     n - at < DDP__C_CHUNK ? (size_t)(n - at) : DDP__C_CHUNK);
+    }
+    return h;
+}
+
+ddp_status ddp__shard_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err)
+{
+    double *chunk = (double *)ddp__calloc(DDP__C_CHUNK, sizeof *chunk);
+    uint64_t h = 0, n, at;
+    ddp_status s = DDP_OK;
+    int i;
+
+    if (!chunk) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    for (i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
+        const ddp_safetensor *t = ddp_safetensors_at(f, i);
+        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n; at += DDP__C_CHUNK) {
+            size_t now = n - at < DDP__C_CHUNK ? (size_t)(n - at) : DDP__C_CHUNK;
+            s = ddp_safetensors_bytes(f, t, at, now, chunk, err);
+            if (s == DDP_OK) h = ddp__shard_hash_part(h, t, chunk, now);
+        }
+    }
+    DDP_FREE(chunk);
+    *out = h;
+    return s;
+}
+/* ==== end sync/checkpoint_files.c ==== */
+
+/* ==== begin sync/checkpoint.c ==== [sync] */
+/* Saving: every worker its file, and when all are there the lowest live one the manifest. */
+
+static ddp_status ddp__shard_write(const ddp__shard *s, const char *path, ddp_error *err)
+{
+    ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
+    ddp__file f;
+    ddp_status code;
+    int i;
+
+    if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
+    for (i = 0; i < s->count; i++) list[i] = s->list[i].as;
+    code = ddp__safetensors_begin(&f, path, s->count, list, NULL, err);
+    DDP_FREE(list);
+    if (code != DDP_OK) return code;
+    for (i = 0; i < s->count; i++)
+        ddp__file_put(&f, s->list[i].data,
+                      (size_t)s->list[i].as.dim[0] *
+                          ddp_safetensors_type_bytes(s->list[i].as.type));
+    return ddp__file_end(&f, err);
+}
+
+/* words: of each rank the hash of its file, and that of what all must hold alike to be
+ * synchronised; 0 of those who are lost. */
+static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const float *words,
+                                      int generation, ddp_error *err)
+{
+    ddp__text t;
+    ddp_status s;
+    uint64_t first = 0, h;
+    int i, equal = 1;
+
+    memset(&t, 0, sizeof t);
+    for (i = 0; i < d->world; i++) {
+        if (!ddp__unpack64(words + 2 * (size_t)i * DDP__WORDS)) continue;
+        h = ddp__unpack64(words + (2 * (size_t)i + 1) * DDP__WORDS);
+        if (!first) first = h;
+        if (h != first) equal = 0;
+    }
+    ddp__text_addf(&t, "{\"format\": \"dreamddp checkpoint 1\", \"step\": %ld, \"world\": %d,\n"
+                   " \"strategy\": \"%s\", \"period\": %d, \"synchronised\": %s, "
+                   "\"generation\": %d,\n \"optimizer\": ",
+                   d->step, d->world, d->strategy->name, d->cfg.period, equal ? "true" : "false",
+                   generation);
+    ddp__json_string(&t, d->optimizer.name);
+    ddp__text_addf(&t, ",\n \"hash\": [");
+    for (i = 0; i < d->world; i++) {
+        h = ddp__unpack64(words + 2 * (size_t)i * DDP__WORDS);
+        if (h) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", h);
+        else ddp__text_addf(&t, "%snull", i ? ", " : "");
+    }
+    ddp__text_addf(&t, "],\n \"layers\": [");
+    for (i = 0; i < d->layers; i++) {
+        ddp__text_addf(&t, "%s", i ? ", " : "");
+        ddp__json_string(&t, d->unit[i].name);
+    }
+    ddp__text_addf(&t, "]}\n");
+    s = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
+                 : ddp__file_write(path, t.data, t.size, err);
+    ddp__text_free(&t);
+    return s;
+}
+
+/* The lowest live worker writes the manifest and tells the others. Was it lost before, then what
+ * goes round is the word of the next one, who has not written: it does, and they go round again. */
+static ddp_status ddp__checkpoint_seal(ddp_ctx *d, const char *folder, int keep, const float *words,
+                                       int generation, ddp__text *path)
+{
+    ddp_error *err = &d->host.error;
+    float written = 0, word;
+    ddp__piece p;
+
+    p.data = &word;
+    p.count = 1;
+    do {
+        if (ddp__is_first(d) && written == 0.0f) {
+            DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder,
+                                          d->step));
+            DDP__TRY(ddp__manifest_write(d, path->data, words, generation, err));
+            ddp__checkpoint_sweep(folder, d->step, d->world, generation);
+            DDP__TRY(ddp__checkpoint_prune(d, folder, keep, err));
+            written = 1;
+        }
+        word = written;
+        DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err));
+    } while (word == 0.0f);
+    return DDP_OK;
+}
+
 /* words: [world] pairs of hashes of all shards, of which this rank fills its own. */
 static ddp_status ddp__checkpoint_write(ddp_ctx *d, const char *folder, int keep, ddp__shard *shard,
                                         float *words, ddp__text *path)
 {
     ddp_error *err = &d->host.error;
-    float generation = 0;
+    float generation;
     ddp__piece p;
 
     DDP__TRY(ddp__shard_take(d, shard, err));
@@ -34175,10 +49266,10 @@ static ddp_status ddp__checkpoint_write(ddp_ctx *d, const char *folder, int keep
     DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld", folder, d->step));
     DDP__TRY(ddp__checkpoint_folder(path->data, err));
     DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, d->step));
-    if (d->rank == 0) generation = (float)ddp__checkpoint_unused(path->data);
+    generation = (float)ddp__checkpoint_unused(path->data); /* as the lowest live one sees it */
     p.data = &generation;
     p.count = 1;
-    DDP__TRY(ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err));
+    DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err));
     DDP__TRY(ddp__checkpoint_shard(path, err, folder, d->step, d->rank, generation > 0));
     DDP__TRY(ddp__shard_write(shard, path->data, err));
     ddp__pack64(words + 2 * (size_t)d->rank * DDP__WORDS, ddp__shard_hash(shard, 1));
@@ -34186,11 +49277,7 @@ static ddp_status ddp__checkpoint_write(ddp_ctx *d, const char *folder, int keep
     p.data = words;
     p.count = 2 * (size_t)d->world * DDP__WORDS;
     DDP__TRY(ddp__blocking(d, DDP__ALL_GATHER, &p, 1, 1, 0, err));
-    if (d->rank) return DDP_OK;
-    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, d->step));
-    DDP__TRY(ddp__manifest_write(d, path->data, words, generation > 0, err));
-    ddp__checkpoint_sweep(folder, d->step, d->world, generation > 0);
-    return ddp__checkpoint_prune(d, folder, keep, err);
+    return ddp__checkpoint_seal(d, folder, keep, words, generation > 0, path);
 }
 
 int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
@@ -34219,8 +49306,19 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     ddp__text_free(&path);
     return s == DDP_OK ? 0 : ddp__ctx_fail(d, &d->host.error);
 }
+/* ==== end sync/checkpoint.c ==== */
 
-/* ---- loading ---- */
+/* ==== begin sync/checkpoint_load.c ==== [sync] */
+/* Loading: which checkpoint, whether it fits, and whose file a rank takes. */
+
+/* What a manifest says. */
+typedef struct ddp__manifest {
+    ddp__json   *root;
+    long         step;
+    int          world, period, synchronised, generation;
+    const char  *strategy, *optimizer;
+    const ddp__json *hash; /* array, one per rank: a text, or null of a lost one */
+} ddp__manifest;
 
 static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
 {
@@ -34298,12 +49396,14 @@ static ddp_status ddp__shard_check(const ddp__shard *s, ddp_safetensors *f, cons
 
         if (!t || t->type != x->as.type || t->dims != 1 || t->dim[0] != x->as.dim[0])
             return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %"
-                             PRId64 " values of %s: it is a checkpoint of another model", path,
+                             PRId64 " values of %s: it is a checkpoint of another model or wire "
+                             "format", path,
                              x->name, x->layer ? " of layer " : "", x->layer ? x->layer : "",
                              x->as.dim[0], ddp_safetensors_type_name(x->as.type));
     }
     if (ddp_safetensors_count(f) == s->count) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model has %d", path,
+    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire "
+                     "format has %d", path,
                      ddp_safetensors_count(f), s->count);
 }
 
@@ -34326,7 +49426,7 @@ static ddp_status ddp__shard_read(ddp__shard *s, ddp_safetensors *f, int small, 
 
     for (i = 0; i < s->count; i++) {
         const ddp__shard_array *x = &s->list[i];
-        int large = !strncmp(x->name, "layer.", 6) || !strncmp(x->name, "state.", 6);
+        int large = x->layer != NULL;
 
         if (large == small) continue;
         DDP__TRY(ddp_safetensors_bytes(f, ddp_safetensors_find(f, x->name), 0,
@@ -34336,11 +49436,10 @@ static ddp_status ddp__shard_read(ddp__shard *s, ddp_safetensors *f, int small, 
 }
 
 /* Everything that can be wrong is found before the first array changes. */
-static ddp_status ddp__shard_load(ddp_ctx *d, const ddp__manifest *m, int rank, int same,
-                                  const char *path, ddp_error *err)
+static ddp_status ddp__shard_load(ddp_ctx *d, const ddp__manifest *m, const ddp__json *hash,
+                                  int same, const char *path, ddp_error *err)
 {
     ddp_safetensors *f = ddp_safetensors_open(path, err);
-    const ddp__json *hash = m->hash->first;
     const ddp_safetensor *fill;
     ddp__shard shard;
     uint64_t h = 0;
@@ -34353,7 +49452,6 @@ static ddp_status ddp__shard_load(ddp_ctx *d, const ddp__manifest *m, int rank, 
                                ? (int)(fill->dim[0] / d->layers) : 0, &shard, err);
     if (s == DDP_OK) s = ddp__shard_check(&shard, f, path, err);
     if (s == DDP_OK) s = ddp__shard_hash_file(f, &h, err);
-    while (rank-- > 0) hash = hash->next;
     snprintf(text, sizeof text, "%016" PRIx64, h);
     if (s == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
         s = ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest says %.40s: it "
@@ -34363,29 +49461,46 @@ static ddp_status ddp__shard_load(ddp_ctx *d, const ddp__manifest *m, int rank, 
     if (s == DDP_OK) s = ddp__shard_sane(d, &shard, m, path, err);
     if (s == DDP_OK) s = ddp__shard_read(&shard, f, 0, err);
     if (s == DDP_OK) ddp__shard_give(d, &shard, same);
+    if (s == DDP_OK && !same) ddp__coded_start(d, 1);
     ddp__shard_free(&shard);
     ddp_safetensors_close(f);
     return s;
 }
 
-/* Rank 0 says which checkpoint is the newest: the others might see another. */
+/* The lowest live worker says which checkpoint is the newest: the others might see another. */
 static ddp_status ddp__checkpoint_choose(ddp_ctx *d, const char *folder, long *step)
 {
     float words[DDP__WORDS];
+    ddp_error local;
     ddp__piece p;
 
-    if (d->rank == 0) {
-        DDP__TRY(ddp__checkpoint_newest(folder, LONG_MAX, 1, step, &d->host.error));
-        if (*step < 0)
-            return ddp__fail(&d->host.error, DDP_IO, "%.200s holds no whole checkpoint (a folder "
-                             "step-... with manifest.json)", folder);
-    }
+    memset(&local, 0, sizeof local);
+    if (ddp__checkpoint_newest(folder, LONG_MAX, 1, step, &local) && ddp__is_first(d))
+        return ddp__fail(&d->host.error, local.code, "%s", local.msg);
     ddp__pack64(words, (uint64_t)*step);
     p.data = words;
     p.count = DDP__WORDS;
     DDP__TRY(ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, &d->host.error));
     *step = (long)ddp__unpack64(words);
-    return DDP_OK;
+    if (*step >= 0) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_IO,
+                     "%.200s holds no whole checkpoint (a folder step-... with manifest.json)",
+                     folder);
+}
+
+/* Whose file a rank takes: its own; of another world all hold the same, but for buffers. Who was
+ * lost when it was written has none, and takes that of the next one, as a newcomer takes one. */
+static ddp_status ddp__manifest_rank(const ddp__manifest *m, int own, const char *path, int *rank,
+                                     const ddp__json **hash, ddp_error *err)
+{
+    int i, k;
+
+    for (i = 0; i < m->world; i++) {
+        *rank = (own + i) % m->world;
+        for (k = 0, *hash = m->hash->first; k < *rank; k++) *hash = (*hash)->next;
+        if ((*hash)->kind != DDP__JSON_NULL) return DDP_OK;
+    }
+    return ddp__fail(err, DDP_FORMAT, "%.200s: no rank has a hash", path);
 }
 
 static ddp_status ddp__checkpoint_read(ddp_ctx *d, const char *folder, ddp__manifest *m,
@@ -34394,16 +49509,17 @@ static ddp_status ddp__checkpoint_read(ddp_ctx *d, const char *folder, ddp__mani
     ddp_error *err = &d->host.error;
     float token = 0;
     ddp__piece p;
+    const ddp__json *hash = NULL;
     long step = 0;
-    int same = 0, rank;
+    int same = 0, rank = 0;
 
     DDP__TRY(ddp__checkpoint_choose(d, folder, &step));
     DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, step));
     DDP__TRY(ddp__manifest_read(path->data, m, err));
     DDP__TRY(ddp__manifest_fits(d, path->data, m, &same, err));
-    rank = d->rank % m->world; /* of another world all hold the same, but for buffers */
+    DDP__TRY(ddp__manifest_rank(m, d->rank, path->data, &rank, &hash, err));
     DDP__TRY(ddp__checkpoint_shard(path, err, folder, step, rank, m->generation));
-    DDP__TRY(ddp__shard_load(d, m, rank, same, path->data, err));
+    DDP__TRY(ddp__shard_load(d, m, hash, same, path->data, err));
     p.data = &token;
     p.count = 1;
     return ddp__blocking(d, DDP__ALL_REDUCE, &p, 1, 1, 0, err); /* all, or none goes on */
@@ -34429,7 +49545,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     ddp__text_free(&path);
     return s == DDP_OK ? 0 : ddp__ctx_fail(d, &d->host.error);
 }
-/* ==== end sync/checkpoint.c ==== */
+/* ==== end sync/checkpoint_load.c ==== */
 
 /* ==== begin report/summary.h ==== [report] */
 /* The table of a report: one row per strategy, the same cells in text and in HTML. */
@@ -34521,8 +49637,16 @@ typedef struct ddp__series {
     int           count;
 } ddp__series;
 
+/* A dashed line across the chart, at x; its text is shown where a pointer rests on it. */
+typedef struct ddp__mark {
+    double      x;
+    const char *text;
+} ddp__mark;
+
 typedef struct ddp__chart {
     const char        *x_label, *y_label;
+    const ddp__mark   *mark; /* [marks] */
+    int                marks;
     int                log_y; /* decades; values <= 0 are stepped over */
     const ddp__series *series;
     int                count;
@@ -34548,6 +49672,31 @@ DDP_LIB void ddp__svg_chart(ddp__text *t, const ddp__chart *c);
 
 #endif /* DDP_REPORT_SVG_H */
 /* ==== end report/svg.h ==== */
+
+/* ==== begin report/changes.h ==== [report] */
+/* The part of the page that says what changed during a run: slow ranks, re-plans, workers lost. */
+#ifndef DDP_REPORT_CHANGES_H
+#define DDP_REPORT_CHANGES_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes; nothing
+ * where nothing is known. */
+DDP_LIB void ddp__html_changes(ddp__text *t, const ddp_report_data *d);
+
+/* The notes of all runs as marks of a chart over seconds, or over steps; those on slow ranks, which
+ * can be many, are left to the table. *out is the caller's (NULL without notes). Returns how many. */
+DDP_LIB int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time,
+                               ddp__mark **out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_REPORT_CHANGES_H */
+/* ==== end report/changes.h ==== */
 
 /* ==== begin report/swimlanes.h ==== [report] */
 /* The picture of a run: per worker one lane of computing and one of communication. */
@@ -35102,6 +50251,21 @@ void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
     ddp_jsonl_end(j);
 }
 
+void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r)
+{
+    int i;
+
+    for (i = 0; i < r->note_count; i++) {
+        ddp_jsonl_event(j, "note");
+        ddp_jsonl_string(j, "strategy", r->strategy);
+        ddp_jsonl_integer(j, "step", r->notes[i].step);
+        ddp_jsonl_number(j, "time_s", r->notes[i].time_s);
+        ddp_jsonl_string(j, "kind", r->notes[i].kind);
+        ddp_jsonl_string(j, "text", r->notes[i].text);
+        ddp_jsonl_end(j);
+    }
+}
+
 void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r)
 {
     ddp_jsonl_event(j, "result");
@@ -35116,6 +50280,11 @@ void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_r
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "time_to_loss_s", r->time_to_loss_s);
     ddp_jsonl_string(j, "param_hash", r->param_hash);
+    if (r->slow_ratio > 0) {
+        ddp_jsonl_integer(j, "slowest_rank", r->slowest_rank);
+        ddp_jsonl_number(j, "slow_ratio", r->slow_ratio);
+    }
+    ddp_jsonl_integer(j, "replans", r->replans);
     ddp_jsonl_end(j);
 }
 
@@ -35128,6 +50297,357 @@ void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error)
     ddp_jsonl_end(j);
 }
 /* ==== end report/events.c ==== */
+
+/* ==== begin report/postmortem.c ==== [report] */
+
+enum { DDP__PM_TEXT = 200 };
+
+typedef enum ddp__pm_state { DDP__PM_QUEUED, DDP__PM_ACTIVE, DDP__PM_DONE } ddp__pm_state;
+
+typedef struct ddp__pm_op {
+    long sequence, step, peer; /* peer -1: a collective */
+    double bytes, left;
+    int send;
+    ddp__pm_state state;
+    char what[DDP__PM_TEXT];   /* "all-reduce of layer h.3" */
+} ddp__pm_op;
+
+/* The dump of one rank. */
+typedef struct ddp__pm_rank {
+    int present;
+    ddp__pm_op *op;  /* [ops] */
+    int ops, room;
+    long begun, oldest; /* collectives submitted; the first that is not forgotten */
+    long told;       /* what others heard of one without a dump: begun; -1 = nothing */
+    char error[DDP_ERROR_TEXT];
+} ddp__pm_rank;
+
+typedef struct ddp__pm {
+    int world;
+    char run[128];
+    ddp__pm_rank *rank; /* [world] */
+    FILE *out;
+    ddp_error *err;
+} ddp__pm;
+
+/* ---- reading ---- */
+
+static const char *ddp__pm_string(const ddp__json *v, const char *key, const char *otherwise)
+{
+    const ddp__json *m = ddp__json_get(v, key);
+
+    return m && m->kind == DDP__JSON_STRING ? m->string : otherwise;
+}
+
+static double ddp__pm_number(const ddp__json *v, const char *key, double otherwise)
+{
+    const ddp__json *m = ddp__json_get(v, key);
+
+    return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
+}
+
+static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v,
+                               ddp__pm_rank **rank)
+{
+    double number = ddp__pm_number(v, "rank", -1), world = ddp__pm_number(v, "world", -1);
+    const char *run = ddp__pm_string(v, "run_id", "");
+    const ddp__json *peers = ddp__json_get(v, "peers"), *p;
+
+    if (!(world >= 1 && world <= 65535) || !(number >= 0 && number < world))
+        return ddp__fail(pm->err, DDP_FORMAT, "%s is no dump: rank %g of %g ranks", path, number,
+                         world);
+    if (!pm->rank) {
+        pm->world = (int)world;
+        snprintf(pm->run, sizeof pm->run, "%s", run);
+        pm->rank = (ddp__pm_rank *)ddp__calloc((size_t)pm->world, sizeof *pm->rank);
+        if (!pm->rank) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %g dumps", world);
+        for (int r = 0; r < pm->world; r++) pm->rank[r].told = -1;
+    }
+    if (pm->world != (int)world || strcmp(pm->run, run))
+        return ddp__fail(pm->err, DDP_MISMATCH,
+                         "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
+                         "%d: merge the dumps of one run", path, run, world, pm->run, pm->world);
+    *rank = &pm->rank[(int)number];
+    if ((*rank)->present)
+        return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
+    (*rank)->present = 1;
+    (*rank)->oldest = -1;
+    v = ddp__json_get(v, "error");
+    snprintf((*rank)->error, sizeof (*rank)->error, "%s", ddp__pm_string(v, "text", ""));
+    for (p = peers ? peers->first : NULL; p; p = p->next) {
+        double of = ddp__pm_number(p, "rank", -1), begun = ddp__pm_number(p, "begun", -1);
+        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun)
+            pm->rank[(int)of].told = (long)begun;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__json *v)
+{
+    const char *state = ddp__pm_string(v, "state", "done"), *verb = ddp__pm_string(v, "verb", "?"),
+               *layer = ddp__pm_string(v, "layer", NULL);
+    ddp__pm_op *o;
+
+    if (r->ops == r->room) {
+        int room = r->room ? 2 * r->room : 256;
+        o = (ddp__pm_op *)DDP_REALLOC(r->op, (size_t)room * sizeof *o);
+        if (!o) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d operations", room);
+        r->op = o;
+        r->room = room;
+    }
+    o = &r->op[r->ops++];
+    memset(o, 0, sizeof *o);
+    o->sequence = (long)ddp__pm_number(v, "sequence", -1);
+    o->step = (long)ddp__pm_number(v, "step", 0);
+    o->peer = (long)ddp__pm_number(v, "peer", -1);
+    o->bytes = ddp__pm_number(v, "bytes", 0);
+    o->left = ddp__pm_number(v, "left", 0);
+    o->send = !strcmp(verb, "send");
+    o->state = !strcmp(state, "done")     ? DDP__PM_DONE
+               : !strcmp(state, "active") ? DDP__PM_ACTIVE
+                                          : DDP__PM_QUEUED;
+    if (layer && !strcmp(layer, "barrier")) snprintf(o->what, sizeof o->what, "a barrier");
+    else
+        snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer ? "layer " : "",
+                 layer ? layer : "a plain buffer");
+    if (o->peer >= 0) return DDP_OK;
+    if (o->sequence >= r->begun) r->begun = o->sequence + 1;
+    if (r->oldest < 0 || o->sequence < r->oldest) r->oldest = o->sequence;
+    return DDP_OK;
+}
+
+static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const char *line,
+                               size_t n, ddp__pm_rank **rank)
+{
+    char name[300];
+    ddp__json *v;
+    ddp_status s = DDP_OK;
+    const char *event;
+
+    snprintf(name, sizeof name, "%.260s:%d", path, number);
+    v = ddp__json_parse(name, line, n, pm->err);
+    if (!v) return pm->err->code;
+    event = ddp__pm_string(v, "event", "");
+    if (!*rank && strcmp(event, "dump"))
+        s = ddp__fail(pm->err, DDP_FORMAT, "%s is no dump of a rank: its first line has no "
+                      "\"event\":\"dump\"", path);
+    else if (!*rank) s = ddp__pm_head(pm, path, v, rank);
+    else if (!strcmp(event, "operation")) s = ddp__pm_operation(pm, *rank, v);
+    ddp__json_free(v);
+    return s;
+}
+
+static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
+{
+    ddp__text t;
+    ddp__pm_rank *rank = NULL;
+    ddp_status s;
+    size_t at = 0;
+    int number = 1;
+
+    memset(&t, 0, sizeof t);
+    s = ddp__file_read(path, &t, pm->err);
+    for (; s == DDP_OK && at < t.size; number++) {
+        const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
+        size_t n = end ? (size_t)(end - (t.data + at)) : t.size - at;
+        if (n > 0) s = ddp__pm_line(pm, path, number, t.data + at, n, &rank);
+        at += n + 1;
+    }
+    if (s == DDP_OK && !rank) s = ddp__fail(pm->err, DDP_FORMAT, "%s is empty, no dump", path);
+    ddp__text_free(&t);
+    return s;
+}
+
+/* ---- findings ---- */
+
+/* "rank 2", "ranks 0, 1, 3": those whose flag is set; how many. */
+static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out, size_t room)
+{
+    size_t used;
+    int r, count = 0, shown = 0;
+
+    for (r = 0; r < pm->world; r++) count += flag[r] != 0;
+    used = (size_t)snprintf(out, room, count == 1 ? "rank " : "ranks ");
+    for (r = 0; r < pm->world; r++) {
+        if (!flag[r]) continue;
+        if (used + 40 > room) {
+            snprintf(out + used, room - used, " and %d more", count - shown);
+            break;
+        }
+        used += (size_t)snprintf(out + used, room - used, shown++ ? ", %d" : "%d", r);
+    }
+    return count;
+}
+
+/* The newest operation with that number; NULL if there is none or it was forgotten. */
+static const ddp__pm_op *ddp__pm_find(const ddp__pm_rank *r, long sequence)
+{
+    int i;
+
+    for (i = r->ops - 1; i >= 0; i--)
+        if (r->op[i].peer < 0 && r->op[i].sequence == sequence) return &r->op[i];
+    return NULL;
+}
+
+/* The first operation that is not the same on all ranks; 1 if there is one. */
+static int ddp__pm_differ(const ddp__pm *pm)
+{
+    const ddp__pm_op *found = NULL, *other = NULL;
+    int first = 0, second = 0, a, b, i;
+
+    for (a = 0; a < pm->world; a++)
+        for (b = a + 1; b < pm->world; b++)
+            for (i = 0; i < pm->rank[a].ops; i++) {
+                const ddp__pm_op *x = &pm->rank[a].op[i], *y;
+                if (x->peer >= 0 || (found && x->sequence >= found->sequence)) continue;
+                y = ddp__pm_find(&pm->rank[b], x->sequence);
+                if (!y || (!strcmp(x->what, y->what) && x->bytes == y->bytes)) continue;
+                found = x, other = y, first = a, second = b;
+            }
+    if (!found) return 0;
+    fprintf(pm->out,
+            "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d "
+            "%s (step %ld, %.0f bytes)\n",
+            found->sequence, first, found->what, found->step, found->bytes, second, other->what,
+            other->step, other->bytes);
+    return 1;
+}
+
+/* The first collective that somebody has begun and not finished. */
+static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
+{
+    const ddp__pm_op *first = NULL;
+    int r, i;
+
+    for (r = 0; r < pm->world; r++)
+        for (i = 0; i < pm->rank[r].ops; i++) {
+            const ddp__pm_op *o = &pm->rank[r].op[i];
+            if (o->peer >= 0 || o->state != DDP__PM_ACTIVE) continue;
+            if (!first || o->sequence < first->sequence) first = o;
+        }
+    return first;
+}
+
+/* What a rank that never submitted an operation was last seen at. */
+static void ddp__pm_last(const ddp__pm *pm, int rank)
+{
+    const ddp__pm_rank *r = &pm->rank[rank];
+    const ddp__pm_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
+
+    if (!r->present)
+        fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
+                "begun %ld operations\n", rank, r->told);
+    else if (last)
+        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank,
+                last->sequence, last->what, last->step,
+                last->state == DDP__PM_DONE ? "finished" : "not finished");
+    else fprintf(pm->out, "rank %d has submitted nothing\n", rank);
+}
+
+static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *waits)
+{
+    const ddp__pm_op *o = ddp__pm_first(pm);
+    char who[160], others[160];
+    int r;
+
+    if (!o) return 0;
+    memset(flag, 0, (size_t)pm->world);
+    memset(waits, 0, (size_t)pm->world);
+    for (r = 0; r < pm->world; r++) {
+        const ddp__pm_rank *x = &pm->rank[r];
+        const ddp__pm_op *own = x->present ? ddp__pm_find(x, o->sequence) : NULL;
+        flag[r] = x->present ? x->begun <= o->sequence : x->told >= 0 && x->told <= o->sequence;
+        waits[r] = own && own->state != DDP__PM_DONE;
+    }
+    (void)ddp__pm_list(pm, waits, others, sizeof others);
+    if (ddp__pm_list(pm, flag, who, sizeof who)) {
+        fprintf(pm->out, "%s never submitted %s (step %ld), operation %ld; %s wait%s in it\n", who,
+                o->what, o->step, o->sequence, others, strchr(others, 's') ? "" : "s");
+        for (r = 0; r < pm->world; r++)
+            if (flag[r]) ddp__pm_last(pm, r);
+        return 1;
+    }
+    fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is "
+            "known of submitted: a rank or the network between them stands still\n", others,
+            o->what, o->step, o->sequence);
+    for (r = 0; r < pm->world; r++) {
+        const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
+        if (waits[r] && own)
+            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r,
+                    own->left);
+    }
+    return 1;
+}
+
+/* Sends and receives that the other side never submitted. */
+static int ddp__pm_pairs(const ddp__pm *pm)
+{
+    int r, i, k, found = 0;
+
+    for (r = 0; r < pm->world; r++)
+        for (i = 0; i < pm->rank[r].ops; i++) {
+            const ddp__pm_op *o = &pm->rank[r].op[i];
+            const ddp__pm_rank *peer;
+            int met = 0;
+            if (o->peer < 0 || o->peer >= pm->world || o->state != DDP__PM_ACTIVE) continue;
+            peer = &pm->rank[o->peer];
+            for (k = 0; k < peer->ops && !met; k++)
+                met = peer->op[k].peer == r && peer->op[k].send != o->send &&
+                      peer->op[k].sequence == o->sequence && peer->op[k].state != DDP__PM_QUEUED;
+            if (met || !peer->present) continue;
+            found = 1;
+            fprintf(pm->out,
+                    "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never "
+                    "submitted\n",
+                    r, o->send ? "a send to" : "a receive from", o->peer, o->sequence, o->peer);
+        }
+    return found;
+}
+
+static ddp_status ddp__pm_tell(ddp__pm *pm)
+{
+    unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
+    char who[160];
+    int r, found;
+
+    if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
+    for (r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
+    if (ddp__pm_list(pm, flag, who, sizeof who))
+        fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
+    for (r = 0; r < pm->world; r++)
+        if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by rank"))
+            fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
+    found = ddp__pm_differ(pm);
+    found |= ddp__pm_wait(pm, flag, flag + pm->world);
+    found |= ddp__pm_pairs(pm);
+    if (!found) fprintf(pm->out, "no operation is unfinished: the ranks did not part\n");
+    DDP_FREE(flag);
+    return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s",
+                                       strerror(errno))
+                           : DDP_OK;
+}
+
+ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err)
+{
+    ddp_error local;
+    ddp__pm pm;
+    ddp_status s = DDP_OK;
+    int i;
+
+    memset(&pm, 0, sizeof pm);
+    memset(&local, 0, sizeof local);
+    pm.out = out;
+    pm.err = err ? err : &local;
+    if (count < 1 || !paths || !out)
+        s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
+    for (i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
+    if (s == DDP_OK) s = ddp__pm_tell(&pm);
+    for (i = 0; pm.rank && i < pm.world; i++)
+        if (pm.rank[i].op) DDP_FREE(pm.rank[i].op);
+    if (pm.rank) DDP_FREE(pm.rank);
+    return s;
+}
+/* ==== end report/postmortem.c ==== */
 
 /* ==== begin report/lanes.c ==== [report] */
 
@@ -35584,6 +51104,20 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
     }
 }
 
+static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
+{
+    int i;
+
+    for (i = 0; i < c->marks; i++) {
+        if (!(c->mark[i].x >= 0 && c->mark[i].x <= a->x1)) continue;
+        ddp__text_addf(t, "<path class=\"mark\" d=\"M");
+        ddp__add_short(t, ddp__axes_x(a, c->mark[i].x), 1);
+        ddp__text_addf(t, " %dV%d\"><title>", DDP__CHART_TOP, DDP__CHART_H - DDP__CHART_BOTTOM);
+        ddp__add_escaped(t, c->mark[i].text);
+        ddp__text_addf(t, "</title></path>");
+    }
+}
+
 void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
 {
     double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
@@ -35595,6 +51129,7 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
     } else if (ddp__axes_fit(&a, c)) {
         ddp__text_addf(t, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", DDP__CHART_W, DDP__CHART_H);
         ddp__svg_axes(t, &a, c);
+        ddp__svg_marks(t, &a, c);
         for (pass = 1; pass >= 0; pass--) { /* pale lines lie behind all others */
             for (i = 0; i < c->count; i++) {
                 if (c->series[i].faint != pass) continue;
@@ -35610,6 +51145,94 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
     DDP_FREE(order);
 }
 /* ==== end report/svg.c ==== */
+
+/* ==== begin report/changes.c ==== [report] */
+
+enum { DDP__CHANGES_SHOWN = 24 }; /* rows for a run; what is older counts */
+
+static const double ddp__changes_slow = 1.1; /* below it all ranks are alike */
+
+static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
+{
+    if (!(r->slow_ratio > 0) && r->replans == 0) return;
+    ddp__text_addf(t, "<p class=\"note\">");
+    ddp__add_escaped(t, r->strategy);
+    ddp__text_addf(t, ": ");
+    if (r->slow_ratio >= ddp__changes_slow) {
+        ddp__text_addf(t, "rank %d computes ", r->slowest_rank);
+        ddp__add_fixed(t, r->slow_ratio, 1);
+        ddp__text_addf(t, " x slower than the median, and the others wait for it");
+    } else if (r->slow_ratio > 0) {
+        ddp__text_addf(t, "all ranks compute about equally fast");
+    }
+    if (r->replans > 0)
+        ddp__text_addf(t, "%sthe link changed, planned again %ld time%s",
+                       r->slow_ratio > 0 ? "; " : "", r->replans, r->replans > 1 ? "s" : "");
+    ddp__text_addf(t, ".</p>\n");
+}
+
+static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
+{
+    int i, first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
+
+    if (r->note_count < 1) return;
+    ddp__text_addf(t, "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
+                      "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
+    for (i = first; i < r->note_count; i++) {
+        ddp__text_addf(t, "<tr>");
+        if (named) {
+            ddp__text_addf(t, "<td>");
+            ddp__add_escaped(t, r->strategy);
+            ddp__text_addf(t, "</td>");
+        }
+        ddp__text_addf(t, "<td>%ld</td><td>", r->notes[i].step);
+        ddp__add_fixed(t, r->notes[i].time_s, 1);
+        ddp__text_addf(t, "</td><td>");
+        ddp__add_escaped(t, r->notes[i].text);
+        ddp__text_addf(t, "</td></tr>\n");
+    }
+    ddp__text_addf(t, "</table></div>\n");
+    if (first > 0) ddp__text_addf(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
+}
+
+void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
+{
+    int i, any = 0;
+
+    for (i = 0; i < d->run_count; i++)
+        any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow ||
+               d->runs[i].replans > 0;
+    if (!any) return;
+    ddp__text_addf(t, "<h2>What changed</h2>\n");
+    for (i = 0; i < d->run_count; i++) {
+        ddp__changes_pace(t, &d->runs[i]);
+        ddp__changes_table(t, &d->runs[i], d->run_count > 1);
+    }
+}
+
+int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time, ddp__mark **out)
+{
+    size_t all = 0;
+    int i, k, n = 0;
+
+    *out = NULL;
+    for (i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
+    if (all == 0) return 0;
+    *out = (ddp__mark *)ddp__calloc(all, sizeof **out);
+    if (!*out) {
+        t->failed = 1;
+        return 0;
+    }
+    for (i = 0; i < d->run_count; i++)
+        for (k = 0; k < d->runs[i].note_count; k++) {
+            const ddp_report_note *note = &d->runs[i].notes[k];
+            if (note->kind && (!strcmp(note->kind, "slow") || !strcmp(note->kind, "even"))) continue;
+            (*out)[n].x = over_time ? note->time_s : (double)note->step;
+            (*out)[n++].text = note->text;
+        }
+    return n;
+}
+/* ==== end report/changes.c ==== */
 
 /* ==== begin report/swimlanes.c ==== [report] */
 
@@ -35790,11 +51413,13 @@ static const char ddp__html_head[] =
     "var(--rule);white-space:nowrap}"
     "th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-"
     "left:6px}"
+    ".words th:last-child,.words td:last-child{text-align:left;white-space:normal}"
     "tr.best td{font-weight:600;background:var(--soft)}\n"
     "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);"
     "font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}"
     ".mid{text-anchor:middle}.end{text-anchor:end}.grid{stroke:var(--rule);stroke-width:1}"
-    ".axis,.step{stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}\n"
+    ".axis,.step,.mark{stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}"
+    ".mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}"
     "@media (max-width:480px){.charts{grid-template-columns:1fr}}"
     ".charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg "
@@ -35985,6 +51610,7 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
     size_t total = 0;
     ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count * 2, sizeof *series);
     double *room, *x, *y;
+    ddp__mark *mark = NULL;
     ddp__chart chart;
 
     for (i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 3;
@@ -36027,9 +51653,13 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
     chart.log_y = what == DDP__CURVE_DIVERGENCE;
     chart.series = series;
     chart.count = count;
+    if (what != DDP__CURVE_BYTES && !t->failed)
+        chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
+    chart.mark = mark;
     ddp__text_addf(t, "<div><h3>%s</h3>\n", heading);
     if (!t->failed) ddp__svg_chart(t, &chart);
     ddp__text_addf(t, "</div>\n");
+    if (mark) DDP_FREE(mark);
     DDP_FREE(room);
     DDP_FREE(series);
 }
@@ -36037,6 +51667,7 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
 static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
     int i, j, loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
+    ddp__mark *mark;
 
     for (i = 0; i < d->run_count; i++) {
         for (j = 0; j < d->runs[i].step_count; j++) {
@@ -36049,6 +51680,10 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
     if (over > 1 && loss)
         ddp__text_addf(t, "<p class=\"note\">Loss: strong lines are means over the last %d steps, "
                           "pale ones the steps themselves.</p>\n", over);
+    if (ddp__changes_marks(t, d, 1, &mark) > 0)
+        ddp__text_addf(t, "<p class=\"note\">Dashed upright lines: a worker was lost or joined, or "
+                          "the plan was made again.</p>\n");
+    if (mark) DDP_FREE(mark);
     ddp__text_addf(t, "<div class=\"charts\">\n");
     if (loss) {
         ddp__html_chart(t, d, "Loss against time", DDP__CURVE_TIME);
@@ -36166,6 +51801,7 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__text_addf(&t, "</title>\n%s</head>\n<body>\n", ddp__html_head);
     ddp__html_facts(&t, d);
     ddp__html_summary(&t, d);
+    ddp__html_changes(&t, d);
     ddp__html_lanes(&t, d);
     ddp__html_charts(&t, d);
     ddp__html_layers(&t, d);

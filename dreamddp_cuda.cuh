@@ -1,0 +1,7160 @@
+/* dreamddp_cuda.cuh 0.1.0 - dreamddp on NVIDIA GPUs. MIT licence (at the end of dreamddp.h).
+ *
+ * DO THIS in one .cu file of your program (or one .c file compiled with nvcc -x cu):
+ *     #define DREAMDDP_IMPLEMENTATION
+ *     #include "dreamddp_cuda.cuh"
+ * It includes dreamddp.h. Build with nvcc, C++17, compute capability 8.0 or later:
+ *     nvcc -O3 -std=c++17 -arch=sm_90 x.cu -lcublas -lcublasLt -lnccl -lpthread
+ *
+ * A GPU is one more place where the same graph, hooks, plans and strategies run: every call of
+ * dreamddp.h keeps its meaning. Nothing here is needed on a machine without one.
+ *
+ * CONVENTIONS. Those of dreamddp.h. Device memory is the library's; work is queued on one stream for
+ * computing and one for messages, and a call of a training step never waits for the device. Results
+ * do not depend on the order in which blocks run: there are no atomics of floats.
+ *
+ * ERRORS. A failure of the device surfaces as every other one: at the next hook, as one sentence.
+ */
+#ifndef DREAMDDP_CUDA_CUH
+#define DREAMDDP_CUDA_CUH
+
+#if !defined(__CUDACC__) && !defined(DDP_CUDA_ON_CPU)
+#error "dreamddp_cuda.cuh: compile this file with nvcc (a .c file: nvcc -x cu)"
+#endif
+
+#include "dreamddp.h"
+
+/* ==== begin cuda/options.cuh ==== [cuda] */
+/* What a program says about the GPU it wants. */
+#ifndef DDP_CUDA_OPTIONS_CUH
+#define DDP_CUDA_OPTIONS_CUH
+
+/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are float32
+ * in every mode. */
+typedef enum ddp_cuda_numbers {
+    DDP_CUDA_F32,  /* float32 throughout */
+    DDP_CUDA_TF32, /* float32, matrix products with TF32 inputs */
+    DDP_CUDA_BF16  /* activations, their gradients and copies of the weights in bfloat16 */
+} ddp_cuda_numbers;
+
+/* All-zero is valid: device 0, float32, a stream of the library's own. */
+typedef struct ddp_cuda_options {
+    int              device;  /* as CUDA counts them */
+    ddp_cuda_numbers numbers;
+    void            *stream;  /* the user's cudaStream_t; NULL = own. Borrowed until ddp_close */
+} ddp_cuda_options;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ddp_cuda - what ddp_config.backend points at (until ddp_close) for contexts on a GPU: device as
+ * CUDA counts them, or -1: the ranks of a machine share its GPUs out. The program's own stream goes
+ * into ddp_config.cuda_stream. Errors come from ddp_open. Pure. */
+DDP_API ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_CUDA_OPTIONS_CUH */
+/* ==== end cuda/options.cuh ==== */
+
+/* ==== begin cuda/compress.cuh ==== [cuda] */
+/* Compression of arrays that lie on a GPU: what compress/topk.h, quantise.h and feedback.h do, with
+ * the same bits. */
+#ifndef DDP_CUDA_COMPRESS_CUH
+#define DDP_CUDA_COMPRESS_CUH
+
+/* What the data itself showed to be wrong: the first thing found by the calls that were given this
+ * verdict. It lies in device memory and starts as zeros; the fields are the library's. */
+typedef struct ddp_cuda_verdict {
+    unsigned long long pending, at, number;
+    float value[2];
+    int what;
+    int unused;
+} ddp_cuda_verdict;
+
+extern "C" {
+
+/* All calls below queue work on stream (a cudaStream_t, NULL = the default stream of the current
+ * device) and return at once. Arrays are device memory, of floats in multiples of 4 bytes, of
+ * float32 in every number mode, and stay the caller's; nothing overlaps. What is wrong with the
+ * arguments is returned; a NaN or a damaged message is found later, on the device: then the verdict
+ * (may not be NULL) says so, that call and all later ones with the same verdict write nothing, and
+ * the host is never waited for. Several calls of one step can share a verdict.
+ * From any thread, one verdict and scratch on one stream at a time. Errors: DDP_ARG; DDP_FAILED
+ * where a kernel cannot be launched. */
+
+/* ddp_cuda_verdict_read - waits for stream, then says what the verdict holds: DDP_OK, or the code
+ * and the sentence that the call of the same name without cuda_ gives on the CPU. */
+DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream,
+                                         ddp_error *err);
+
+/* ddp_cuda_topk - as ddp_topk: the same set of indexes whatever the ties, ascending, and their
+ * values (value may be NULL). With k of ddp_keep_count or ddp_adatopk it is FusionLLM's AdaTopK.
+ *
+ *   scratch  ddp_cuda_topk_scratch(n, k) bytes of device memory, aligned to 16
+ *
+ * Method: a histogram of the first 11 bits of the magnitudes gives a threshold, and one more read
+ * collects what reaches it, 2 reads in all, the rest is done on what was collected. Where that is
+ * more than fits (many elements of one binade eighth, or ties) 21 or all 31 bits are counted first:
+ * at most 4 reads of the array. */
+DDP_API ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch,
+                                 size_t scratch_bytes, uint64_t *index, float *value,
+                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+
+/* ddp_cuda_topk_scratch - bytes: about 24 k + 5 MB. 0 if k is not in 1..n. Pure. */
+DDP_API size_t ddp_cuda_topk_scratch(size_t n, size_t k);
+
+/* ddp_cuda_feedback_add, _keep - as ddp_feedback_add and ddp_feedback_keep; index is an array of
+ * ddp_cuda_topk. */
+DDP_API ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
+                                         ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index,
+                                          size_t k, ddp_cuda_verdict *verdict, void *stream,
+                                          ddp_error *err);
+
+/* ddp_cuda_pack_quantised - as ddp_pack_quantised: the same bytes, in device memory. *bytes is set
+ * at once. out is aligned to 4. */
+DDP_API ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
+                                           size_t capacity, size_t *bytes,
+                                           ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+
+/* ddp_cuda_unpack_store, _add, ddp_cuda_feedback_subtract - as the calls without cuda_, of a
+ * message of packing int8 or int4 for n elements that lies in device memory, aligned to 4. */
+DDP_API ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes,
+                                         float *x, size_t n, ddp_cuda_verdict *verdict,
+                                         void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes,
+                                       float *x, size_t n, ddp_cuda_verdict *verdict, void *stream,
+                                       ddp_error *err);
+DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message,
+                                              size_t bytes, float *residual, size_t n,
+                                              ddp_cuda_verdict *verdict, void *stream,
+                                              ddp_error *err);
+
+/* ddp_cuda_osp_importance - as ddp_osp_importance, the same bits; out is one double of device
+ * memory, scratch ddp_cuda_osp_scratch(n) bytes, aligned to 8. */
+DDP_API ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
+                                           int mean, void *scratch, size_t scratch_bytes,
+                                           double *out, ddp_cuda_verdict *verdict, void *stream,
+                                           ddp_error *err);
+DDP_API size_t ddp_cuda_osp_scratch(size_t n); /* 8 bytes for every 4096 elements. Pure. */
+
+} /* extern "C" */
+
+#endif /* DDP_CUDA_COMPRESS_CUH */
+/* ==== end cuda/compress.cuh ==== */
+
+#endif /* DREAMDDP_CUDA_CUH */
+
+#ifdef DREAMDDP_IMPLEMENTATION
+#ifndef DDP__CUDA_IMPLEMENTED
+#define DDP__CUDA_IMPLEMENTED
+
+/* ==== begin cuda/runtime.cuh ==== [cuda] */
+/* One GPU as a context sees it: its streams, its handles, its first error. */
+#ifndef DDP_CUDA_RUNTIME_CUH
+#define DDP_CUDA_RUNTIME_CUH
+
+#include <cublasLt.h>
+#include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+typedef __nv_bfloat16 ddp__bf16;
+
+/* A GPU entry of the operator table. Its shape rule is the CPU operator's of that name. c->pool of
+ * its calls is the ddp__cuda *. */
+typedef struct ddp__cuda_entry {
+    const char *name;
+    void (*forward)(const ddp_op_call *c);
+    void (*backward)(const ddp_op_call *c); /* NULL: no gradient flows through */
+    /* bytes of dev->scratch that forward or backward uses; NULL: none */
+    size_t (*scratch)(const ddp_op_spec *spec, int half);
+} ddp__cuda_entry;
+
+enum { DDP__CUDA_OPS = 64 }; /* room in a device's table */
+
+typedef struct ddp__cuda {
+    int              device;
+    int              half;          /* 1: activations are bfloat16 */
+    int              tf32;          /* 1: products may round their inputs to TF32 */
+    cudaStream_t     stream;        /* computing */
+    cudaStream_t     comm_stream;   /* NCCL, copies for messages */
+    int              own_stream;
+    cublasHandle_t   blas;
+    cublasLtHandle_t blas_lt;
+    void            *workspace;     /* of blas_lt */
+    size_t           workspace_bytes;
+    void            *products;      /* plans of matrix products, of blas.cuh */
+    void           (*products_free)(struct ddp__cuda *dev);
+    void            *scratch;       /* shared by all operators on stream */
+    size_t           scratch_bytes;
+    cudaDeviceProp   props;
+    pthread_mutex_t  lock;          /* guards error, which several threads may set */
+    int              failed;        /* 1: error is set; read with ddp__atomic_load */
+    ddp_error        error;         /* the first one stays */
+    ddp_op           op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
+    const ddp__cuda_entry *entry[DDP__CUDA_OPS];
+    int              ops;
+} ddp__cuda;
+
+/* Notes a failure, as ddp__fail does; the first one stays. Any thread. */
+#define ddp__cuda_fail(dev, code, ...)                      \
+    do {                                                    \
+        ddp_error ddp__e;                                   \
+        (void)ddp__fail(&ddp__e, (code), __VA_ARGS__);      \
+        ddp__cuda_keep((dev), &ddp__e);                     \
+    } while (0)
+
+static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
+{
+    pthread_mutex_lock(&dev->lock);
+    if (!dev->failed) {
+        dev->error = *e;
+        ddp__atomic_store(&dev->failed, 1);
+    }
+    pthread_mutex_unlock(&dev->lock);
+}
+
+/* The device's first error so far as a status; fills err (may be NULL). Any thread. */
+static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
+{
+    ddp_status code = DDP_OK;
+
+    if (!ddp__atomic_load(&dev->failed)) return DDP_OK;
+    pthread_mutex_lock(&dev->lock);
+    code = dev->error.code;
+    if (err) *err = dev->error;
+    pthread_mutex_unlock(&dev->lock);
+    return code;
+}
+
+/* What to do about an error, after its sentence; "" where there is nothing to advise. */
+static inline const char *ddp__cuda_remedy(cudaError_t e)
+{
+    switch ((int)e) {
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+        return "; choose another device or train on the CPU";
+    case cudaErrorInsufficientDriver:
+        return "; install a newer driver, or compile with an older CUDA toolkit";
+    case cudaErrorMemoryAllocation:
+        return "; use a smaller batch, bfloat16 or recomputation";
+    case cudaErrorInitializationError:
+        return "; fork worker processes before the first CUDA call";
+    default:
+        return "";
+    }
+}
+
+/* Notes the failure of a runtime call; 1 if it failed. */
+static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char *call)
+{
+    if (e == cudaSuccess) return 0;
+    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED,
+                   "GPU %d: %.*s: %s%s", dev->device, (int)strcspn(call, "("), call,
+                   cudaGetErrorString(e), ddp__cuda_remedy(e));
+    return 1;
+}
+
+/* DDP__CUDA(dev, cudaX(...)): the same of a call as written; its value is 1 after a failure. */
+#define DDP__CUDA(dev, call) ddp__cuda_note((dev), (call), #call)
+
+static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const char *call)
+{
+    if (s == CUBLAS_STATUS_SUCCESS) return 0;
+    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED,
+                   "GPU %d: %.*s: %s", dev->device, (int)strcspn(call, "("), call,
+                   cublasGetStatusString(s));
+    return 1;
+}
+
+/* The same of cuBLAS and cuBLASLt. */
+#define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
+
+/* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
+static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
+{
+    return dev->half && s->dims > 0;
+}
+
+/* Frees everything that ddp__cuda_open made; waits for what runs. */
+static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
+{
+    if (!dev) return;
+    (void)cudaSetDevice(dev->device);
+    if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
+    if (dev->comm_stream) (void)cudaStreamSynchronize(dev->comm_stream);
+    (void)cudaFree(dev->scratch);
+    (void)cudaFree(dev->workspace);
+    if (dev->products_free) dev->products_free(dev);
+    if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
+    if (dev->blas) (void)cublasDestroy(dev->blas);
+    if (dev->comm_stream) (void)cudaStreamDestroy(dev->comm_stream);
+    if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);
+    pthread_mutex_destroy(&dev->lock);
+    DDP_FREE(dev);
+}
+
+static inline ddp_status ddp__cuda_find(const ddp_cuda_options *o, ddp_error *err)
+{
+    int n = 0, driver = 0, runtime = 0;
+    const cudaError_t e = cudaGetDeviceCount(&n);
+
+    (void)cudaGetLastError();
+    if (e == cudaErrorInsufficientDriver) {
+        (void)cudaDriverGetVersion(&driver);
+        (void)cudaRuntimeGetVersion(&runtime);
+        if (driver > 0)
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "the CUDA driver here supports CUDA %d.%d and this program "
+                             "was compiled for %d.%d; install a newer driver or train on the CPU",
+                             driver / 1000, driver % 1000 / 10, runtime / 1000,
+                             runtime % 1000 / 10);
+    }
+    if (e != cudaSuccess || n < 1)
+        return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
+                         e == cudaSuccess ? "the count is 0" : cudaGetErrorString(e));
+    if (o->device < 0 || o->device >= n)
+        return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d",
+                         o->device, n - 1);
+    return DDP_OK;
+}
+
+/* Opens a device: streams, handles, workspace. NULL and a sentence on failure. Options NULL = all
+ * zero. Freed by ddp__cuda_close. */
+static DDP__UNUSED ddp__cuda *ddp__cuda_open(const ddp_cuda_options *given, ddp_error *err)
+{
+    ddp_cuda_options o;
+    ddp__cuda *dev;
+    int least = 0, greatest = 0;
+
+    memset(&o, 0, sizeof o);
+    if (given) o = *given;
+    if (ddp__cuda_find(&o, err)) return NULL;
+    dev = (ddp__cuda *)DDP_REALLOC(NULL, sizeof *dev);
+    if (!dev) {
+        (void)ddp__fail(err, DDP_MEMORY, "no memory for the state of GPU %d", o.device);
+        return NULL;
+    }
+    memset(dev, 0, sizeof *dev);
+    pthread_mutex_init(&dev->lock, NULL);
+    dev->device = o.device;
+    dev->half = o.numbers == DDP_CUDA_BF16;
+    dev->tf32 = o.numbers == DDP_CUDA_TF32;
+    dev->stream = (cudaStream_t)o.stream;
+    dev->own_stream = !o.stream;
+    if (DDP__CUDA(dev, cudaSetDevice(o.device)) ||
+        DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, o.device)))
+        goto failed;
+    if (dev->props.major < 8) {
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED,
+                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", o.device,
+                       dev->props.name, dev->props.major, dev->props.minor);
+        goto failed;
+    }
+    if (dev->own_stream &&
+        DDP__CUDA(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking))) {
+        dev->own_stream = 0;
+        goto failed;
+    }
+    (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    dev->workspace_bytes = dev->props.major >= 9 ? (size_t)32 << 20 : (size_t)8 << 20;
+    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&dev->comm_stream, cudaStreamNonBlocking,
+                                                    greatest)) ||
+        DDP__CUDA(dev, cudaMalloc(&dev->workspace, dev->workspace_bytes)) ||
+        DDP__BLAS(dev, cublasCreate(&dev->blas)) || DDP__BLAS(dev, cublasLtCreate(&dev->blas_lt)) ||
+        DDP__BLAS(dev, cublasSetStream(dev->blas, dev->stream)) ||
+        DDP__BLAS(dev, cublasSetMathMode(dev->blas, dev->tf32 ? CUBLAS_TF32_TENSOR_OP_MATH
+                                                              : CUBLAS_DEFAULT_MATH)))
+        goto failed;
+    return dev;
+failed:
+    (void)ddp__cuda_status(dev, err);
+    ddp__cuda_close(dev);
+    return NULL;
+}
+
+/* Makes dev->scratch hold at least bytes. At graph build, never in a step: waits for the device. */
+static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t bytes, ddp_error *err)
+{
+    size_t unused = 0, total = 0;
+
+    if (bytes <= dev->scratch_bytes) return ddp__cuda_status(dev, err);
+    (void)DDP__CUDA(dev, cudaSetDevice(dev->device));
+    (void)DDP__CUDA(dev, cudaFree(dev->scratch));
+    dev->scratch = NULL;
+    dev->scratch_bytes = 0;
+    if (cudaMalloc(&dev->scratch, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&unused, &total);
+        return ddp__fail(err, DDP_MEMORY,
+                         "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu "
+                         "are free; use a smaller batch",
+                         dev->device, bytes, unused, total);
+    }
+    dev->scratch_bytes = bytes;
+    return ddp__cuda_status(dev, err);
+}
+
+#endif /* DDP_CUDA_RUNTIME_CUH */
+/* ==== end cuda/runtime.cuh ==== */
+
+/* ==== begin cuda/launch.cuh ==== [cuda] */
+/* One way to launch a kernel, for nvcc and for the stand-in of tests/cuda_on_cpu. */
+#ifndef DDP_CUDA_LAUNCH_CUH
+#define DDP_CUDA_LAUNCH_CUH
+
+/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
+ *
+ * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name
+ * of its kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks
+ * and threads are numbers or dim3.
+ *
+ * DDP__SHARED(type, name) declares name as the start of the shared_bytes of the launch. */
+#if defined(DDP_CUDA_ON_CPU)
+#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                            \
+    do {                                                                                           \
+        cuda_on_cpu::launch(#kernel, dim3(blocks), dim3(threads), (size_t)(shared_bytes),          \
+                            (stream), kernel, __VA_ARGS__);                                        \
+        ddp__cuda_launched(dev, #kernel);                                                          \
+    } while (0)
+#define DDP__SHARED(type, name) type *name = (type *)cuda_on_cpu::dynamic_shared()
+#else
+#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                            \
+    do {                                                                                           \
+        ddp__cuda_allow_shared(kernel, (size_t)(shared_bytes));                                    \
+        kernel<<<(blocks), (threads), (size_t)(shared_bytes), (stream)>>>(__VA_ARGS__);            \
+        ddp__cuda_launched(dev, #kernel);                                                          \
+    } while (0)
+#define DDP__SHARED(type, name)                                             \
+    extern __shared__ __align__(128) unsigned char ddp__shared_bytes[];     \
+    type *name = reinterpret_cast<type *>(ddp__shared_bytes)
+
+/* More than 48 KiB must be asked for. A refusal shows as the launch's own error. */
+template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t bytes)
+{
+    if (bytes > 48 * 1024)
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+#endif
+
+/* Notes the error of the launch just made, if any. */
+static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
+{
+    const cudaError_t e = cudaGetLastError();
+
+    if (e != cudaSuccess)
+        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s",
+                       dev->device, kernel, cudaGetErrorString(e));
+}
+
+/* Blocks that cover n items with per_block each; at least one. */
+static inline long ddp__blocks(long n, long per_block)
+{
+    return n < 1 ? 1 : (n + per_block - 1) / per_block;
+}
+
+#endif /* DDP_CUDA_LAUNCH_CUH */
+/* ==== end cuda/launch.cuh ==== */
+
+/* ==== begin cuda/vector.cuh ==== [cuda] */
+/* 16 bytes at a time: 4 floats or 8 bfloat16, and the way between them and float. */
+#ifndef DDP_CUDA_VECTOR_CUH
+#define DDP_CUDA_VECTOR_CUH
+
+template <typename T> struct __align__(16) ddp__vec {
+    static const int width = 16 / (int)sizeof(T);
+    T v[16 / sizeof(T)];
+};
+
+__device__ static __forceinline__ float ddp__to_float(float x) { return x; }
+__device__ static __forceinline__ float ddp__to_float(ddp__bf16 x) { return __bfloat162float(x); }
+
+template <typename T> __device__ static __forceinline__ T ddp__from_float(float x);
+template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { return x; }
+template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+/* p must be a multiple of 16 bytes. */
+template <typename T> __device__ static __forceinline__ ddp__vec<T> ddp__vec_load(const T *p)
+{
+#if defined(DDP_CUDA_ON_CPU)
+    ddp__vec<T> r;
+
+    cuda_on_cpu::check_aligned(p, 16);
+    memcpy((void *)&r, (const void *)p, 16);
+    return r;
+#else
+    return *reinterpret_cast<const ddp__vec<T> *>(p);
+#endif
+}
+
+template <typename T>
+__device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T> &r)
+{
+#if defined(DDP_CUDA_ON_CPU)
+    cuda_on_cpu::check_aligned(p, 16);
+    memcpy((void *)p, (const void *)&r, 16);
+#else
+    *reinterpret_cast<ddp__vec<T> *>(p) = r;
+#endif
+}
+
+/* 1: every pointer given allows 16 bytes at a time; NULL does. On host and device. */
+__host__ __device__ static __forceinline__ int
+ddp__aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL)
+{
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) & 15) == 0;
+}
+
+#endif /* DDP_CUDA_VECTOR_CUH */
+/* ==== end cuda/vector.cuh ==== */
+
+/* ==== begin cuda/elementwise.cuh ==== [cuda] */
+/* gelu, relu, add: one pass over memory, 16 bytes at a time. */
+#ifndef DDP_CUDA_ELEMENTWISE_CUH
+#define DDP_CUDA_ELEMENTWISE_CUH
+
+enum { DDP__MAP_THREADS = 256 };
+
+/* y = f(a) or f(a, b), where b is another input or a gradient; d += or = in backward. */
+struct ddp__map_gelu {
+    __device__ float operator()(float x, float) const
+    {
+        const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
+        return 0.5f * x * (1 + tanhf(u));
+    }
+};
+struct ddp__map_gelu_grad {
+    __device__ float operator()(float x, float dy) const
+    {
+        const float k = 0.79788456080286535588f;
+        const float t = tanhf(k * (x + 0.044715f * x * x * x));
+        return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
+    }
+};
+/* NaN passes; the gradient at 0 is 0. */
+struct ddp__map_relu {
+    __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
+};
+struct ddp__map_relu_grad {
+    __device__ float operator()(float x, float dy) const { return x > 0 ? dy : 0; }
+};
+struct ddp__map_add {
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct ddp__map_copy {
+    __device__ float operator()(float a, float) const { return a; }
+};
+
+/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
+ * arrays are multiples of 16 bytes. */
+template <typename T, typename F>
+static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int add, int wide, F f)
+{
+    const int width = ddp__vec<T>::width;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    int k;
+
+    if (wide && i + width <= n) {
+        const ddp__vec<T> va = ddp__vec_load(a + i);
+        const ddp__vec<T> vb = b ? ddp__vec_load(b + i) : va;
+        ddp__vec<T> vo = va;
+        if (add) vo = ddp__vec_load(out + i);
+        for (k = 0; k < width; k++) {
+            const float y = f(ddp__to_float(va.v[k]), b ? ddp__to_float(vb.v[k]) : 0);
+            vo.v[k] = ddp__from_float<T>(add ? ddp__to_float(vo.v[k]) + y : y);
+        }
+        ddp__vec_store(out + i, vo);
+        return;
+    }
+    for (k = 0; k < width && i + k < n; k++) {
+        const float y = f(ddp__to_float(a[i + k]), b ? ddp__to_float(b[i + k]) : 0);
+        out[i + k] = ddp__from_float<T>(add ? ddp__to_float(out[i + k]) + y : y);
+    }
+}
+
+template <typename T, typename F>
+static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n,
+                                    int add, F f)
+{
+    const long per_block = DDP__MAP_THREADS * (long)ddp__vec<T>::width;
+
+    DDP__LAUNCH((ddp__k_map<T, F>), (unsigned)ddp__blocks(n, per_block), DDP__MAP_THREADS, 0,
+                dev->stream, (T *)out, (const T *)a, (const T *)b, n, add, ddp__aligned(out, a, b),
+                f);
+}
+
+/* The map over n elements of the type that arrays of shape have on the device. */
+template <typename F>
+static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b,
+                                 int add, F f)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    const long n = ddp_shape_count(&c->spec->out);
+
+    if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
+    else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
+}
+
+static DDP__UNUSED void ddp__cuda_gelu_forward(const ddp_op_call *c)
+{
+    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_gelu());
+}
+
+static DDP__UNUSED void ddp__cuda_gelu_backward(const ddp_op_call *c)
+{
+    if (c->grad_in[0])
+        ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], ddp__map_gelu_grad());
+}
+
+static DDP__UNUSED void ddp__cuda_relu_forward(const ddp_op_call *c)
+{
+    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_relu());
+}
+
+static DDP__UNUSED void ddp__cuda_relu_backward(const ddp_op_call *c)
+{
+    if (c->grad_in[0])
+        ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], ddp__map_relu_grad());
+}
+
+static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
+{
+    ddp__cuda_map(c, c->out, c->in[0], c->in[1], 0, ddp__map_add());
+}
+
+/* Input by input: both may be the same array, the second then adding to the first. */
+static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
+{
+    int k;
+
+    for (k = 0; k < 2; k++)
+        if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
+            ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
+}
+
+static DDP__UNUSED int ddp__cuda_elementwise_ops(const ddp__cuda_entry **list)
+{
+    static const ddp__cuda_entry ops[] = {
+        {"gelu", ddp__cuda_gelu_forward, ddp__cuda_gelu_backward, NULL},
+        {"relu", ddp__cuda_relu_forward, ddp__cuda_relu_backward, NULL},
+        {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+
+#endif /* DDP_CUDA_ELEMENTWISE_CUH */
+/* ==== end cuda/elementwise.cuh ==== */
+
+/* ==== begin cuda/nccl.cuh ==== [cuda] */
+/* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
+ *
+ * The host queues and never waits for a peer inside a step. A peer that is lost shows in
+ * ddp__nccl_poll, which the hooks call: NCCL's own error, or an average that takes longer than the
+ * time-out. Then ddp__nccl_leave(n, 1) gives up what is in flight, or ddp__nccl_shrink goes on
+ * without the lost ranks. What was in flight holds anything after that. */
+#ifndef DDP_CUDA_NCCL_CUH
+#define DDP_CUDA_NCCL_CUH
+
+#include <nccl.h>
+
+/* How rank 0's bytes reach every rank while they start. */
+typedef ddp_status (*ddp__nccl_share)(void *user, void *bytes, size_t count, ddp_error *err);
+
+typedef struct ddp__nccl {
+    ddp__cuda    *dev;
+    ncclComm_t    comm;    /* NULL: alone, or given up */
+    int           rank, world;
+    double        timeout_s;
+    cudaStream_t  stream;
+    cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
+    cudaEvent_t  *done;    /* [slots] they are averages */
+    double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
+    int           slots;
+} ddp__nccl;
+
+/* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
+static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, const char *what,
+                                               ddp_error *err)
+{
+    if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
+    if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
+        return ddp__fail(err, DDP_ARG,
+                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in "
+                         "use already; give each rank a GPU of its own, or use the transport tcp",
+                         n->rank, n->dev->device);
+    if (r == ncclRemoteError || r == ncclSystemError)
+        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->rank,
+                         n->world, ncclGetErrorString(r));
+    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->rank,
+                     n->world, n->dev->device, ncclGetErrorString(r));
+}
+
+/* Waits until the communicator has taken what it was given, at most timeout_s. */
+static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
+                                               ddp_error *err)
+{
+    const double until = ddp_now() + n->timeout_s;
+    ncclResult_t state = ncclInProgress;
+
+    for (;;) {
+        const ncclResult_t r = ncclCommGetAsyncError(comm, &state);
+        if (r != ncclSuccess) state = r;
+        if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
+        if (ddp_now() > until)
+            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
+                             what, n->world, n->timeout_s);
+        ddp__sleep_until(ddp_now() + 5e-5);
+    }
+}
+
+/* on_error 1: gives up what is in flight, without waiting for any peer. Frees n; NULL is fine. */
+static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
+{
+    int i;
+
+    if (!n) return;
+    (void)cudaSetDevice(n->dev->device);
+    if (n->comm && on_error) (void)ncclCommAbort(n->comm);
+    if (n->stream) (void)cudaStreamSynchronize(n->stream);
+    if (n->comm && !on_error) (void)ncclCommDestroy(n->comm);
+    for (i = 0; i < n->slots; i++) {
+        if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
+        if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
+    }
+    if (n->stream) (void)cudaStreamDestroy(n->stream);
+    DDP_FREE(n->ready);
+    DDP_FREE(n->done);
+    DDP_FREE(n->since);
+    DDP_FREE(n);
+}
+
+static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error *err)
+{
+    ddp__cuda *dev = n->dev;
+    const size_t count = (size_t)slots;
+    int i, least = 0, greatest = 0;
+
+    n->ready = (cudaEvent_t *)DDP_REALLOC(NULL, count * sizeof *n->ready);
+    n->done = (cudaEvent_t *)DDP_REALLOC(NULL, count * sizeof *n->done);
+    n->since = (double *)DDP_REALLOC(NULL, count * sizeof *n->since);
+    if (!n->ready || !n->done || !n->since)
+        return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
+    memset(n->ready, 0, count * sizeof *n->ready);
+    memset(n->done, 0, count * sizeof *n->done);
+    memset(n->since, 0, count * sizeof *n->since);
+    n->slots = slots;
+    (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest)))
+        return ddp__cuda_status(dev, err);
+    for (i = 0; i < slots; i++)
+        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&n->ready[i], cudaEventDisableTiming)) ||
+            DDP__CUDA(dev, cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming)))
+            return ddp__cuda_status(dev, err);
+    return DDP_OK;
+}
+
+/* Meets the other ranks; collective. slots: how many averages may be in flight. timeout_s: for a
+ * peer that is silent. NULL and a sentence on failure; freed by ddp__nccl_leave. */
+static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, int rank, int world, int slots,
+                                             double timeout_s, ddp__nccl_share share, void *user,
+                                             ddp_error *err)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ddp__nccl *n = (ddp__nccl *)DDP_REALLOC(NULL, sizeof *n);
+    ncclUniqueId id;
+    ncclResult_t r;
+
+    if (!n) {
+        (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
+        return NULL;
+    }
+    memset(n, 0, sizeof *n);
+    memset(&id, 0, sizeof id);
+    n->dev = dev;
+    n->rank = rank;
+    n->world = world;
+    n->timeout_s = timeout_s;
+    if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
+        (void)ddp__cuda_status(dev, err);
+        goto failed;
+    }
+    if (ddp__nccl_slots(n, slots, err)) goto failed;
+    if (world < 2) return n;
+    if (rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
+    if (share(user, &id, sizeof id, err)) goto failed;
+    config.blocking = 0;
+    r = ncclCommInitRankConfig(&n->comm, world, id, rank, &config);
+    if (ddp__nccl_failed(n, r, "ncclCommInitRankConfig", err)) goto failed;
+    if (ddp__nccl_settle(n, n->comm, "ncclCommInitRankConfig", err)) goto failed;
+    return n;
+failed:
+    ddp__nccl_leave(n, 1);
+    return NULL;
+}
+
+/* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
+ * stream wait for it. root < 0: the mean over the ranks, in place; else that rank's arrays, to all.
+ */
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, float *const *arrays,
+                                              const size_t *counts, int arrays_count, int root,
+                                              ddp_error *err)
+{
+    ddp__cuda *dev = n->dev;
+    ncclResult_t r = ncclSuccess, end;
+    int i;
+
+    if (n->world < 2) return DDP_OK;
+    if (!n->comm)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d has left NCCL after a failure", n->rank);
+    if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
+        DDP__CUDA(dev, cudaStreamWaitEvent(n->stream, n->ready[slot], 0)))
+        return ddp__cuda_status(dev, err);
+    (void)ncclGroupStart();
+    for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++) {
+        if (!counts[i]) continue;
+        if (root < 0)
+            r = ncclAllReduce(arrays[i], arrays[i], counts[i], ncclFloat32, ncclAvg, n->comm,
+                              n->stream);
+        else
+            r = ncclBroadcast(arrays[i], arrays[i], counts[i], ncclFloat32, root, n->comm,
+                              n->stream);
+    }
+    end = ncclGroupEnd();
+    DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
+    DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
+    /* an event recorded before NCCL has queued its kernels would pass at once */
+    DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
+    n->since[slot] = ddp_now();
+    if (DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)))
+        return ddp__cuda_status(dev, err);
+    return DDP_OK;
+}
+
+static DDP__UNUSED ddp_status ddp__nccl_average(ddp__nccl *n, int slot, float *const *arrays,
+                                                const size_t *counts, int arrays_count,
+                                                ddp_error *err)
+{
+    return ddp__nccl_queue(n, slot, arrays, counts, arrays_count, -1, err);
+}
+
+/* Rank 0's arrays reach all ranks: the last part of an average in two levels. */
+static DDP__UNUSED ddp_status ddp__nccl_spread(ddp__nccl *n, int slot, float *const *arrays,
+                                               const size_t *counts, int arrays_count,
+                                               ddp_error *err)
+{
+    return ddp__nccl_queue(n, slot, arrays, counts, arrays_count, 0, err);
+}
+
+/* Later work on the computing stream waits for the slot's average; the host does not. */
+static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
+{
+    if (n->world > 1 && n->since[slot] > 0)
+        (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
+}
+
+/* 1: the slot's average has ended, or there was none. */
+static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+{
+    if (n->since[slot] <= 0) return 1;
+    if (cudaEventQuery(n->done[slot]) == cudaErrorNotReady) return 0;
+    n->since[slot] = 0;
+    return 1;
+}
+
+/* The first failure of a peer, without waiting: NCCL's, or an average older than the time-out. */
+static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+{
+    ncclResult_t state = ncclSuccess;
+    int i;
+
+    if (!n->comm) return DDP_OK;
+    DDP__TRY(
+        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
+    DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
+    for (i = 0; i < n->slots; i++)
+        if (!ddp__nccl_ended(n, i) && ddp_now() - n->since[i] > n->timeout_s)
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; "
+                             "one has stopped or is slower than the time-out of %g s",
+                             n->rank, n->world, ddp_now() - n->since[i], n->timeout_s);
+    return DDP_OK;
+}
+
+/* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
+ * in the old order. What was in flight is given up: its arrays hold anything. */
+static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
+                                               ddp_error *err)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t heir = NULL;
+    ddp_status s;
+    int i, below = 0, *out;
+
+    if (!n->comm || count < 1 || count >= n->world)
+        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
+                         n->world);
+    out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
+    if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
+    for (i = 0; i < count; i++) {
+        out[i] = lost[i];
+        below += lost[i] < n->rank;
+    }
+    config.blocking = 0;
+    s = ddp__nccl_failed(n, ncclCommShrink(n->comm, out, count, &heir, &config, NCCL_SHRINK_ABORT),
+                         "ncclCommShrink", err);
+    DDP_FREE(out);
+    n->world -= count;
+    if (!s) s = ddp__nccl_settle(n, heir, "ncclCommShrink", err);
+    (void)ncclCommAbort(n->comm);
+    n->comm = NULL;
+    if (s) {
+        if (heir) (void)ncclCommAbort(heir);
+        return s;
+    }
+    n->rank -= below;
+    if (n->world > 1) n->comm = heir;
+    else (void)ncclCommAbort(heir);
+    for (i = 0; i < n->slots; i++) n->since[i] = 0;
+    return DDP_OK;
+}
+
+/* Seconds of one average of count floats, the median of five after one to warm up: what the ratio
+ * of two links is measured by. Collective; waits; array is a device array whose content is lost. */
+static DDP__UNUSED ddp_status ddp__nccl_probe(ddp__nccl *n, float *array, size_t count,
+                                              double *out_s, ddp_error *err)
+{
+    double took[5], swap;
+    int i, j;
+
+    for (i = -1; i < 5; i++) {
+        double begun;
+        if (DDP__CUDA(n->dev, cudaStreamSynchronize(n->dev->stream)))
+            return ddp__cuda_status(n->dev, err);
+        begun = ddp_now();
+        DDP__TRY(ddp__nccl_average(n, 0, &array, &count, 1, err));
+        while (!ddp__nccl_ended(n, 0)) {
+            DDP__TRY(ddp__nccl_poll(n, err));
+            ddp__sleep_until(ddp_now() + 2e-5);
+        }
+        if (i >= 0) took[i] = ddp_now() - begun;
+    }
+    for (i = 1; i < 5; i++)
+        for (j = i; j > 0 && took[j] < took[j - 1]; j--) {
+            swap = took[j];
+            took[j] = took[j - 1];
+            took[j - 1] = swap;
+        }
+    *out_s = took[2];
+    return ddp__cuda_status(n->dev, err);
+}
+
+#endif /* DDP_CUDA_NCCL_CUH */
+/* ==== end cuda/nccl.cuh ==== */
+
+/* ==== begin cuda/blas.cuh ==== [cuda] */
+/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the
+ * algorithm of a product are kept per shape: the library is asked once, at the first step. */
+#ifndef DDP_CUDA_BLAS_CUH
+#define DDP_CUDA_BLAS_CUH
+
+/* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
+ * the other orientation (a: k x m, b: n x k). Rows are *_row elements apart. count matrices lie
+ * *_step elements apart (count 0 = 1). */
+typedef struct ddp__cuda_product {
+    long        m, n, k;
+    const void *a, *b;
+    void       *c;
+    long        a_row, b_row, c_row;
+    int         a_turned, b_turned;
+    int         half, half_out; /* a and b, and c, hold bfloat16 */
+    int         add;
+    long        count, a_step, b_step, c_step;
+    const void *bias; /* n elements of c's type, added to every row; NULL: none */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0 */
+    void       *before; /* with gelu: what gelu was taken of, rows c_row apart; NULL: not wanted */
+} ddp__cuda_product;
+
+/* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
+typedef struct ddp__cuda_product_key {
+    long m, n, k, a_row, b_row, c_row, count, a_step, b_step, c_step;
+    int  a_turned, b_turned, half, half_out, epilogue;
+    int  a_align, b_align, c_align, d_align; /* d: of c and of bias */
+} ddp__cuda_product_key;
+
+typedef struct ddp__cuda_product_plan {
+    ddp__cuda_product_key          key;
+    cublasLtMatmulDesc_t           product;
+    cublasLtMatrixLayout_t         a, b, c;
+    cublasLtMatmulAlgo_t           algo;
+    size_t                         workspace;
+    struct ddp__cuda_product_plan *next;
+} ddp__cuda_product_plan;
+
+static int ddp__cuda_alignment(const void *p)
+{
+    const uintptr_t at = (uintptr_t)p;
+    int n = 256;
+
+    while (at % (uintptr_t)n) n /= 2;
+    return n;
+}
+
+static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p)
+{
+    ddp__cuda_product_key k;
+
+    memset(&k, 0, sizeof k); /* keys are compared as bytes */
+    k.m = p->m;
+    k.n = p->n;
+    k.k = p->k;
+    k.a_row = p->a_row;
+    k.b_row = p->b_row;
+    k.c_row = p->c_row;
+    k.count = p->count > 1 ? p->count : 1;
+    k.a_step = p->a_step;
+    k.b_step = p->b_step;
+    k.c_step = p->c_step;
+    k.a_turned = p->a_turned;
+    k.b_turned = p->b_turned;
+    k.half = p->half;
+    k.half_out = p->half_out;
+    k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS
+                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    k.a_align = ddp__cuda_alignment(p->a);
+    k.b_align = ddp__cuda_alignment(p->b);
+    k.c_align = k.d_align = ddp__cuda_alignment(p->c);
+    if (p->bias && ddp__cuda_alignment(p->bias) < k.d_align)
+        k.d_align = ddp__cuda_alignment(p->bias);
+    return k;
+}
+
+/* These return 1 after a failure, as DDP__BLAS does. */
+static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows,
+                            long cols, long row, long count, long step)
+{
+    const int32_t batch = (int32_t)count;
+    const int64_t offset = step;
+
+    if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F,
+                                                  (uint64_t)rows, (uint64_t)cols, row)))
+        return 1;
+    return count > 1 &&
+           (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
+                *l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)) ||
+            DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
+                *l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset, sizeof offset)));
+}
+
+static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
+                              cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
+{
+    return DDP__BLAS(dev, cublasLtMatmulDescSetAttribute(p->product, what, value, bytes));
+}
+
+/* The library counts columns first, so it is asked for c^T = op(b)^T op(a)^T, whose arrays are the
+ * same bytes: our b is its A. */
+static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
+{
+    const ddp__cuda_product_key *k = &p->key;
+    const int32_t ta = k->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t tb = k->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const uint32_t epilogue = (uint32_t)k->epilogue;
+    const int64_t before_row = k->c_row;
+
+    return DDP__BLAS(dev, cublasLtMatmulDescCreate(
+               &p->product, dev->tf32 && !k->half ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                  : CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
+           (k->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
+            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
+                               sizeof before_row)) ||
+           ddp__cuda_layout(dev, &p->a, k->half, k->b_turned ? k->k : k->n,
+                            k->b_turned ? k->n : k->k, k->b_row, k->count, k->b_step) ||
+           ddp__cuda_layout(dev, &p->b, k->half, k->a_turned ? k->m : k->k,
+                            k->a_turned ? k->k : k->m, k->a_row, k->count, k->a_step) ||
+           ddp__cuda_layout(dev, &p->c, k->half_out, k->n, k->m, k->c_row, k->count, k->c_step);
+}
+
+/* Per call: where bias and the array before GELU lie. The heuristic wants to see them too. */
+static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p,
+                                   const ddp__cuda_product *q)
+{
+    return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+           (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &q->bias,
+                               sizeof q->bias) ||
+            (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                             &q->before, sizeof q->before)));
+}
+
+static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
+                            cublasLtMatmulPreferenceAttributes_t what, int bytes)
+{
+    const uint32_t value = (uint32_t)bytes;
+
+    return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
+}
+
+static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
+{
+    const ddp__cuda_product_key *k = &p->key;
+    cublasLtMatmulPreference_t pref = NULL;
+    cublasLtMatmulHeuristicResult_t best;
+    const size_t workspace = dev->workspace_bytes;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    int found = 0, failed;
+
+    memset(&best, 0, sizeof best);
+    failed =
+        DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
+        DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
+            pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->a_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->d_align);
+    if (!failed)
+        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c,
+                                                pref, 1, &best, &found);
+    if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
+    if (!failed && (status != CUBLAS_STATUS_SUCCESS || found < 1)) {
+        failed = 1;
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
+                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, k->m,
+                       k->k, k->k, k->n, k->half ? "bfloat16" : "float32");
+    }
+    p->algo = best.algo;
+    p->workspace = best.workspaceSize;
+    return failed;
+}
+
+static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
+{
+    if (p->a) (void)cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b) (void)cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c) (void)cublasLtMatrixLayoutDestroy(p->c);
+    if (p->product) (void)cublasLtMatmulDescDestroy(p->product);
+    DDP_FREE(p);
+}
+
+/* ddp__cuda_close calls it through the device. */
+static void ddp__cuda_products_free(ddp__cuda *dev)
+{
+    ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
+
+    for (; p; p = next) {
+        next = p->next;
+        ddp__cuda_product_drop(p);
+    }
+    dev->products = NULL;
+}
+
+static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const ddp__cuda_product *q)
+{
+    const ddp__cuda_product_key key = ddp__cuda_product_key_of(q);
+    ddp__cuda_product_plan *p;
+
+    for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
+        if (!memcmp(&p->key, &key, sizeof key)) return p;
+    p = (ddp__cuda_product_plan *)DDP_REALLOC(NULL, sizeof *p);
+    if (!p) {
+        ddp__cuda_fail(dev, DDP_MEMORY, "no memory for the plan of a matrix product");
+        return NULL;
+    }
+    memset(p, 0, sizeof *p);
+    p->key = key;
+    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) ||
+        ddp__cuda_product_choose(dev, p)) {
+        ddp__cuda_product_drop(p);
+        return NULL;
+    }
+    p->next = (ddp__cuda_product_plan *)dev->products;
+    dev->products = p;
+    dev->products_free = ddp__cuda_products_free;
+    return p;
+}
+
+/* Queues the product on the device's stream. A failure is noted in the device, and nothing is
+ * computed after it. */
+static DDP__UNUSED void ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+{
+    const float one = 1, add = q->add ? 1.0f : 0.0f;
+    ddp__cuda_product_plan *p;
+
+    if (ddp__atomic_load(&dev->failed)) return;
+    p = ddp__cuda_product_plan_of(dev, q);
+    if (p && !ddp__cuda_product_point(dev, p, q))
+        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b,
+                                            &add, q->c, p->c, q->c, p->c, &p->algo, dev->workspace,
+                                            p->workspace, dev->stream));
+}
+
+#endif /* DDP_CUDA_BLAS_CUH */
+/* ==== end cuda/blas.cuh ==== */
+
+/* ==== begin cuda/rows.cuh ==== [cuda] */
+/* What kernels that work on rows share: pieces of a row as floats, and sums over a warp. */
+#ifndef DDP_CUDA_ROWS_CUH
+#define DDP_CUDA_ROWS_CUH
+
+#define DDP__ALL_LANES 0xffffffffu
+
+/* Before a loop whose counter chooses among registers: arrays that it indexes must not become
+ * memory. _4: loads of four rounds are under way at once. */
+#if defined(__CUDACC__)
+#define DDP__UNROLL   _Pragma("unroll")
+#define DDP__UNROLL_4 _Pragma("unroll 4")
+#else
+#define DDP__UNROLL
+#define DDP__UNROLL_4
+#endif
+
+/* The elements at of p from at on as floats, at most 16 bytes of them; beyond n: 0. wide: the row
+ * is a multiple of 16 bytes and begins at one, and at is a multiple of the piece. */
+template <typename T>
+__device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n,
+                                                       int wide)
+{
+    const int width = ddp__vec<T>::width;
+    int i;
+
+    if (wide) {
+        const ddp__vec<T> r = ddp__vec_load(p + at);
+        DDP__UNROLL
+        for (i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
+    } else {
+        DDP__UNROLL
+        for (i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
+    }
+}
+
+/* The way back; add: to what is there. */
+template <typename T>
+__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n,
+                                                        int wide, int add)
+{
+    const int width = ddp__vec<T>::width;
+    float old[ddp__vec<T>::width];
+    int i;
+
+    DDP__UNROLL
+    for (i = 0; i < width; i++) old[i] = 0;
+    if (add) ddp__piece_load(old, p, at, n, wide);
+    if (wide) {
+        ddp__vec<T> r;
+        DDP__UNROLL
+        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(v[i] + old[i]);
+        ddp__vec_store(p + at, r);
+    } else {
+        DDP__UNROLL
+        for (i = 0; i < width; i++)
+            if (at + i < n) p[at + i] = ddp__from_float<T>(v[i] + old[i]);
+    }
+}
+
+/* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
+template <typename T>
+static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
+                            const void *d = NULL)
+{
+    return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
+}
+
+/* Every lane gets the same bits. */
+__device__ static __forceinline__ float ddp__warp_sum(float v)
+{
+    int step;
+
+    DDP__UNROLL
+    for (step = 16; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    return v;
+}
+
+/* The two entries of an operator from one template of float and bfloat16: name_as<T>(dev, call). */
+#define DDP__CUDA_BOTH(name)                                        \
+    static void name(const ddp_op_call *c)                          \
+    {                                                               \
+        ddp__cuda *dev = (ddp__cuda *)c->pool;                      \
+        if (dev->half) name##_as<ddp__bf16>(dev, c);                \
+        else name##_as<float>(dev, c);                              \
+    }
+
+#endif /* DDP_CUDA_ROWS_CUH */
+/* ==== end cuda/rows.cuh ==== */
+
+/* ==== begin cuda/columns.cuh ==== [cuda] */
+/* Sums down the columns of a gradient in two stages: blocks sum parts of the rows, then the parts
+ * are added in order. How rows are cut depends on their number alone, so the bits do not depend on
+ * the device. */
+#ifndef DDP_CUDA_COLUMNS_CUH
+#define DDP_CUDA_COLUMNS_CUH
+
+enum {
+    DDP__COLUMN_PARTS = 256, /* most parts */
+    DDP__COLUMN_WARPS = 8,
+    DDP__COLUMN_ROWS = 16    /* fewest rows of a part */
+};
+
+/* What is summed: dy; dy h and dy with h = (x - mean) rstd; dy h with h = x rstd. */
+enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
+
+static inline long ddp__column_part(long rows)
+{
+    const long part = (rows + DDP__COLUMN_PARTS - 1) / DDP__COLUMN_PARTS;
+
+    return part < DDP__COLUMN_ROWS ? (long)DDP__COLUMN_ROWS
+                                   : (part + DDP__COLUMN_WARPS - 1) / DDP__COLUMN_WARPS *
+                                         DDP__COLUMN_WARPS;
+}
+
+static inline long ddp__column_parts(long rows)
+{
+    const long part = ddp__column_part(rows);
+
+    return (rows + part - 1) / part;
+}
+
+/* Bytes of scratch for sums sums of n columns. */
+static inline size_t ddp__column_scratch(long rows, long n, int sums)
+{
+    return (size_t)(ddp__column_parts(rows) * n * sums) * sizeof(float);
+}
+
+/* sum[j] of a block's warps, in their order, to to[at + j]. shared: 32 pieces of floats. */
+template <int N>
+__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to,
+                                                        long at, long n)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int w, j;
+
+    for (w = 0; w < (int)blockDim.x / 32; w++) {
+        if (w == warp)
+            for (j = 0; j < N; j++)
+                shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
+        __syncthreads();
+    }
+    for (j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
+        if (at + j < n) to[at + j] = shared[j];
+    __syncthreads();
+}
+
+/* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
+ * take turns at the rows. part: (sums, parts, n). */
+template <typename T, int KIND>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n,
+               long height, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long at = (long)blockIdx.x * 32 * width;
+    const long first = blockIdx.y * height;
+    const long last = first + height < rows ? first + height : rows;
+    __shared__ float shared[32 * ddp__vec<T>::width];
+    float sum[ddp__vec<T>::width], scaled[ddp__vec<T>::width];
+    float d[ddp__vec<T>::width], v[ddp__vec<T>::width];
+    long r;
+    int i;
+
+    for (i = 0; i < width; i++) sum[i] = scaled[i] = 0;
+    if (at + lane * width < n)
+        for (r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
+            ddp__piece_load(d, dy + r * n, at + lane * width, n, wide);
+            if (KIND != DDP__COLUMN_PLAIN)
+                ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
+            for (i = 0; i < width; i++) {
+                if (KIND == DDP__COLUMN_NORM)
+                    scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
+                if (KIND == DDP__COLUMN_RMS) scaled[i] += d[i] * (v[i] * stat[r]);
+                sum[i] += d[i];
+            }
+        }
+    part += blockIdx.y * n;
+    if (KIND != DDP__COLUMN_PLAIN)
+        ddp__column_join<ddp__vec<T>::width>(shared, scaled, part, at, n);
+    if (KIND == DDP__COLUMN_NORM) part += gridDim.y * n;
+    if (KIND != DDP__COLUMN_RMS) ddp__column_join<ddp__vec<T>::width>(shared, sum, part, at, n);
+}
+
+/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. */
+static __global__ void ddp__k_columns_add(float *grad, const float *part, long n, long parts)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long j = (long)blockIdx.x * 32 + lane;
+    __shared__ float shared[DDP__COLUMN_WARPS][32];
+    float sum = 0;
+    long p;
+    int w;
+
+    if (j < n)
+        for (p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
+    shared[warp][lane] = sum;
+    __syncthreads();
+    if (warp || j >= n) return;
+    for (w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
+    grad[j] += sum;
+}
+
+/* The second stage; grad NULL: not wanted. */
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n,
+                                         long parts)
+{
+    if (grad)
+        DDP__LAUNCH(ddp__k_columns_add, (unsigned)ddp__blocks(n, 32), 32 * DDP__COLUMN_WARPS, 0,
+                    dev->stream, (float *)grad, part, n, parts);
+}
+
+/* Both stages over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
+template <typename T, int KIND>
+static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy,
+                                     const void *x, const void *stat, long rows, long n)
+{
+    const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
+    float *part = (float *)dev->scratch;
+    dim3 blocks(1, 1, 1);
+
+    blocks.x = (unsigned)ddp__blocks(n, 32 * ddp__vec<T>::width);
+    blocks.y = (unsigned)parts;
+    DDP__LAUNCH((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, 0, dev->stream, part,
+                (const T *)dy, (const T *)x, (const float *)stat, rows, n, height,
+                ddp__wide<T>(n, dy, x));
+    if (KIND != DDP__COLUMN_PLAIN) ddp__cuda_columns_add(dev, scaled, part, n, parts);
+    if (KIND == DDP__COLUMN_NORM) part += parts * n;
+    if (KIND != DDP__COLUMN_RMS) ddp__cuda_columns_add(dev, plain, part, n, parts);
+}
+
+#endif /* DDP_CUDA_COLUMNS_CUH */
+/* ==== end cuda/columns.cuh ==== */
+
+/* ==== begin cuda/linear.cuh ==== [cuda] */
+/* linear, linear_no_bias, linear_tied: products of cuBLASLt. */
+#ifndef DDP_CUDA_LINEAR_CUH
+#define DDP_CUDA_LINEAR_CUH
+
+/* x (m, k), weight (n, k), y (m, n). */
+static inline void ddp__cuda_linear_sizes(const ddp_op_spec *s, long *m, long *n, long *k)
+{
+    *m = ddp_shape_rows(&s->in[0]);
+    *n = s->out.dim[s->out.dims - 1];
+    *k = s->in[0].dim[s->in[0].dims - 1];
+}
+
+static void ddp__cuda_linear_forward(const ddp_op_call *c)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    ddp__cuda_product p;
+
+    memset(&p, 0, sizeof p);
+    ddp__cuda_linear_sizes(c->spec, &p.m, &p.n, &p.k);
+    p.half = p.half_out = dev->half;
+    p.a = c->in[0];
+    p.a_row = p.k;
+    p.b = c->param[0];
+    p.b_row = p.k;
+    p.b_turned = 1;
+    p.c = c->out;
+    p.c_row = p.n;
+    p.bias = c->param[1];
+    ddp__cuda_multiply(dev, &p);
+}
+
+/* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
+static void ddp__cuda_linear_backward(const ddp_op_call *c)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    ddp__cuda_product p;
+    long m, n, k;
+
+    ddp__cuda_linear_sizes(c->spec, &m, &n, &k);
+    if (c->grad_param[1] && dev->half)
+        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out,
+                                                        NULL, NULL, m, n);
+    else if (c->grad_param[1])
+        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL,
+                                                    NULL, m, n);
+    memset(&p, 0, sizeof p);
+    p.half = dev->half;
+    p.a = c->grad_out;
+    p.a_row = n;
+    if (c->grad_param[0]) {
+        p.m = n;
+        p.n = k;
+        p.k = m;
+        p.a_turned = 1;
+        p.b = c->in[0];
+        p.b_row = k;
+        p.c = c->grad_param[0];
+        p.c_row = k;
+        p.add = 1;
+        ddp__cuda_multiply(dev, &p);
+    }
+    if (c->grad_in[0]) {
+        p.m = m;
+        p.n = k;
+        p.k = n;
+        p.a_turned = 0;
+        p.b = c->param[0];
+        p.b_row = k;
+        p.c = c->grad_in[0];
+        p.c_row = k;
+        p.half_out = dev->half;
+        p.add = c->add_in[0];
+        ddp__cuda_multiply(dev, &p);
+    }
+}
+
+static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int narrow)
+{
+    long m, n, k;
+
+    (void)narrow;
+    ddp__cuda_linear_sizes(s, &m, &n, &k);
+    return ddp__column_scratch(m, n, 1);
+}
+
+#endif /* DDP_CUDA_LINEAR_CUH */
+/* ==== end cuda/linear.cuh ==== */
+
+/* ==== begin cuda/embedding.cuh ==== [cuda] */
+/* embedding and position. The table's gradient without atomics: rows are sorted by token, equal
+ * tokens in the order of rows, and one block adds the rows of a token one after the other. */
+#ifndef DDP_CUDA_EMBEDDING_CUH
+#define DDP_CUDA_EMBEDDING_CUH
+
+enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_THREADS = 256 };
+
+/* A token outside 0..v-1 gives a row of NAN. */
+template <typename T>
+static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v,
+                                        long n, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = (n + width - 1) / width;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long row = i / pieces, at = i % pieces * width;
+    float x[ddp__vec<T>::width];
+    int k;
+
+    if (row >= rows) return;
+    if (token[row] >= 0 && token[row] < v)
+        ddp__piece_load(x, table + token[row] * n, at, n, wide);
+    else
+        for (k = 0; k < width; k++) x[k] = NAN;
+    ddp__piece_store(out + row * n, x, at, n, wide, 0);
+}
+
+/* order[place of row] = row, where the place is the number of rows with a smaller token and of
+ * earlier ones with the same. Every row is compared with every other: for the rows of a batch that
+ * takes less time than a sort's launches. */
+static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+ddp__k_embedding_order(int *order, const int *token, long rows)
+{
+    const long row = (long)blockIdx.x * DDP__EMBEDDING_THREADS + threadIdx.x;
+    const int mine = row < rows ? token[row] : 0;
+    __shared__ int4 tile[DDP__EMBEDDING_TILE / 4];
+    int *one = (int *)tile;
+    long from, place = 0;
+
+    for (from = 0; from < rows; from += DDP__EMBEDDING_TILE) {
+        const int n = rows - from < DDP__EMBEDDING_TILE ? (int)(rows - from) : DDP__EMBEDDING_TILE;
+        int i, count = 0;
+        __syncthreads();
+        for (i = (int)threadIdx.x; i < DDP__EMBEDDING_TILE; i += DDP__EMBEDDING_THREADS)
+            one[i] = i < n ? token[from + i] : INT_MAX; /* which is below no token */
+        __syncthreads();
+        if (from + DDP__EMBEDDING_TILE <= row)
+            for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
+                const int4 v = tile[i];
+                count += (v.x <= mine) + (v.y <= mine) + (v.z <= mine) + (v.w <= mine);
+            }
+        else if (from > row)
+            for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
+                const int4 v = tile[i];
+                count += (v.x < mine) + (v.y < mine) + (v.z < mine) + (v.w < mine);
+            }
+        else
+            for (i = 0; i < n; i++) count += one[i] < mine || (one[i] == mine && from + i < row);
+        place += count;
+    }
+    if (row < rows) order[place] = (int)row;
+}
+
+/* Block (place, columns): the first place of a token adds all its rows, in order. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *order, long rows,
+                      long v, long n, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long place = blockIdx.x;
+    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
+    const int mine = token[order[place]];
+    float sum[ddp__vec<T>::width], x[ddp__vec<T>::width];
+    long p;
+    int k;
+
+    if (mine < 0 || mine >= v || at >= n) return;
+    if (place > 0 && token[order[place - 1]] == mine) return;
+    for (k = 0; k < width; k++) sum[k] = 0;
+    DDP__UNROLL_4
+    for (p = place; p < rows && token[order[p]] == mine; p++) {
+        ddp__piece_load(x, dy + order[p] * n, at, n, wide);
+        for (k = 0; k < width; k++) sum[k] += x[k];
+    }
+    table += mine * n;
+    for (k = 0; k < width; k++)
+        if (at + k < n) table[at + k] += sum[k];
+}
+
+template <typename T>
+static void ddp__cuda_embedding_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const long rows = ddp_shape_rows(&c->spec->out);
+    const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
+    const long pieces = (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
+
+    DDP__LAUNCH((ddp__k_embedding<T>), (unsigned)ddp__blocks(rows * pieces, DDP__EMBEDDING_THREADS),
+                DDP__EMBEDDING_THREADS, 0, dev->stream, (T *)c->out, (const int *)c->in[0],
+                (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
+}
+
+template <typename T>
+static void ddp__cuda_embedding_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const long rows = ddp_shape_rows(&c->spec->out);
+    const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
+    int *order = (int *)dev->scratch;
+    dim3 blocks(1, 1, 1);
+
+    if (!c->grad_param[0]) return;
+    DDP__LAUNCH(ddp__k_embedding_order, (unsigned)ddp__blocks(rows, DDP__EMBEDDING_THREADS),
+                DDP__EMBEDDING_THREADS, 0, dev->stream, order, (const int *)c->in[0], rows);
+    blocks.x = (unsigned)rows;
+    blocks.y = (unsigned)ddp__blocks(n, DDP__EMBEDDING_THREADS * (long)ddp__vec<T>::width);
+    DDP__LAUNCH((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, 0, dev->stream,
+                (float *)c->grad_param[0], (const T *)c->grad_out, (const int *)c->in[0], order,
+                rows, v, n, ddp__wide<T>(n, c->grad_out));
+}
+
+static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int narrow)
+{
+    (void)narrow;
+    return (size_t)ddp_shape_rows(&s->out) * sizeof(int);
+}
+
+/* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
+
+template <typename T>
+static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n,
+                                       int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    const long b = blockIdx.y;
+    float x[ddp__vec<T>::width], y[ddp__vec<T>::width];
+    int k;
+
+    if (at >= n || b >= batch) return;
+    ddp__piece_load(y, table, at, n, wide);
+    ddp__piece_load(x, in + b * n, at, n, wide);
+    for (k = 0; k < width; k++) x[k] += y[k];
+    ddp__piece_store(out + b * n, x, at, n, wide, 0);
+}
+
+/* table and dx may be NULL; dx may be dy. */
+template <typename T>
+static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n,
+                                            int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    float sum[ddp__vec<T>::width], d[ddp__vec<T>::width];
+    long b;
+    int k;
+
+    if (at >= n) return;
+    for (k = 0; k < width; k++) sum[k] = 0;
+    DDP__UNROLL_4
+    for (b = 0; b < batch; b++) {
+        ddp__piece_load(d, dy + b * n, at, n, wide);
+        for (k = 0; k < width; k++) sum[k] += d[k];
+        if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
+    }
+    for (k = 0; table && k < width; k++)
+        if (at + k < n) table[at + k] += sum[k];
+}
+
+template <typename T>
+static void ddp__cuda_position_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long n = s->dim[1] * s->dim[2];
+    dim3 blocks(1, 1, 1);
+
+    blocks.x = (unsigned)ddp__blocks(n, DDP__POSITION_THREADS * (long)ddp__vec<T>::width);
+    blocks.y = (unsigned)s->dim[0];
+    DDP__LAUNCH((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, 0, dev->stream, (T *)c->out,
+                (const T *)c->in[0], (const T *)c->param[0], s->dim[0], n,
+                ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
+}
+
+template <typename T>
+static void ddp__cuda_position_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long n = s->dim[1] * s->dim[2];
+
+    DDP__LAUNCH((ddp__k_position_grad<T>),
+                (unsigned)ddp__blocks(n, DDP__POSITION_THREADS * (long)ddp__vec<T>::width),
+                DDP__POSITION_THREADS, 0, dev->stream, (float *)c->grad_param[0],
+                (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n, c->add_in[0],
+                ddp__wide<T>(n, c->grad_in[0], c->grad_out));
+}
+
+DDP__CUDA_BOTH(ddp__cuda_embedding_forward)
+DDP__CUDA_BOTH(ddp__cuda_embedding_backward)
+DDP__CUDA_BOTH(ddp__cuda_position_forward)
+DDP__CUDA_BOTH(ddp__cuda_position_backward)
+
+#endif /* DDP_CUDA_EMBEDDING_CUH */
+/* ==== end cuda/embedding.cuh ==== */
+
+/* ==== begin cuda/norm.cuh ==== [cuda] */
+/* layer_norm and rms_norm: a warp per row. Sums over a row and down the columns have a fixed
+ * order. */
+#ifndef DDP_CUDA_NORM_CUH
+#define DDP_CUDA_NORM_CUH
+
+enum {
+    DDP__NORM_ROWS = 8,  /* warps of a block of forward */
+    DDP__NORM_PIECES = 4 /* pieces of columns that a lane of the fused backward keeps */
+};
+
+template <typename T, int RMS>
+static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+ddp__k_norm(T *out, const T *in, const T *scale, const T *shift, float *stat, long rows, long n,
+            float eps, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const int lane = (int)threadIdx.x % 32;
+    const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
+    const T *x = in + row * n;
+    float v[ddp__vec<T>::width], a[ddp__vec<T>::width], b[ddp__vec<T>::width];
+    float sum = 0, mean = 0, rstd;
+    long j;
+    int i;
+
+    if (row >= rows) return;
+    if (!RMS) {
+        for (j = lane * width; j < n; j += 32 * width) {
+            ddp__piece_load(v, x, j, n, wide);
+            for (i = 0; i < width; i++) sum += v[i];
+        }
+        mean = ddp__warp_sum(sum) / (float)n;
+        sum = 0;
+    }
+    for (j = lane * width; j < n; j += 32 * width) {
+        ddp__piece_load(v, x, j, n, wide);
+        for (i = 0; i < width; i++)
+            if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
+    }
+    rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
+    for (j = lane * width; j < n; j += 32 * width) {
+        ddp__piece_load(v, x, j, n, wide);
+        ddp__piece_load(a, scale, j, n, wide);
+        if (!RMS) ddp__piece_load(b, shift, j, n, wide);
+        for (i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
+        ddp__piece_store(out + row * n, v, j, n, wide, 0);
+    }
+    if (lane) return;
+    if (RMS) {
+        stat[row] = rstd;
+    } else {
+        stat[2 * row] = mean;
+        stat[2 * row + 1] = rstd;
+    }
+}
+
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
+ * mean(d). Block b takes part b of the rows. PIECES > 0: rows fit into that many pieces per lane,
+ * and part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. */
+template <typename T, int RMS, int PIECES>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+ddp__k_norm_grad(T *dx, const T *in, const T *scale, const T *grad, const float *stat, float *part,
+                 long rows, long n, long height, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
+    __shared__ float shared[32 * ddp__vec<T>::width];
+    float scaled[PIECES ? PIECES : 1][ddp__vec<T>::width];
+    float plain[PIECES ? PIECES : 1][ddp__vec<T>::width];
+    float x[ddp__vec<T>::width], d[ddp__vec<T>::width], a[ddp__vec<T>::width];
+    long row, j;
+    int p, i;
+
+    for (p = 0; p < PIECES; p++)
+        for (i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
+    for (row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
+        const T *xr = in + row * n, *dr = grad + row * n;
+        const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
+        float mean_d = 0, mean_dh = 0;
+        DDP__UNROLL
+        for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
+            if (j >= n) continue;
+            ddp__piece_load(x, xr, j, n, wide);
+            ddp__piece_load(d, dr, j, n, wide);
+            ddp__piece_load(a, scale, j, n, wide);
+            for (i = 0; i < width; i++) {
+                const float h = (x[i] - mean) * rstd;
+                mean_d += d[i] * a[i];
+                mean_dh += d[i] * a[i] * h;
+                if (PIECES) {
+                    scaled[p][i] += d[i] * h;
+                    plain[p][i] += d[i];
+                }
+            }
+        }
+        mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
+        mean_dh = ddp__warp_sum(mean_dh) / (float)n;
+        DDP__UNROLL
+        for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
+            if (j >= n) continue;
+            ddp__piece_load(x, xr, j, n, wide);
+            ddp__piece_load(d, dr, j, n, wide);
+            ddp__piece_load(a, scale, j, n, wide);
+            for (i = 0; i < width; i++)
+                x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            ddp__piece_store(dx + row * n, x, j, n, wide, add);
+        }
+    }
+    if (PIECES) {
+        part += blockIdx.x * n;
+        DDP__UNROLL
+        for (p = 0; p < PIECES; p++)
+            ddp__column_join<ddp__vec<T>::width>(shared, scaled[p], part, p * 32L * width, n);
+        part += gridDim.x * n;
+        DDP__UNROLL
+        for (p = 0; p < PIECES && !RMS; p++)
+            ddp__column_join<ddp__vec<T>::width>(shared, plain[p], part, p * 32L * width, n);
+    }
+}
+
+template <typename T, int RMS>
+static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
+
+    DDP__LAUNCH((ddp__k_norm<T, RMS>), (unsigned)ddp__blocks(rows, DDP__NORM_ROWS),
+                32 * DDP__NORM_ROWS, 0, dev->stream, (T *)c->out, (const T *)c->in[0],
+                (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,
+                (float)eps, ddp__wide<T>(n, c->out, c->in[0], c->param[0], c->param[1]));
+}
+
+template <typename T, int RMS>
+static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
+    const int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
+    const int params = c->grad_param[0] || c->grad_param[1];
+    float *part = (float *)dev->scratch;
+
+    if (params && c->grad_in[0] && n <= DDP__NORM_PIECES * 32L * ddp__vec<T>::width) {
+        DDP__LAUNCH((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
+                    32 * DDP__COLUMN_WARPS, 0, dev->stream, (T *)c->grad_in[0],
+                    (const T *)c->in[0], (const T *)c->param[0], (const T *)c->grad_out,
+                    (const float *)c->saved, part, rows, n, height, c->add_in[0], wide);
+        ddp__cuda_columns_add(dev, c->grad_param[0], part, n, parts);
+        ddp__cuda_columns_add(dev, c->grad_param[1], part + parts * n, n, parts);
+        return;
+    }
+    if (params)
+        ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
+            dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
+    if (c->grad_in[0])
+        DDP__LAUNCH((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, 0,
+                    dev->stream, (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->param[0],
+                    (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height,
+                    c->add_in[0], wide);
+}
+
+template <typename T>
+static void ddp__cuda_layer_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_norm_forward_as<T, 0>(dev, c);
+}
+
+template <typename T>
+static void ddp__cuda_layer_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_norm_backward_as<T, 0>(dev, c);
+}
+
+template <typename T>
+static void ddp__cuda_rms_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_norm_forward_as<T, 1>(dev, c);
+}
+
+template <typename T>
+static void ddp__cuda_rms_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_norm_backward_as<T, 1>(dev, c);
+}
+
+DDP__CUDA_BOTH(ddp__cuda_layer_norm_forward)
+DDP__CUDA_BOTH(ddp__cuda_layer_norm_backward)
+DDP__CUDA_BOTH(ddp__cuda_rms_norm_forward)
+DDP__CUDA_BOTH(ddp__cuda_rms_norm_backward)
+
+static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int narrow)
+{
+    (void)narrow;
+    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], 2);
+}
+
+#endif /* DDP_CUDA_NORM_CUH */
+/* ==== end cuda/norm.cuh ==== */
+
+/* ==== begin cuda/mma.cuh ==== [cuda] */
+/* The tensor-core instructions that flash attention is made of, one function each; and tiles and
+ * products made of them. The stand-in computes what the instructions are documented to compute,
+ * lane by lane, so that the same kernels run there. */
+#ifndef DDP_CUDA_MMA_CUH
+#define DDP_CUDA_MMA_CUH
+
+#if defined(DDP_CUDA_ON_CPU)
+#include <mma_on_cpu.h>
+#else
+
+/* c (16 x 8 floats) += a (16 x 16) b (16 x 8), bfloat16. With g = lane / 4 and t = lane % 4, a lane
+ * holds c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]; two elements to a register,
+ * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. */
+__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four 8 x 8 matrices of shared memory: lane l names row l % 8 of matrix l / 8 (16 bytes), and gets
+ * elements (l / 4, 2 (l % 4)) and the next of each. */
+__device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const ddp__bf16 *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+/* The same of the turned matrices: elements (2 (l % 4), l / 4) and the one below. */
+__device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], const ddp__bf16 *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+/* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
+__device__ static __forceinline__ void ddp__copy16(ddp__bf16 *shared, const ddp__bf16 *from,
+                                                   int present)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from),
+                 "r"(present ? 16 : 0)
+                 : "memory");
+}
+
+/* This thread's copies since the last call are one group; until it is there. */
+__device__ static __forceinline__ void ddp__copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+__device__ static __forceinline__ void ddp__copy_wait(void)
+{
+    asm volatile("cp.async.wait_group 0;\n" ::: "memory");
+}
+
+/* 2^x to 2 units in the last place; 0 below 2^-126. */
+__device__ static __forceinline__ float ddp__exp2(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two bfloat16 in a register, the first in the low half; and into shared memory. */
+__device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float second)
+{
+    uint32_t r;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(second), "f"(first));
+    return r;
+}
+
+__device__ static __forceinline__ void ddp__put_pair(ddp__bf16 *to, uint32_t pair)
+{
+    *reinterpret_cast<uint32_t *>(to) = pair;
+}
+
+#endif
+
+/* A tile of rows of D bfloat16 in shared memory. The 16-byte pieces of a row change places with its
+ * number, so that the same piece of eight rows lies in eight different banks. */
+template <int D>
+__device__ static __forceinline__ ddp__bf16 *ddp__tile_at(const ddp__bf16 *tile, int row, int piece)
+{
+    return const_cast<ddp__bf16 *>(tile) + row * D + ((piece ^ (row & 7)) * 8);
+}
+
+/* Begins to copy ROWS rows from row first on of an array whose rows are ld apart, of which rows
+ * below count and d columns are there; zeros elsewhere. A second tile, unless it is NULL, gets what
+ * lies beyond elements further. By all THREADS threads of the block. */
+template <int D, int ROWS, int THREADS>
+__device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16 *second,
+                                                      const ddp__bf16 *from, long beyond, long ld,
+                                                      int first, int count, int d)
+{
+    const int row = (int)threadIdx.x / (D / 8), piece = (int)threadIdx.x % (D / 8);
+    const ddp__bf16 *at = from + (first + row) * ld + piece * 8;
+    int i;
+
+    DDP__UNROLL
+    for (i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
+        const int present = first + row + i < count && piece * 8 < d;
+
+        ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
+        if (second)
+            ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond : from,
+                        present);
+    }
+}
+
+/* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if
+ * HOLD. */
+template <int D, int MR, int HOLD> struct ddp__tile_rows {
+    const ddp__bf16 *rows;
+    uint32_t         kept[HOLD ? D / 16 : 1][MR][4];
+
+    __device__ __forceinline__ void load(uint32_t (&a)[MR][4], int step) const
+    {
+        const int lane = (int)threadIdx.x % 32;
+        int r;
+
+        DDP__UNROLL
+        for (r = 0; r < MR; r++)
+            ddp__matrices(a[r], ddp__tile_at<D>(rows, r * 16 + lane % 16, 2 * step + lane / 16));
+    }
+    __device__ __forceinline__ void keep(void)
+    {
+        int step;
+
+        DDP__UNROLL
+        for (step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
+    }
+    __device__ __forceinline__ void get(uint32_t (&a)[MR][4], int step) const
+    {
+        int r, i;
+
+        if (!HOLD) load(a, step);
+        DDP__UNROLL
+        for (r = 0; HOLD && r < MR; r++)
+            DDP__UNROLL
+            for (i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
+    }
+};
+
+/* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. */
+template <int D, int MR, int N, int HOLD>
+__device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4],
+                                                        const ddp__tile_rows<D, MR, HOLD> &a,
+                                                        const ddp__bf16 *b)
+{
+    const int lane = (int)threadIdx.x % 32;
+    int step, n, r, i;
+
+    DDP__UNROLL
+    for (r = 0; r < MR; r++)
+        DDP__UNROLL
+        for (n = 0; n < N / 8; n++)
+            DDP__UNROLL
+            for (i = 0; i < 4; i++) c[r][n][i] = 0;
+    DDP__UNROLL
+    for (step = 0; step < D / 16; step++) {
+        uint32_t left[MR][4];
+        a.get(left, step);
+        DDP__UNROLL
+        for (n = 0; n < N / 16; n++) {
+            uint32_t f[4];
+            ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8,
+                                             2 * step + lane / 8 % 2));
+            DDP__UNROLL
+            for (r = 0; r < MR; r++) {
+                ddp__mma(c[r][2 * n], left[r], f[0], f[1]);
+                ddp__mma(c[r][2 * n + 1], left[r], f[2], f[3]);
+            }
+        }
+    }
+}
+
+/* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it: what a lane
+ * holds of a product is what it must hold of the next one's left factor. */
+template <int D, int MR, int N>
+__device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4],
+                                                     const float (&p)[MR][N / 8][4],
+                                                     const ddp__bf16 *b)
+{
+    const int lane = (int)threadIdx.x % 32;
+    int step, n, r;
+
+    DDP__UNROLL
+    for (step = 0; step < N / 16; step++) {
+        uint32_t a[MR][4];
+        DDP__UNROLL
+        for (r = 0; r < MR; r++) {
+            a[r][0] = ddp__pack_pair(p[r][2 * step][0], p[r][2 * step][1]);
+            a[r][1] = ddp__pack_pair(p[r][2 * step][2], p[r][2 * step][3]);
+            a[r][2] = ddp__pack_pair(p[r][2 * step + 1][0], p[r][2 * step + 1][1]);
+            a[r][3] = ddp__pack_pair(p[r][2 * step + 1][2], p[r][2 * step + 1][3]);
+        }
+        DDP__UNROLL
+        for (n = 0; n < D / 16; n++) {
+            uint32_t f[4];
+            ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8,
+                                                    2 * n + lane / 16));
+            DDP__UNROLL
+            for (r = 0; r < MR; r++) {
+                ddp__mma(c[r][2 * n], a[r], f[0], f[1]);
+                ddp__mma(c[r][2 * n + 1], a[r], f[2], f[3]);
+            }
+        }
+    }
+}
+
+/* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
+ * that this warp alone uses, through which they become 16 bytes per lane. */
+template <int D, int MR>
+__device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, int first, int count,
+                                                       int d, int add,
+                                                       const float (&c)[MR][D / 8][4], float by,
+                                                       ddp__bf16 *tile)
+{
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int r, n, i;
+
+    __syncwarp();
+    DDP__UNROLL
+    for (r = 0; r < MR; r++)
+        DDP__UNROLL
+        for (n = 0; n < D / 8; n++) {
+            ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g, n) + 2 * t,
+                          ddp__pack_pair(c[r][n][0] * by, c[r][n][1] * by));
+            ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8, n) + 2 * t,
+                          ddp__pack_pair(c[r][n][2] * by, c[r][n][3] * by));
+        }
+    __syncwarp();
+    for (i = lane; i < 16 * MR * D / 8; i += 32) {
+        const int row = i / (D / 8), piece = i % (D / 8);
+        float v[8];
+
+        if (first + row >= count || piece * 8 >= d) continue;
+        ddp__piece_load(v, ddp__tile_at<D>(tile, row, piece), 0, 8, 1);
+        ddp__piece_store(to + (first + row) * ld, v, piece * 8, d, 1, add);
+    }
+}
+
+#endif /* DDP_CUDA_MMA_CUH */
+/* ==== end cuda/mma.cuh ==== */
+
+/* ==== begin cuda/flash.cuh ==== [cuda] */
+/* attention in bfloat16 on tensor cores, for heads up to 128 wide (FlashAttention-2,
+ * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: of queries in forward and for dq,
+ * of keys for dk and dv, whose scores are then computed turned. So every softmax weight and its
+ * gradient is made in the registers in which the next product wants it, none passes through shared
+ * memory, and no sum is shared by two warps. Tiles of the other side arrive while the one before is
+ * worked on. */
+#ifndef DDP_CUDA_FLASH_CUH
+#define DDP_CUDA_FLASH_CUH
+
+/* x (b, t, row): queries, keys and values of a position; out (b, t, width). */
+typedef struct ddp__heads {
+    long  b, t, heads, kv_heads, group, row, width;
+    int   d;
+    float scale;
+} ddp__heads;
+
+/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in
+ * out, the former. */
+__host__ __device__ static __forceinline__ long ddp__heads_q(const ddp__heads *z, long head)
+{
+    return head / z->heads * z->t * z->row + head % z->heads * z->d;
+}
+
+__host__ __device__ static __forceinline__ long ddp__heads_k(const ddp__heads *z, long kv_head)
+{
+    return kv_head / z->kv_heads * z->t * z->row + z->width + kv_head % z->kv_heads * z->d;
+}
+
+__host__ __device__ static __forceinline__ long ddp__heads_out(const ddp__heads *z, long head)
+{
+    return head / z->heads * z->t * z->width + head % z->heads * z->d;
+}
+
+enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
+
+#define DDP__LOG2E 1.44269504088896340736f
+
+/* Forward of the keys of one tile, first on: scores s of the warp's rows from on, then weights, of
+ * which acc and sum (a part per lane) take account. */
+template <int D, int MR, int N>
+__device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4],
+                                                          float (&max)[MR][2],
+                                                          float (&sum)[MR][2],
+                                                          float (&acc)[MR][D / 8][4], int from,
+                                                          int first, float scale)
+{
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int r, h, n, i;
+
+    DDP__UNROLL
+    for (r = 0; r < MR; r++)
+        DDP__UNROLL
+        for (h = 0; h < 2; h++) {
+            const int row = from + 16 * r + g + 8 * h;
+            float top = max[r][h], shrink;
+            if (first + N - 1 > from + 16 * r)
+                DDP__UNROLL
+                for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL
+                    for (i = 0; i < 2; i++)
+                        if (first + 8 * n + 2 * t + i > row) s[r][n][2 * h + i] = -INFINITY;
+            DDP__UNROLL
+            for (n = 0; n < N / 8; n++)
+                top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+            top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
+            shrink = ddp__exp2((max[r][h] - top) * scale);
+            max[r][h] = top;
+            sum[r][h] *= shrink;
+            DDP__UNROLL
+            for (n = 0; n < D / 8; n++) {
+                acc[r][n][2 * h] *= shrink;
+                acc[r][n][2 * h + 1] *= shrink;
+            }
+            top *= scale;
+            DDP__UNROLL
+            for (n = 0; n < N / 8; n++)
+                DDP__UNROLL
+                for (i = 0; i < 2; i++) {
+                    s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
+                    sum[r][h] += s[r][n][2 * h + i];
+                }
+        }
+}
+
+/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
+ * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
+template <int D, int MR, int N, int HOLD>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
+ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
+{
+    const int rows = 16 * MR * DDP__FLASH_WARPS;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
+    const long head = (int)blockIdx.x / tiles;
+    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
+    const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
+    const ddp__bf16 *keys = in + ddp__heads_k(&z, head / z.group);
+    const long values = z.kv_heads * z.d; /* from a key to its value */
+    DDP__SHARED(ddp__bf16, q);
+    ddp__bf16 *kv = q + rows * D; /* two stages of keys and values */
+    ddp__tile_rows<D, MR, HOLD> left;
+    float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
+    int first, r, h, n, i, stage = 0;
+
+    DDP__UNROLL
+    for (r = 0; r < MR; r++) {
+        max[r][0] = max[r][1] = -INFINITY;
+        sum[r][0] = sum[r][1] = 0;
+        DDP__UNROLL
+        for (n = 0; n < D / 8; n++)
+            DDP__UNROLL
+            for (i = 0; i < 4; i++) acc[r][n][i] = 0;
+    }
+    left.rows = q + 16 * MR * warp * D;
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+        q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
+    ddp__copy_commit();
+    for (first = 0; first < end; first += N, stage ^= 1) {
+        const ddp__bf16 *k = kv + stage * 2 * N * D;
+        ddp__copy_wait();
+        __syncthreads(); /* the tile is there, and nobody works on the one before any more */
+        if (first == 0) left.keep();
+        if (first + N < end) {
+            ddp__bf16 *next = kv + (stage ^ 1) * 2 * N * D;
+            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
+                                                     first + N, count, z.d);
+            ddp__copy_commit();
+        }
+        if (first > from + 16 * MR - 1) continue; /* no query of this warp sees these keys */
+        ddp__tile_scores<D, MR, N, HOLD>(s, left, k);
+        ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
+        ddp__tile_add<D, MR, N>(acc, s, k + N * D);
+    }
+    DDP__UNROLL
+    for (r = 0; r < MR; r++)
+        DDP__UNROLL
+        for (h = 0; h < 2; h++) {
+            const int row = from + 16 * r + lane / 4 + 8 * h;
+            float inverse = sum[r][h];
+            inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
+            inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
+            inverse = 1 / inverse;
+            DDP__UNROLL
+            for (n = 0; n < D / 8; n++) {
+                acc[r][n][2 * h] *= inverse;
+                acc[r][n][2 * h + 1] *= inverse;
+            }
+            if (lane % 4 || row >= count) continue;
+            stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
+            stat[2 * (head * z.t + row) + 1] = inverse;
+        }
+    ddp__tile_store<D, MR>(out + ddp__heads_out(&z, head), z.width, from, count, z.d, 0, acc, 1.0f,
+                           q + 16 * MR * warp * D);
+}
+
+/* p = 2^(scale s - log2_sum), the softmax weight of a score s. */
+__device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, int row, int count)
+{
+    return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
+}
+
+/* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in
+ * registers. */
+template <int D, int MR, int N, int HOLD>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
+ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
+                const float *mean, ddp__heads z, int add)
+{
+    const int rows = 16 * MR * DDP__FLASH_WARPS;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
+    const long head = (int)blockIdx.x / tiles;
+    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
+    const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
+    const float scale = z.scale * DDP__LOG2E;
+    const ddp__bf16 *keys = in + ddp__heads_k(&z, head / z.group);
+    const long values = z.kv_heads * z.d; /* from a key to its value */
+    DDP__SHARED(ddp__bf16, q);
+    ddp__bf16 *o = q + rows * D, *kv = o + rows * D;
+    ddp__tile_rows<D, MR, HOLD> left, right;
+    float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
+    int first, r, h, n, i, stage = 0;
+
+    DDP__UNROLL
+    for (r = 0; r < MR; r++) {
+        DDP__UNROLL
+        for (h = 0; h < 2; h++) {
+            const int row = from + 16 * r + lane / 4 + 8 * h;
+            log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
+            centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
+        }
+        DDP__UNROLL
+        for (n = 0; n < D / 8; n++)
+            DDP__UNROLL
+            for (i = 0; i < 4; i++) acc[r][n][i] = 0;
+    }
+    left.rows = q + 16 * MR * warp * D;
+    right.rows = o + 16 * MR * warp * D;
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+        q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+        o, NULL, dout + ddp__heads_out(&z, head), 0, z.width, start, count, z.d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
+    ddp__copy_commit();
+    for (first = 0; first < end; first += N, stage ^= 1) {
+        const ddp__bf16 *k = kv + stage * 2 * N * D;
+        ddp__copy_wait();
+        __syncthreads();
+        if (first == 0) {
+            left.keep();
+            right.keep();
+        }
+        if (first + N < end) {
+            ddp__bf16 *next = kv + (stage ^ 1) * 2 * N * D;
+            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
+                                                     first + N, count, z.d);
+            ddp__copy_commit();
+        }
+        if (first > from + 16 * MR - 1) continue;
+        ddp__tile_scores<D, MR, N, HOLD>(s, left, k);
+        ddp__tile_scores<D, MR, N, HOLD>(dp, right, k + N * D);
+        if (first + N - 1 > from)
+            DDP__UNROLL
+            for (r = 0; r < MR; r++)
+                DDP__UNROLL
+                for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL
+                    for (i = 0; i < 4; i++)
+                        if (first + 8 * n + lane % 4 * 2 + i % 2 >
+                            from + 16 * r + lane / 4 + i / 2 * 8)
+                            s[r][n][i] = -INFINITY;
+        DDP__UNROLL
+        for (r = 0; r < MR; r++)
+            DDP__UNROLL
+            for (n = 0; n < N / 8; n++)
+                DDP__UNROLL
+                for (i = 0; i < 4; i++)
+                    s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) *
+                                 (dp[r][n][i] - centre[r][i / 2]);
+        ddp__tile_add<D, MR, N>(acc, s, k);
+    }
+    ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc,
+                           z.scale, q + 16 * MR * warp * D);
+}
+
+/* Queries and dout of a tile of N, and what their weights need, into a stage of shared memory. */
+template <int D, int N>
+__device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum,
+                                                          float *centre, const ddp__bf16 *in,
+                                                          const ddp__bf16 *dout,
+                                                          const float *stat, const float *mean,
+                                                          const ddp__heads *z, long head, int from)
+{
+    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from,
+                                             (int)z->t, z->d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0,
+                                             z->width, from, (int)z->t, z->d);
+    ddp__copy_commit();
+    if (threadIdx.x < N) {
+        const int row = from + (int)threadIdx.x;
+        log_sum[threadIdx.x] = ddp__flash_log_sum(stat + 2 * head * z->t, row, (int)z->t);
+        centre[threadIdx.x] = row < (int)z->t ? mean[head * z->t + row] : 0.0f;
+    }
+}
+
+/* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
+ * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
+template <int D, int MR, int N, int HOLD>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
+ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
+                 const float *mean, ddp__heads z, int add)
+{
+    const int rows = 16 * MR * DDP__FLASH_WARPS;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
+    const long kv_head = (int)blockIdx.x / tiles;
+    const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
+    const long at = ddp__heads_k(&z, kv_head), values = z.kv_heads * z.d;
+    const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* tiles of queries */
+    const int all = (int)z.group * steps;
+    const float scale = z.scale * DDP__LOG2E;
+    DDP__SHARED(ddp__bf16, k);
+    ddp__bf16 *v = k + rows * D, *qo = v + rows * D;
+    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both stages */
+    ddp__tile_rows<D, MR, HOLD> left, right;
+    float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
+    int i, r, n, e, stage = 0;
+
+    DDP__UNROLL
+    for (r = 0; r < MR; r++)
+        DDP__UNROLL
+        for (n = 0; n < D / 8; n++)
+            DDP__UNROLL
+            for (e = 0; e < 4; e++) dk[r][n][e] = dv[r][n][e] = 0;
+    left.rows = k + 16 * MR * warp * D;
+    right.rows = v + 16 * MR * warp * D;
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+        k, v, in + at, values, z.row, start, count, z.d);
+    ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group,
+                             skipped * N);
+    for (i = 0; i < all; i++, stage ^= 1) {
+        const ddp__bf16 *q = qo + stage * 2 * N * D;
+        const float *log_sum = sums + stage * 2 * N, *centre = log_sum + N;
+        const int from = (skipped + i % steps) * N;
+        ddp__copy_wait();
+        __syncthreads();
+        if (i == 0) {
+            left.keep();
+            right.keep();
+        }
+        if (i + 1 < all)
+            ddp__flash_queries<D, N>(qo + (stage ^ 1) * 2 * N * D, sums + (stage ^ 1) * 2 * N,
+                                     sums + (stage ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
+                                     kv_head * z.group + (i + 1) / steps,
+                                     (skipped + (i + 1) % steps) * N);
+        if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
+        ddp__tile_scores<D, MR, N, HOLD>(s, left, q);
+        ddp__tile_scores<D, MR, N, HOLD>(dp, right, q + N * D);
+        if (first + 16 * MR - 1 > from)
+            DDP__UNROLL
+            for (r = 0; r < MR; r++)
+                DDP__UNROLL
+                for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL
+                    for (e = 0; e < 4; e++)
+                        if (first + 16 * r + lane / 4 + e / 2 * 8 >
+                            from + 8 * n + lane % 4 * 2 + e % 2)
+                            s[r][n][e] = -INFINITY;
+        DDP__UNROLL
+        for (n = 0; n < N / 8; n++) {
+            const float2 l = *(const float2 *)(log_sum + 8 * n + lane % 4 * 2);
+            const float2 m = *(const float2 *)(centre + 8 * n + lane % 4 * 2);
+            DDP__UNROLL
+            for (r = 0; r < MR; r++)
+                DDP__UNROLL
+                for (e = 0; e < 4; e++) {
+                    s[r][n][e] = ddp__exp2(s[r][n][e] * scale - (e % 2 ? l.y : l.x));
+                    dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
+                }
+        }
+        ddp__tile_add<D, MR, N>(dv, s, q + N * D);
+        ddp__tile_add<D, MR, N>(dk, dp, q);
+    }
+    ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale,
+                           k + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f,
+                           v + 16 * MR * warp * D);
+}
+
+/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide. */
+static inline int ddp__flash_fits(const ddp__heads *z, const void *in, const void *out,
+                                  const void *dout, const void *grad)
+{
+    return z->d % 8 == 0 && z->d <= 128 && ddp__aligned(in, out, dout, grad);
+}
+
+template <int D, int MR, int N, int HOLD>
+static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    const long rows = 16 * MR * DDP__FLASH_WARPS;
+
+    DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS,
+                (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
+                (float *)c->saved, (const ddp__bf16 *)c->in[0], *z);
+}
+
+template <int D, int MR, int N, int HOLD>
+static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    const long rows = 16 * MR * DDP__FLASH_WARPS;
+    const long shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
+    const float *mean = (const float *)dev->scratch;
+
+    DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads), DDP__FLASH_THREADS,
+                shared + 4 * N * (long)sizeof(float), dev->stream, (ddp__bf16 *)c->grad_in[0],
+                (const ddp__bf16 *)c->in[0], (const ddp__bf16 *)c->grad_out,
+                (const float *)c->saved, mean, *z, c->add_in[0]);
+    DDP__LAUNCH((ddp__k_flash_dq<D, MR, N, HOLD>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS, shared,
+                dev->stream, (ddp__bf16 *)c->grad_in[0], (const ddp__bf16 *)c->in[0],
+                (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
+}
+
+static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    if (z->d <= 64) ddp__cuda_flash_forward_of<64, 2, 64, 0>(dev, c, z);
+    else ddp__cuda_flash_forward_of<128, 1, 64, 1>(dev, c, z);
+}
+
+/* dev->scratch holds the means of dp. */
+static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    if (z->d <= 64) ddp__cuda_flash_backward_of<64, 1, 64, 0>(dev, c, z);
+    else ddp__cuda_flash_backward_of<128, 1, 32, 0>(dev, c, z);
+}
+
+#endif /* DDP_CUDA_FLASH_CUH */
+/* ==== end cuda/flash.cuh ==== */
+
+/* ==== begin cuda/attention.cuh ==== [cuda] */
+/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and
+ * heads up to 512 wide; and what chooses between it and the tensor-core kernels of flash.cuh, which
+ * are checked against it. Saved per row and head as on the CPU: max of the scaled scores, 1 / sum.
+ * Backward takes two passes, one for queries and one for keys and values, so that no sum is shared
+ * by two blocks. */
+#ifndef DDP_CUDA_ATTENTION_CUH
+#define DDP_CUDA_ATTENTION_CUH
+
+enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
+
+/* Row length in shared memory of d floats: rows of one piece each lie in different banks. */
+__host__ __device__ static __forceinline__ int ddp__attend_row(int d)
+{
+    return (d + 3) / 4 * 4 + 4;
+}
+
+/* Rows first.. of an array into shared memory, zeros beyond count rows and d columns. */
+template <typename T, int R>
+__device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count,
+                                        int d)
+{
+    const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
+    int r, c;
+
+    for (r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
+        for (c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
+            tile[r * ddp__attend_row(d) + c] =
+                first + r < count && c < d ? ddp__to_float(from[(first + r) * ld + c]) : 0.0f;
+}
+
+/* s[i][j] = row y + 16 i of a times row x + 16 j of b. */
+template <int R>
+__device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
+{
+    const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
+    const int ld = ddp__attend_row(d);
+    ddp__vec<float> va[R], vb[R];
+    int i, j, p, k;
+
+    for (i = 0; i < R; i++)
+        for (j = 0; j < R; j++) s[i][j] = 0;
+    for (p = 0; p < d; p += 4) {
+        for (i = 0; i < R; i++) {
+            va[i] = ddp__vec_load(a + (y + DDP__ATTEND_SIDE * i) * ld + p);
+            vb[i] = ddp__vec_load(b + (x + DDP__ATTEND_SIDE * i) * ld + p);
+        }
+        for (i = 0; i < R; i++)
+            for (j = 0; j < R; j++)
+                for (k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
+    }
+}
+
+/* The largest, and the sum, over the 16 threads of a row. */
+__device__ static __forceinline__ float ddp__attend_max(float v)
+{
+    int step;
+
+    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
+        v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    return v;
+}
+
+__device__ static __forceinline__ float ddp__attend_sum(float v)
+{
+    int step;
+
+    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
+        v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    return v;
+}
+
+/* Block (tile of queries, head). C: columns per thread, so that 16 C >= d. */
+template <typename T, int R, int C>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
+{
+    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
+    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const long tiles = (z.t + tile - 1) / tile, head = blockIdx.x / tiles;
+    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+    const T *keys = in + ddp__heads_k(&z, head / z.group);
+    DDP__SHARED(float, shared);
+    float *q = shared, *kv = q + tile * ld, *p = kv + tile * ld;
+    float max[R], sum[R], acc[R][C], s[R][R];
+    long first;
+    int i, j, c, k;
+
+    for (i = 0; i < R; i++) {
+        max[i] = -INFINITY;
+        sum[i] = 0;
+        for (c = 0; c < C; c++) acc[i][c] = 0;
+    }
+    ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
+    for (first = 0; first <= from; first += tile) {
+        __syncthreads();
+        ddp__attend_load<T, R>(kv, keys, z.row, first, z.t, z.d);
+        __syncthreads();
+        ddp__attend_scores<R>(s, q, kv, z.d);
+        __syncthreads();
+        ddp__attend_load<T, R>(kv, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
+        for (i = 0; i < R; i++) {
+            const long t = from + y + side * i;
+            float top = max[i], shrink;
+            for (j = 0; j < R; j++) {
+                s[i][j] = first + x + side * j <= t ? s[i][j] * z.scale : -INFINITY;
+                top = fmaxf(top, s[i][j]);
+            }
+            top = ddp__attend_max(top);
+            shrink = expf(max[i] - top);
+            max[i] = top;
+            sum[i] *= shrink;
+            for (c = 0; c < C; c++) acc[i][c] *= shrink;
+            for (j = 0; j < R; j++) {
+                const float e = expf(s[i][j] - top);
+                sum[i] += e;
+                p[(y + side * i) * (tile + 1) + x + side * j] = e;
+            }
+        }
+        __syncthreads();
+        for (k = 0; k < tile; k++)
+            for (c = 0; c < C; c++)
+                for (i = 0; i < R && x + side * c < z.d; i++)
+                    acc[i][c] += p[(y + side * i) * (tile + 1) + k] * kv[k * ld + x + side * c];
+    }
+    for (i = 0; i < R; i++) {
+        const long t = from + y + side * i;
+        const float inverse = 1 / ddp__attend_sum(sum[i]);
+        if (t >= z.t) continue;
+        for (c = 0; c < C && x + side * c < z.d; c++)
+            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
+                ddp__from_float<T>(acc[i][c] * inverse);
+        if (x) continue;
+        stat[2 * (head * z.t + t)] = max[i];
+        stat[2 * (head * z.t + t) + 1] = inverse;
+    }
+}
+
+/* p and d = p (dp - mean) scale of a tile of queries from on and of keys first on, into rows of
+ * shared memory; by all threads. */
+template <int R>
+__device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k,
+                                         const float *v, const float *dout, const float *stat,
+                                         const float *mean, const ddp__heads *z, long from,
+                                         long first)
+{
+    const int side = DDP__ATTEND_SIDE, tile = side * R;
+    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    float s[R][R], dp[R][R];
+    int i, j;
+
+    ddp__attend_scores<R>(s, q, k, z->d);
+    ddp__attend_scores<R>(dp, dout, v, z->d);
+    for (i = 0; i < R; i++) {
+        const long t = from + y + side * i;
+        for (j = 0; j < R; j++) {
+            const int at = (y + side * i) * (tile + 1) + x + side * j;
+            const int seen = t < z->t && first + x + side * j <= t;
+            const float e = seen ? expf(s[i][j] * z->scale - stat[2 * t]) * stat[2 * t + 1] : 0;
+            p[at] = e;
+            d[at] = seen ? e * (dp[i][j] - mean[t]) * z->scale : 0;
+        }
+    }
+}
+
+/* Block (tile of queries, head): dq. */
+template <typename T, int R, int C>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
+                 ddp__heads z, int add)
+{
+    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
+    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const long tiles = (z.t + tile - 1) / tile, head = blockIdx.x / tiles;
+    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+    const T *keys = in + ddp__heads_k(&z, head / z.group);
+    T *to = grad + ddp__heads_q(&z, head);
+    DDP__SHARED(float, shared);
+    float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
+    float *p = v + tile * ld, *d = p + tile * (tile + 1);
+    float acc[R][C];
+    long first;
+    int i, c, n;
+
+    for (i = 0; i < R; i++)
+        for (c = 0; c < C; c++) acc[i][c] = 0;
+    ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
+    ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
+    for (first = 0; first <= from; first += tile) {
+        __syncthreads();
+        ddp__attend_load<T, R>(k, keys, z.row, first, z.t, z.d);
+        ddp__attend_load<T, R>(v, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
+        __syncthreads();
+        ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from,
+                             first);
+        __syncthreads();
+        for (n = 0; n < tile; n++)
+            for (c = 0; c < C; c++)
+                for (i = 0; i < R && x + side * c < z.d; i++)
+                    acc[i][c] += d[(y + side * i) * (tile + 1) + n] * k[n * ld + x + side * c];
+    }
+    for (i = 0; i < R; i++) {
+        const long t = from + y + side * i;
+        for (c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+            T *g = to + t * z.row + x + side * c;
+            *g = ddp__from_float<T>(acc[i][c] + (add ? ddp__to_float(*g) : 0));
+        }
+    }
+}
+
+/* Block (tile of keys, head of keys): dk and dv over the queries of all heads that share it. */
+template <typename T, int R, int C>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
+                  ddp__heads z, int add)
+{
+    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
+    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const long tiles = (z.t + tile - 1) / tile, shared_head = blockIdx.x / tiles;
+    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head);
+    const long values = z.kv_heads * z.d;
+    DDP__SHARED(float, shared);
+    float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
+    float *p = v + tile * ld, *d = p + tile * (tile + 1);
+    float dk[R][C], dv[R][C];
+    long head, from;
+    int i, c, n;
+
+    for (i = 0; i < R; i++)
+        for (c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
+    ddp__attend_load<T, R>(k, in + at, z.row, first, z.t, z.d);
+    ddp__attend_load<T, R>(v, in + at + values, z.row, first, z.t, z.d);
+    for (head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
+        for (from = first; from < z.t; from += tile) {
+            __syncthreads();
+            ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
+            ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
+            __syncthreads();
+            ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z,
+                                 from, first);
+            __syncthreads();
+            for (n = 0; n < tile; n++)
+                for (c = 0; c < C; c++)
+                    for (i = 0; i < R && x + side * c < z.d; i++) {
+                        const int key = n * (tile + 1) + y + side * i;
+                        dk[i][c] += d[key] * q[n * ld + x + side * c];
+                        dv[i][c] += p[key] * o[n * ld + x + side * c];
+                    }
+        }
+    for (i = 0; i < R; i++) {
+        const long t = first + y + side * i;
+        for (c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+            T *g = grad + at + t * z.row + x + side * c;
+            *g = ddp__from_float<T>(dk[i][c] + (add ? ddp__to_float(*g) : 0));
+            g += values;
+            *g = ddp__from_float<T>(dv[i][c] + (add ? ddp__to_float(*g) : 0));
+        }
+    }
+}
+
+/* mean[head t + row] = out . dout of a row of a head: the mean of dp under p. lanes threads each, a
+ * power of 2 up to 32. */
+template <typename T>
+static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z,
+                                          int lanes, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const int lane = (int)threadIdx.x % lanes;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
+    const long row = i / z.heads, head = i % z.heads;
+    const long at = row * z.width + head * z.d;
+    float a[ddp__vec<T>::width], b[ddp__vec<T>::width], sum = 0;
+    int j, k;
+
+    for (j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
+        ddp__piece_load(a, out + at, j, z.d, wide);
+        ddp__piece_load(b, dout + at, j, z.d, wide);
+        for (k = 0; k < width; k++) sum += a[k] * b[k];
+    }
+    for (k = lanes / 2; k > 0; k /= 2) sum += __shfl_xor_sync(DDP__ALL_LANES, sum, k);
+    if (lane == 0 && row < z.b * z.t)
+        mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
+}
+
+static inline ddp__heads ddp__heads_of(const ddp_op_spec *s)
+{
+    const ddp__head_layout l = ddp__head_layout_of(s);
+    ddp__heads z;
+
+    z.b = s->in[0].dim[0];
+    z.t = s->in[0].dim[1];
+    z.heads = l.heads;
+    z.kv_heads = l.kv_heads;
+    z.group = l.heads / l.kv_heads;
+    z.row = l.row;
+    z.width = l.heads * l.d;
+    z.d = (int)l.d;
+    z.scale = 1 / sqrtf((float)l.d);
+    return z;
+}
+
+template <typename T, int R, int C>
+static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    const long tile = DDP__ATTEND_SIDE * R;
+
+    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
+                DDP__ATTEND_THREADS,
+                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float),
+                dev->stream, (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
+}
+
+template <typename T, int R, int C>
+static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    const long tile = DDP__ATTEND_SIDE * R;
+    const long shared = (4 * tile * ddp__attend_row(z->d) + 2 * tile * (tile + 1)) *
+                        (long)sizeof(float);
+
+    DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
+                DDP__ATTEND_THREADS, shared, dev->stream,
+                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
+                (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
+    DDP__LAUNCH((ddp__k_attend_dkv<T, R, C>),
+                (unsigned)(ddp__blocks(z->t, tile) * z->b * z->kv_heads), DDP__ATTEND_THREADS,
+                shared, dev->stream,
+                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
+                (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
+}
+
+/* R and C for heads up to 64 wide: larger tiles in float32, where these kernels are all there is. */
+#define DDP__ATTEND_SMALL(T) sizeof(T) == 4 ? 4 : 2, sizeof(T) == 4 ? 4 : 8
+
+template <typename T>
+static void ddp__cuda_attention_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp__heads z = ddp__heads_of(c->spec);
+
+    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL))
+        ddp__cuda_flash_forward(dev, c, &z);
+    else if (z.d <= 64)
+        ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128)
+        ddp__cuda_attend<T, 2, 8>(dev, c, &z);
+    else
+        ddp__cuda_attend<T, 1, 32>(dev, c, &z);
+}
+
+template <typename T>
+static void ddp__cuda_attention_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp__heads z = ddp__heads_of(c->spec);
+    int lanes = 1;
+
+    if (!c->grad_in[0]) return;
+    while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
+    DDP__LAUNCH((ddp__k_attend_mean<T>),
+                (unsigned)ddp__blocks(z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS),
+                DDP__ATTEND_THREADS, 0, dev->stream, (float *)dev->scratch, (const T *)c->out,
+                (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
+    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
+        ddp__cuda_flash_backward(dev, c, &z);
+    else if (z.d <= 64)
+        ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128)
+        ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);
+    else
+        ddp__cuda_attend_grad<T, 1, 32>(dev, c, &z);
+}
+
+DDP__CUDA_BOTH(ddp__cuda_attention_forward)
+DDP__CUDA_BOTH(ddp__cuda_attention_backward)
+
+static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int narrow)
+{
+    const ddp__heads z = ddp__heads_of(s);
+
+    (void)narrow;
+    return (size_t)(z.b * z.t * z.heads) * sizeof(float);
+}
+
+#endif /* DDP_CUDA_ATTENTION_CUH */
+/* ==== end cuda/attention.cuh ==== */
+
+/* ==== begin cuda/rope.cuh ==== [cuda] */
+/* rope: the angles of a position are computed once, in double as on the CPU, for the sequences and
+ * heads that a block turns. */
+#ifndef DDP_CUDA_ROPE_CUH
+#define DDP_CUDA_ROPE_CUH
+
+enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
+
+/* Block (position, group of sequences). to = or += the rotation of from by direction times the
+ * angles; columns from turned on are copied. to may be from. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
+            int direction, int add, int wide)
+{
+    const int step = wide ? ddp__vec<T>::width : 1;
+    const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
+    const long last = first + DDP__ROPE_BATCH < batch ? first + DDP__ROPE_BATCH : batch;
+    const int half = d / 2;
+    __shared__ float cosine[DDP__CUDA_ROPE_PAIRS], sine[DDP__CUDA_ROPE_PAIRS];
+    float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
+    long b, p;
+    int i;
+
+    for (i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
+        const double angle = direction * (double)t * pow(theta, -2.0 * (double)i / (double)d);
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
+    __syncthreads();
+    for (b = first; b < last; b++) {
+        const T *x = from + (b * time + t) * row;
+        T *y = to + (b * time + t) * row;
+        for (p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
+            const int k = (int)(p % half);
+            const long at = p / half * d + k;
+            ddp__piece_load(u, x, at, at + step, wide);
+            ddp__piece_load(v, x, at + half, at + half + step, wide);
+            for (i = 0; i < step; i++) {
+                const float c = cosine[k + i], s = sine[k + i], old = u[i];
+                u[i] = old * c - v[i] * s;
+                v[i] = v[i] * c + old * s;
+            }
+            ddp__piece_store(y, u, at, at + step, wide, add);
+            ddp__piece_store(y, v, at + half, at + half + step, wide, add);
+        }
+        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
+             p += DDP__ROPE_THREADS * step) {
+            ddp__piece_load(u, x, p, p + step, wide);
+            ddp__piece_store(y, u, p, p + step, wide, add);
+        }
+    }
+}
+
+template <typename T>
+static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, const void *from,
+                                int direction, int add)
+{
+    const ddp__head_layout l = ddp__head_layout_of(s);
+    dim3 blocks(1, 1, 1);
+
+    blocks.x = (unsigned)s->in[0].dim[1];
+    blocks.y = (unsigned)ddp__blocks(s->in[0].dim[0], DDP__ROPE_BATCH);
+    DDP__LAUNCH((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, 0, dev->stream, (T *)to,
+                (const T *)from, s->in[0].dim[0], s->in[0].dim[1], l.row,
+                (l.heads + l.kv_heads) * l.d, (int)l.d, s->arg[2] > 0 ? s->arg[2] : 10000.0,
+                direction, add, ddp__wide<T>(l.d / 2, to, from));
+}
+
+template <typename T>
+static void ddp__cuda_rope_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_rope_turn<T>(dev, c->spec, c->out, c->in[0], 1, 0);
+}
+
+template <typename T>
+static void ddp__cuda_rope_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    if (c->grad_in[0])
+        ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
+}
+
+DDP__CUDA_BOTH(ddp__cuda_rope_forward)
+DDP__CUDA_BOTH(ddp__cuda_rope_backward)
+
+#endif /* DDP_CUDA_ROPE_CUH */
+/* ==== end cuda/rope.cuh ==== */
+
+/* ==== begin cuda/swiglu.cuh ==== [cuda] */
+/* swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs. */
+#ifndef DDP_CUDA_SWIGLU_CUH
+#define DDP_CUDA_SWIGLU_CUH
+
+enum { DDP__SWIGLU_THREADS = 256 };
+
+/* Rows of a and of b are row elements apart. */
+template <typename T>
+static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row,
+                                     int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = (n + width - 1) / width;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[ddp__vec<T>::width], y[ddp__vec<T>::width];
+    int k;
+
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    for (k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
+    ddp__piece_store(out + r * n, x, at, n, wide, 0);
+}
+
+/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
+template <typename T>
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy,
+                                          long rows, long n, long row, int add_a, int add_b,
+                                          int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = (n + width - 1) / width;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[ddp__vec<T>::width], y[ddp__vec<T>::width], d[ddp__vec<T>::width];
+    int k;
+
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    ddp__piece_load(d, dy + r * n, at, n, wide);
+    for (k = 0; k < width; k++) {
+        const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
+        x[k] = d[k] * y[k] * (s + silu * (1 - s));
+        d[k] *= silu;
+    }
+    if (da) ddp__piece_store(da + r * row, x, at, n, wide, add_a);
+    if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
+}
+
+/* Where the factors lie in the arrays given per input; NULL stays NULL. */
+template <typename T>
+static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
+                                            const void *second, const T **a, const T **b)
+{
+    *a = (const T *)first;
+    *b = s->inputs > 1 ? (const T *)second
+         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
+}
+
+template <typename T>
+static void ddp__cuda_swiglu_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const long pieces = (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
+    const T *a, *b;
+
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    DDP__LAUNCH((ddp__k_swiglu<T>), (unsigned)ddp__blocks(rows * pieces, DDP__SWIGLU_THREADS),
+                DDP__SWIGLU_THREADS, 0, dev->stream, (T *)c->out, a, b, rows, n,
+                c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
+}
+
+template <typename T>
+static void ddp__cuda_swiglu_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const long pieces = (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
+    const T *a, *b, *da, *db;
+
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
+    if (!da && !db) return;
+    DDP__LAUNCH((ddp__k_swiglu_grad<T>), (unsigned)ddp__blocks(rows * pieces, DDP__SWIGLU_THREADS),
+                DDP__SWIGLU_THREADS, 0, dev->stream, (T *)da, (T *)db, a, b,
+                (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
+                c->add_in[c->spec->inputs > 1],
+                ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
+}
+
+DDP__CUDA_BOTH(ddp__cuda_swiglu_forward)
+DDP__CUDA_BOTH(ddp__cuda_swiglu_backward)
+
+#endif /* DDP_CUDA_SWIGLU_CUH */
+/* ==== end cuda/swiglu.cuh ==== */
+
+/* ==== begin cuda/dropout.cuh ==== [cuda] */
+/* dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's state
+ * counts up by a constant, so that any draw of it can be had at once. */
+#ifndef DDP_CUDA_DROPOUT_CUH
+#define DDP_CUDA_DROPOUT_CUH
+
+enum { DDP__DROPOUT_THREADS = 256 };
+
+__host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
+__device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
+{
+    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) +
+                                        UINT64_C(0x2545f4914f6cdd1d));
+}
+
+/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
+__device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
+{
+    const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
+
+    return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
+template <typename T>
+static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
+                                      uint32_t bound, float scale, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
+    float v[ddp__vec<T>::width];
+    int k;
+
+    if (at >= n) return;
+    wide = wide && at + width <= n;
+    ddp__piece_load(v, in, at, n, wide);
+    for (k = 0; k < width; k += 2) { /* a piece lies in one block */
+        const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
+        v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
+        v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
+    }
+    ddp__piece_store(out, v, at, n, wide, add);
+}
+
+template <typename T>
+static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in,
+                                  int add)
+{
+    const long n = ddp_shape_count(&c->spec->out);
+    const double p = c->training ? c->spec->arg[0] : 0;
+
+    if (p == 0 && !add && out == in) return;
+    DDP__LAUNCH((ddp__k_dropout<T>),
+                (unsigned)ddp__blocks(n, DDP__DROPOUT_THREADS * (long)ddp__vec<T>::width),
+                DDP__DROPOUT_THREADS, 0, dev->stream, (T *)out, (const T *)in, n,
+                ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),
+                (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add, ddp__aligned(out, in));
+}
+
+template <typename T>
+static void ddp__cuda_dropout_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_dropout_run<T>(dev, c, c->out, c->in[0], 0);
+}
+
+template <typename T>
+static void ddp__cuda_dropout_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
+}
+
+DDP__CUDA_BOTH(ddp__cuda_dropout_forward)
+DDP__CUDA_BOTH(ddp__cuda_dropout_backward)
+
+#endif /* DDP_CUDA_DROPOUT_CUH */
+/* ==== end cuda/dropout.cuh ==== */
+
+/* ==== begin cuda/loss.cuh ==== [cuda] */
+/* cross_entropy: a block per row of logits reads them once forward and once backward, where the
+ * gradient may take their place; probabilities are never stored. */
+#ifndef DDP_CUDA_LOSS_CUH
+#define DDP_CUDA_LOSS_CUH
+
+enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024 };
+
+/* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
+__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
+                                                      float other_sum)
+{
+    const float top = fmaxf(*max, other_max);
+
+    /* an empty set has max -inf, whose exponential of a difference would be of NAN */
+    *sum = (*max == top ? *sum : *sum * expf(*max - top)) +
+           (other_max == top ? other_sum : other_sum * expf(other_max - top));
+    *max = top;
+}
+
+/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no
+ * column. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long row = blockIdx.x;
+    const T *x = logits + row * n;
+    __shared__ float shared[2][DDP__LOSS_THREADS / 32];
+    float v[ddp__vec<T>::width], max = -INFINITY, sum = 0;
+    long j;
+    int i, step;
+
+    for (j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+        float top = max;
+        ddp__piece_load(v, x, j, n, wide);
+        for (i = 0; i < width; i++)
+            if (j + i < n) top = fmaxf(top, v[i]);
+        if (top != max) sum *= __expf(max - top);
+        max = top;
+        for (i = 0; i < width; i++)
+            if (j + i < n && v[i] != -INFINITY) sum += __expf(v[i] - max);
+    }
+    for (step = 16; step > 0; step /= 2) {
+        const float other_max = __shfl_xor_sync(DDP__ALL_LANES, max, step);
+        const float other_sum = __shfl_xor_sync(DDP__ALL_LANES, sum, step);
+        ddp__loss_join(&max, &sum, other_max, other_sum);
+    }
+    if (threadIdx.x % 32 == 0) {
+        shared[0][threadIdx.x / 32] = max;
+        shared[1][threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (i = 1; i < DDP__LOSS_THREADS / 32; i++)
+        ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
+    stat[2 * row] = max;
+    stat[2 * row + 1] = sum;
+    loss[row] = label[row] == -1 ? 0
+                : label[row] < 0 || label[row] >= n
+                    ? (double)NAN
+                    : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
+}
+
+/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out =
+ * *grad / their number. */
+static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
+ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
+{
+    __shared__ double sums[DDP__LOSS_SUM_THREADS];
+    __shared__ long counts[DDP__LOSS_SUM_THREADS];
+    const int t = (int)threadIdx.x;
+    double sum = 0;
+    long r, count = 0;
+    int step;
+
+    for (r = t; r < rows; r += DDP__LOSS_SUM_THREADS) {
+        if (loss) sum += loss[r];
+        count += label[r] != -1;
+    }
+    sums[t] = sum;
+    counts[t] = count;
+    for (step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (t < step) {
+            sums[t] += sums[t + step];
+            counts[t] += counts[t + step];
+        }
+    }
+    if (t) return;
+    count = counts[0] ? counts[0] : 1;
+    *out = loss ? (float)(sums[0] / (double)count) : *grad / (float)count;
+}
+
+/* dx = or += (softmax(x) - [j == label]) g. dx may be the logits. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g,
+                 long n, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long row = blockIdx.x;
+    const int mine = label[row];
+    const float by = *g, max = stat[2 * row];
+    float factor = by / stat[2 * row + 1], v[ddp__vec<T>::width];
+    long j;
+    int i;
+
+    if (mine == -1) factor = 0;
+    else if (mine < 0 || mine >= n) factor = NAN;
+    if (mine == -1 && add) return;
+    for (j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+        ddp__piece_load(v, logits + row * n, j, n, wide);
+        for (i = 0; i < width; i++) {
+            /* a row that does not count may hold anything, its gradient is 0 */
+            v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
+            if (j + i == mine) v[i] -= by;
+        }
+        ddp__piece_store(grad + row * n, v, j, n, wide, add);
+    }
+}
+
+template <typename T>
+static void ddp__cuda_loss_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    double *loss = (double *)dev->scratch;
+
+    DDP__LAUNCH((ddp__k_loss<T>), (unsigned)rows, DDP__LOSS_THREADS, 0, dev->stream,
+                (float *)c->saved, loss, (const T *)c->in[0], (const int *)c->in[1], n,
+                ddp__wide<T>(n, c->in[0]));
+    DDP__LAUNCH(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, 0, dev->stream, (float *)c->out, loss,
+                (const int *)c->in[1], (const float *)NULL, rows);
+}
+
+template <typename T>
+static void ddp__cuda_loss_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    float *g = (float *)dev->scratch;
+
+    if (!c->grad_in[0]) return;
+    DDP__LAUNCH(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, 0, dev->stream, g,
+                (const double *)NULL, (const int *)c->in[1], (const float *)c->grad_out, rows);
+    DDP__LAUNCH((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, 0, dev->stream,
+                (T *)c->grad_in[0], (const T *)c->in[0], (const int *)c->in[1],
+                (const float *)c->saved, g, n, c->add_in[0],
+                ddp__wide<T>(n, c->grad_in[0], c->in[0]));
+}
+
+DDP__CUDA_BOTH(ddp__cuda_loss_forward)
+DDP__CUDA_BOTH(ddp__cuda_loss_backward)
+
+static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
+{
+    (void)narrow;
+    return (size_t)ddp_shape_rows(&s->in[0]) * sizeof(double);
+}
+
+#endif /* DDP_CUDA_LOSS_CUH */
+/* ==== end cuda/loss.cuh ==== */
+
+/* ==== begin cuda/text.cuh ==== [cuda] */
+/* The table of the operators that text models are made of. */
+#ifndef DDP_CUDA_TEXT_CUH
+#define DDP_CUDA_TEXT_CUH
+
+static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
+{
+    static const ddp__cuda_entry ops[] = {
+        {"linear", ddp__cuda_linear_forward, ddp__cuda_linear_backward, ddp__cuda_linear_scratch},
+        {"linear_no_bias", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
+        {"linear_tied", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
+        {"embedding", ddp__cuda_embedding_forward, ddp__cuda_embedding_backward,
+         ddp__cuda_embedding_scratch},
+        {"position", ddp__cuda_position_forward, ddp__cuda_position_backward, NULL},
+        {"layer_norm", ddp__cuda_layer_norm_forward, ddp__cuda_layer_norm_backward,
+         ddp__cuda_norm_scratch},
+        {"rms_norm", ddp__cuda_rms_norm_forward, ddp__cuda_rms_norm_backward,
+         ddp__cuda_norm_scratch},
+        {"attention", ddp__cuda_attention_forward, ddp__cuda_attention_backward,
+         ddp__cuda_attention_scratch},
+        {"rope", ddp__cuda_rope_forward, ddp__cuda_rope_backward, NULL},
+        {"swiglu", ddp__cuda_swiglu_forward, ddp__cuda_swiglu_backward, NULL},
+        {"dropout", ddp__cuda_dropout_forward, ddp__cuda_dropout_backward, NULL},
+        {"cross_entropy", ddp__cuda_loss_forward, ddp__cuda_loss_backward,
+         ddp__cuda_loss_scratch},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+
+#endif /* DDP_CUDA_TEXT_CUH */
+/* ==== end cuda/text.cuh ==== */
+
+/* ==== begin cuda/conv_tile.cuh ==== [cuda] */
+/* How a block of a convolution multiplies two tiles that lie in shared memory: with plain
+ * multiply-adds (float32; the reference for the others), or on tensor cores in bf16 or TF32.
+ * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has
+ * BM / 2 rows and 32 columns, and in the end every lane is shown the sums of its own column. */
+#ifndef DDP_CUDA_CONV_TILE_CUH
+#define DDP_CUDA_CONV_TILE_CUH
+
+#include <mma.h>
+
+/* Tensor cores multiply bf16 and TF32 from sm_80 on; older code never launches what needs them. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define DDP__CONV_MMA 1
+#else
+#define DDP__CONV_MMA 0
+#endif
+
+#ifndef DDP__UNROLL
+#if defined(__CUDACC__)
+#define DDP__UNROLL _Pragma("unroll")
+#else
+#define DDP__UNROLL
+#endif
+#endif
+
+enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_STAGE = 36 };
+
+/* ---- plain: both tiles have k as their slow index ---- */
+
+template <typename T, int BM, bool ByRow> struct ddp__conv_plain {
+    typedef T     value; /* of the tensors */
+    typedef float tile;  /* in shared memory */
+    enum {
+        tall = BM,
+        depth = 16,
+        rows = BM / 2,
+        a_row = BM + 4,
+        b_row = DDP__CONV_COLUMNS + 4,
+        a_size = depth * a_row,
+        b_size = depth * b_row
+    };
+    float sum[rows];
+
+    static __device__ int   a_at(int m, int k) { return k * a_row + m; }
+    static __device__ int   b_at(int n, int k) { return k * b_row + n; }
+    static __device__ float number(T x) { return ddp__to_float(x); }
+
+    /* 16 bytes of row m of A, from column k on. */
+    static __device__ void put_a(float *a, int m, int k, const ddp__vec<float> &e)
+    {
+        for (int i = 0; i < 4; i++) a[a_at(m, k + i)] = e.v[i];
+    }
+
+    __device__ void clear()
+    {
+        for (int i = 0; i < rows; i++) sum[i] = 0;
+    }
+
+    /* m, n: where the warp's rows and columns begin. */
+    __device__ void multiply(const float *a, const float *b, int m, int n, int lane)
+    {
+        for (int k = 0; k < depth; k++) {
+            const float x = b[b_at(n + lane, k)];
+            DDP__UNROLL
+            for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
+        }
+    }
+
+    /* show(row of the warp, sum) for every row of the lane's column. */
+    template <typename Show> __device__ void each(float *stage, int lane, Show show)
+    {
+        (void)stage;
+        (void)lane;
+        DDP__UNROLL
+        for (int i = 0; i < rows; i++) show(i, sum[i]);
+    }
+};
+
+/* ---- tensor cores ---- */
+
+/* One of the two number formats: a tile element, and the products' depth. */
+struct ddp__mma_bf16 {
+    typedef ddp__bf16 value;
+    static __device__ ddp__bf16 number(ddp__bf16 x) { return x; }
+#if DDP__CONV_MMA
+    typedef ddp__bf16 element;
+#endif
+    enum { k = 16 };
+};
+
+struct ddp__mma_tf32 {
+    typedef float value;
+#if DDP__CONV_MMA
+    typedef nvcuda::wmma::precision::tf32 element;
+    static __device__ float number(float x) { return nvcuda::wmma::__float_to_tf32(x); }
+#else
+    static __device__ float number(float x) { return x; }
+#endif
+    enum { k = 8 };
+};
+
+/* ByRow: a row of B's tile is one k, else one column. Rows are 16 bytes longer than what they
+ * hold, so that the lanes of a load meet different banks. */
+template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
+    typedef typename N::value value;
+    typedef value             tile;
+    enum {
+        tall = BM,
+        depth = 64 / (int)sizeof(tile),
+        pad = 16 / (int)sizeof(tile),
+        rows = BM / 2,
+        a_row = depth + pad,
+        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
+        a_size = BM * a_row,
+        b_size = (ByRow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row
+    };
+
+    static __device__ int   a_at(int m, int k) { return m * a_row + k; }
+    static __device__ int   b_at(int n, int k) { return ByRow ? k * b_row + n : n * b_row + k; }
+    static __device__ value number(value x) { return N::number(x); }
+
+    static __device__ void put_a(tile *a, int m, int k, const ddp__vec<tile> &e)
+    {
+        ddp__vec_store(a + a_at(m, k), e);
+    }
+
+#if DDP__CONV_MMA
+    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, N::k, float> sum[BM / 32][2];
+
+    __device__ void clear()
+    {
+        for (int i = 0; i < BM / 32; i++)
+            for (int j = 0; j < 2; j++) nvcuda::wmma::fill_fragment(sum[i][j], 0.0f);
+    }
+
+    __device__ void multiply(const tile *a, const tile *b, int m, int n, int lane)
+    {
+        using namespace nvcuda::wmma;
+        typedef typename std::conditional<ByRow, row_major, col_major>::type layout;
+
+        (void)lane;
+        DDP__UNROLL
+        for (int k = 0; k < depth; k += N::k) {
+            fragment<matrix_b, 16, 16, N::k, typename N::element, layout> right[2];
+            fragment<matrix_a, 16, 16, N::k, typename N::element, row_major> left;
+            for (int j = 0; j < 2; j++)
+                load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
+            DDP__UNROLL
+            for (int i = 0; i < BM / 32; i++) {
+                load_matrix_sync(left, a + a_at(m + 16 * i, k), (unsigned)a_row);
+                for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
+            }
+        }
+    }
+
+    /* stage: 16 rows of DDP__CONV_STAGE floats, the warp's own. */
+    template <typename Show> __device__ void each(float *stage, int lane, Show show)
+    {
+        DDP__UNROLL
+        for (int i = 0; i < BM / 32; i++) {
+            for (int j = 0; j < 2; j++)
+                nvcuda::wmma::store_matrix_sync(stage + 16 * j, sum[i][j],
+                                                (unsigned)DDP__CONV_STAGE,
+                                                nvcuda::wmma::mem_row_major);
+            __syncwarp();
+            for (int r = 0; r < 16; r++) show(16 * i + r, stage[r * DDP__CONV_STAGE + lane]);
+            __syncwarp();
+        }
+    }
+#else
+    __device__ void clear() {}
+    __device__ void multiply(const tile *, const tile *, int, int, int) {}
+    template <typename Show> __device__ void each(float *, int, Show) {}
+#endif
+};
+
+#endif /* DDP_CUDA_CONV_TILE_CUH */
+/* ==== end cuda/conv_tile.cuh ==== */
+
+/* ==== begin cuda/conv_product.cuh ==== [cuda] */
+/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
+ * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
+ * each block gathers the tiles it needs. */
+#ifndef DDP_CUDA_CONV_PRODUCT_CUH
+#define DDP_CUDA_CONV_PRODUCT_CUH
+
+/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and
+ * what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a,
+ * left + c step + b) of a plane of h x w, or 0 where there is none. Plane p of group g of image i
+ * begins at x + i*image + (g*planes + p)*h*w. */
+typedef struct ddp__cuda_conv {
+    const void *x;
+    long        image;
+    int         planes, h, w, rows, cols, step, top, left, kh, kw;
+    int         m, groups;    /* rows of the other matrix, of each group */
+    long        pixels;       /* images x rows x cols: positions */
+    void       *y;            /* element (i, r, c) of an image: y_image, y_plane, y_row, y_col */
+    long        y_image, y_plane, y_row, y_col;
+    const void *bias;         /* [groups x m], or NULL */
+    int         add;          /* y is added to */
+    const void *weight;       /* packed, m_pad rows of k_pad for each group */
+    int         m_pad, k_pad;
+    const struct ddp__conv_reach *taps; /* [k_pad] */
+} ddp__cuda_conv;
+
+/* What column k of the packed weights multiplies: an element that far from a position's first. */
+typedef struct ddp__conv_reach {
+    long at;
+    int  a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
+} ddp__conv_reach;
+
+enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
+
+/* A position: where its window begins in image 0's first plane of the group, and the element of
+ * y. Positions past the last have a window that lies nowhere. */
+typedef struct ddp__conv_place {
+    long x, y;
+    int  row, col, real;
+} ddp__conv_place;
+
+static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
+{
+    ddp__conv_place p;
+    const long plane = (long)v.rows * v.cols;
+    const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
+                                             : pixel / plane; /* four times as slow */
+    const int rest = (int)(pixel - image * plane);
+    const int r = rest / v.cols, c = rest - r * v.cols;
+
+    p.real = pixel < v.pixels;
+    p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
+    p.col = v.left + c * v.step;
+    p.x = image * v.image + (long)p.row * v.w + p.col;
+    p.y = image * v.y_image + r * v.y_row + c * v.y_col;
+    return p;
+}
+
+/* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
+ * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
+typedef struct ddp__conv_pack {
+    const void *w;
+    long        group, row, plane, kh_step, kw_step;
+} ddp__conv_pack;
+
+template <typename M>
+__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v,
+                                 ddp__conv_pack s)
+{
+    const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
+    const typename M::value *w = (const typename M::value *)s.w;
+
+    for (long i = (long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        const int k = (int)(i % v.k_pad), p = k % v.planes, tap = k / v.planes;
+        const int a = tap / v.kw, b = tap % v.kw, m = (int)(i / v.k_pad % v.m_pad);
+        const long g = i / v.k_pad / v.m_pad;
+        const int real = a < v.kh;
+
+        out[i] = real && m < v.m ? M::number(w[g * s.group + m * s.row + p * s.plane +
+                                               a * s.kh_step + b * s.kw_step])
+                                 : ddp__from_float<typename M::tile>(0);
+        if (i >= v.k_pad) continue;
+        taps[k].at = ((long)p * v.h + a) * v.w + b;
+        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE;
+        taps[k].b = b;
+    }
+}
+
+/* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
+ *
+ * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions;
+ * y: groups. Whole: planes are a multiple of the depth, so that a tile is of one tap. ---- */
+
+template <typename M, bool Whole>
+__global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
+{
+    typedef typename M::tile tile;
+    typedef typename M::value value;
+    enum { A = M::tall / 64, B = M::depth / 2, W = 16 / sizeof(tile) };
+    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
+    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, half = t / DDP__CONV_COLUMNS;
+    const int tiles = (v.m + M::tall - 1) / M::tall,
+              top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
+    const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
+    const ddp__conv_place from = ddp__conv_position(v, first + t % DDP__CONV_COLUMNS);
+    const long plane = (long)v.h * v.w;
+    const value *x = (const value *)v.x + group * (long)v.planes * plane + from.x;
+    const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top) * v.k_pad;
+    ddp__vec<tile> left[A];
+    tile right[B];
+    int a = 0, b = 0, p = 0;
+    M product;
+
+    const auto load = [&](int k) {
+        const int in = (unsigned)(from.row + a) < (unsigned)v.h &&
+                       (unsigned)(from.col + b) < (unsigned)v.w;
+        const value *at = x + (long)a * v.w + b + (p + half) * plane;
+
+        for (int i = 0; i < A; i++) {
+            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
+            left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
+        }
+        DDP__UNROLL
+        for (int i = 0; i < B; i++) {
+            value e = ddp__from_float<value>(0);
+            if (Whole) {
+                if (in) e = at[2 * i * plane];
+            } else {
+                const ddp__conv_reach tap = v.taps[k + half + 2 * i];
+                if ((unsigned)(from.row + tap.a) < (unsigned)v.h &&
+                    (unsigned)(from.col + tap.b) < (unsigned)v.w)
+                    e = x[tap.at];
+            }
+            right[i] = M::number(e);
+        }
+        if (Whole && (p += M::depth) == v.planes) {
+            p = 0;
+            if (++b == v.kw) {
+                b = 0;
+                a++;
+            }
+        }
+    };
+    const auto put = [&](tile *to) {
+        for (int i = 0; i < A; i++) {
+            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
+            M::put_a(to, row, part * W, left[i]);
+        }
+        to += M::a_size;
+        DDP__UNROLL
+        for (int i = 0; i < B; i++) to[M::b_at(t % DDP__CONV_COLUMNS, half + 2 * i)] = right[i];
+    };
+
+    product.clear();
+    load(0);
+    put(store[0]);
+    __syncthreads();
+    for (int k = 0, now = 0; k < v.k_pad; k += M::depth, now ^= 1) {
+        const int more = k + M::depth < v.k_pad;
+        if (more) load(k + M::depth);
+        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
+        if (more) put(store[now ^ 1]);
+        __syncthreads();
+    }
+
+    const ddp__conv_place to = ddp__conv_position(v, first + warp_n + lane);
+    product.each((float *)(void *)store + warp * 16 * DDP__CONV_STAGE, lane,
+                 [&](int i, float sum) {
+                     const int row = top + warp_m + i;
+                     const long channel = (long)group * v.m + row;
+                     value *y = (value *)v.y + channel * v.y_plane + to.y;
+                     if (row >= v.m || !to.real) return;
+                     if (v.bias) sum += ddp__to_float(((const value *)v.bias)[channel]);
+                     if (v.add) sum += ddp__to_float(*y);
+                     *y = ddp__from_float<value>(sum);
+                 });
+}
+
+/* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
+ *
+ * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous;
+ * Wide: it can be read 16 bytes at a time, and parts begin at a multiple of that.
+ * Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
+ * writes out + s*groups*m*columns; a single part adds to out. ---- */
+
+template <typename M, bool Wide>
+__global__ void __launch_bounds__(DDP__CONV_THREADS)
+    ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
+{
+    typedef typename M::tile tile;
+    typedef typename M::value value;
+    enum { Step = DDP__CONV_THREADS / M::depth, A = M::tall / Step, B = DDP__CONV_COLUMNS / Step };
+    enum { V = M::tall / 64, W = 16 / sizeof(tile) };
+    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
+    __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
+    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32;
+    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw;
+    const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
+    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
+    const long plane = (long)v.h * v.w, begin = (long)blockIdx.y * part;
+    const long end = begin + part < v.pixels ? begin + part : v.pixels;
+    const int lane_k = t % M::depth, first = t / M::depth;
+    const value *x = (const value *)v.x + group * (long)v.planes * plane;
+    const value *y = (const value *)v.y + ((long)group * v.m + top) * v.y_plane;
+    ddp__vec<tile> wide[V];
+    tile rows[A], cols[B];
+    M product;
+
+    for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
+        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw;
+        const int a = column / v.kw % v.kh;
+        taps[j].at = ((long)p * v.h + a) * v.w + b;
+        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE;
+        taps[j].b = b;
+    }
+    __syncthreads();
+
+    const auto load = [&](long k) {
+        const ddp__conv_place p = ddp__conv_position(v, k + lane_k);
+        const int in = k + lane_k < end;
+
+        if (Wide) {
+            const long pixel = k + t % 4 * W;
+            const long from = ddp__conv_position(v, pixel).y;
+            for (int i = 0; i < V; i++) {
+                const int row = (t + i * DDP__CONV_THREADS) / 4;
+                for (int e = 0; e < (int)W; e++) wide[i].v[e] = ddp__from_float<tile>(0);
+                if (pixel >= end || top + row >= v.m) continue;
+                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from);
+                for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
+            }
+        }
+        DDP__UNROLL
+        for (int i = 0; i < A && !Wide; i++) {
+            const int row = first + i * Step;
+            value e = ddp__from_float<value>(0);
+            if (in && top + row < v.m) e = y[row * v.y_plane + p.y];
+            rows[i] = M::number(e);
+        }
+        DDP__UNROLL
+        for (int i = 0; i < B; i++) {
+            const ddp__conv_reach tap = taps[first + i * Step];
+            value e = ddp__from_float<value>(0);
+            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h &&
+                (unsigned)(p.col + tap.b) < (unsigned)v.w)
+                e = x[p.x + tap.at];
+            cols[i] = M::number(e);
+        }
+    };
+    const auto put = [&](tile *to) {
+        for (int i = 0; i < V && Wide; i++)
+            M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
+        DDP__UNROLL
+        for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
+        to += M::a_size;
+        DDP__UNROLL
+        for (int i = 0; i < B; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
+    };
+
+    product.clear();
+    load(begin);
+    put(store[0]);
+    __syncthreads();
+    for (long k = begin, now = 0; k < end; k += M::depth, now ^= 1) {
+        const int more = k + M::depth < end;
+        if (more) load(k + M::depth);
+        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
+        if (more) put(store[now ^ 1]);
+        __syncthreads();
+    }
+
+    const int column = left + warp_n + lane, single = gridDim.y == 1;
+    out += (long)blockIdx.y * v.groups * v.m * columns;
+    product.each((float *)(void *)store + warp * 16 * DDP__CONV_STAGE, lane,
+                 [&](int i, float sum) {
+                     const int row = top + warp_m + i;
+                     const long at = ((long)group * v.m + row) * columns + column;
+                     if (row >= v.m || column >= columns) return;
+                     out[at] = single ? out[at] + sum : sum;
+                 });
+}
+
+/* grad[i] += part 0's + part 1's + ... */
+static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long n, int parts)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0;
+
+    if (i >= n) return;
+    for (int s = 0; s < parts; s++) sum += out[s * n + i];
+    grad[i] += sum;
+}
+
+#endif /* DDP_CUDA_CONV_PRODUCT_CUH */
+/* ==== end cuda/conv_product.cuh ==== */
+
+/* ==== begin cuda/channels.cuh ==== [cuda] */
+/* Sums over each channel of images (batch, channels, n): what batch norm and the bias of a
+ * convolution need. A channel is cut into parts that depend on the shape alone; each block sums
+ * a part, and parts are joined in their order, in double. */
+#ifndef DDP_CUDA_CHANNELS_CUH
+#define DDP_CUDA_CHANNELS_CUH
+
+enum {
+    DDP__CHANNEL_THREADS = 256,
+    DDP__CHANNEL_PART = 4096,  /* elements at least */
+    DDP__CHANNEL_BLOCKS = 1024 /* about so many in all */
+};
+
+typedef struct ddp__channels {
+    long images, channels, n; /* n = elements of a plane */
+    long parts, part;         /* of a channel; elements of a part, a multiple of 8 */
+} ddp__channels;
+
+/* What the statistics of a part are: elements, mean, sum of squared differences from it. */
+typedef struct ddp__moments {
+    double n, mean, squares;
+} ddp__moments;
+
+static ddp__channels ddp__channels_of(const ddp_shape *s)
+{
+    ddp__channels c;
+    long count;
+
+    c.images = s->dim[0];
+    c.channels = s->dim[1];
+    c.n = s->dim[2] * s->dim[3];
+    count = c.images * c.n;
+    c.parts = (count + DDP__CHANNEL_PART - 1) / DDP__CHANNEL_PART;
+    if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1)
+        c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
+    c.part = ((count + c.parts - 1) / c.parts + 7) / 8 * 8;
+    return c;
+}
+
+static dim3 ddp__channels_grid(const ddp__channels &c)
+{
+    return dim3((unsigned)c.channels, (unsigned)c.parts);
+}
+
+/* W elements at once: 1, or as many as 16 bytes hold. */
+template <typename T, int W> struct ddp__several {
+    T v[W];
+
+    __device__ explicit ddp__several(const T *p)
+    {
+        if (W == 1) {
+            v[0] = p[0];
+        } else {
+            const ddp__vec<T> r = ddp__vec_load(p);
+            for (int e = 0; e < W; e++) v[e] = r.v[e];
+        }
+    }
+    __device__ void store(T *p) const
+    {
+        ddp__vec<T> r;
+
+        if (W == 1) {
+            p[0] = v[0];
+        } else {
+            for (int e = 0; e < W; e++) r.v[e] = v[e];
+            ddp__vec_store(p, r);
+        }
+    }
+};
+
+/* Walks a block's threads over its part of channel blockIdx.x, `wide` elements at a time: a plane
+ * is a multiple of that. at = element of the array, left = elements of the part still to come. */
+struct ddp__channel_walk {
+    long at, left, i, n, skip, step, step_i, step_at;
+
+    __device__ ddp__channel_walk(const ddp__channels &c, int wide)
+    {
+        const long begin = (long)blockIdx.y * c.part + (long)threadIdx.x * wide;
+        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part;
+        const long image = begin / c.n;
+
+        n = c.n;
+        i = begin - image * n;
+        at = (image * c.channels + blockIdx.x) * n + i;
+        left = (end < count ? end : count) - begin;
+        step = (long)DDP__CHANNEL_THREADS * wide;
+        step_i = step % n;
+        skip = (c.channels - 1) * n; /* from the end of a plane to the channel's next */
+        step_at = step + step / n * skip;
+    }
+    __device__ void next()
+    {
+        left -= step;
+        at += step_at;
+        i += step_i;
+        if (i < n) return;
+        i -= n;
+        at += skip;
+    }
+};
+
+/* ---- moments ---- */
+
+/* Chan, Golub and LeVeque (1979). */
+static inline __device__ ddp__moments ddp__moments_join(const ddp__moments &a,
+                                                        const ddp__moments &b)
+{
+    ddp__moments r;
+    const double off = b.mean - a.mean;
+
+    if (b.n == 0) return a;
+    if (a.n == 0) return b;
+    r.n = a.n + b.n;
+    r.mean = a.mean + off * b.n / r.n;
+    r.squares = a.squares + b.squares + off * off * a.n * b.n / r.n;
+    return r;
+}
+
+/* Squares are of differences from the thread's first element, so a mean far from 0 costs no
+ * digits. W: elements of a load. */
+template <typename T, int W>
+__global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
+{
+    __shared__ ddp__moments all[DDP__CHANNEL_THREADS];
+    const int t = (int)threadIdx.x;
+    ddp__channel_walk walk(c, W);
+    ddp__moments m = {0, 0, 0};
+    float first = 0, sum = 0, squares = 0;
+
+    if (walk.left > 0) first = ddp__to_float(x[walk.at]);
+    for (; walk.left > 0; walk.next()) {
+        const ddp__several<T, W> v(x + walk.at);
+        for (int e = 0; e < W; e++) {
+            const float d = ddp__to_float(v.v[e]) - first;
+            sum += d;
+            squares += d * d;
+        }
+        m.n += W;
+    }
+    if (m.n > 0) {
+        m.mean = (double)first + (double)sum / m.n;
+        m.squares = (double)squares - (double)sum * (double)sum / m.n;
+        if (m.squares < 0) m.squares = 0;
+    }
+    all[t] = m;
+    __syncthreads();
+    for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
+        if (t < half) all[t] = ddp__moments_join(all[t], all[t + half]);
+        __syncthreads();
+    }
+    if (t == 0) part[blockIdx.x * c.parts + blockIdx.y] = all[0];
+}
+
+/* ---- sums of dy, and of dy (x - mean) ---- */
+
+/* x NULL: the second is 0. stat: mean and another float per channel. */
+template <typename T, int W>
+__global__ void ddp__k_channel_sums(double *part, const T *dy, const T *x, const float *stat,
+                                    ddp__channels c)
+{
+    __shared__ double all[2][DDP__CHANNEL_THREADS];
+    const int t = (int)threadIdx.x;
+    const float mean = x ? stat[2 * blockIdx.x] : 0;
+    float sum = 0, product = 0;
+
+    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
+        const ddp__several<T, W> d(dy + walk.at);
+        for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
+        if (!x) continue;
+        const ddp__several<T, W> v(x + walk.at);
+        for (int e = 0; e < W; e++)
+            product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
+    }
+    all[0][t] = (double)sum;
+    all[1][t] = (double)product;
+    __syncthreads();
+    for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
+        if (t < half)
+            for (int k = 0; k < 2; k++) all[k][t] += all[k][t + half];
+        __syncthreads();
+    }
+    if (t > 1) return;
+    part[2 * (blockIdx.x * c.parts + blockIdx.y) + t] = all[t][0];
+}
+
+/* What a channel's parts sum to: of dy (k 0) or of dy (x - mean) (k 1). */
+static inline __device__ double ddp__channel_total(const double *part, const ddp__channels &c,
+                                                   long channel, int k)
+{
+    double sum = 0;
+
+    for (long p = 0; p < c.parts; p++) sum += part[2 * (channel * c.parts + p) + k];
+    return sum;
+}
+
+/* grad[c] += the sum of channel c. */
+static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const double *part,
+                                                      ddp__channels c)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i, 0);
+}
+
+#endif /* DDP_CUDA_CHANNELS_CUH */
+/* ==== end cuda/channels.cuh ==== */
+
+/* ==== begin cuda/conv_depthwise.cuh ==== [cuda] */
+/* Convolutions whose groups have one channel in: no matrix product, but three walks over windows.
+ * A group may have several channels out. */
+#ifndef DDP_CUDA_CONV_DEPTHWISE_CUH
+#define DDP_CUDA_CONV_DEPTHWISE_CUH
+
+enum { DDP__DEPTHWISE_THREADS = 256 };
+
+/* Weights: [groups x m][kh][kw]. One thread per output. */
+template <typename T>
+__global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
+{
+    const long n = v.pixels * v.groups * v.m, plane = (long)v.rows * v.cols;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long at = i / plane, channels = (long)v.groups * v.m, channel = at % channels;
+    const int r = (int)(i % plane) / v.cols, c = (int)(i % plane) % v.cols;
+    const T *x = (const T *)v.x + at / channels * v.image + channel / v.m * ((long)v.h * v.w);
+    float sum = 0;
+
+    if (i >= n) return;
+    w += channel * v.kh * v.kw;
+    for (int a = 0; a < v.kh; a++) {
+        const int row = v.top + r * v.step + a;
+        if (row < 0 || row >= v.h) continue;
+        for (int b = 0; b < v.kw; b++) {
+            const int col = v.left + c * v.step + b;
+            if (col < 0 || col >= v.w) continue;
+            sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(x[(long)row * v.w + col]);
+        }
+    }
+    if (v.bias) sum += ddp__to_float(((const T *)v.bias)[channel]);
+    ((T *)v.y)[i] = ddp__from_float<T>(sum);
+}
+
+/* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
+template <typename T>
+__global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
+{
+    const long plane = (long)v.h * v.w, out = (long)v.rows * v.cols;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / plane;
+    const long n = v.pixels / out * v.groups * plane, group = at % v.groups;
+    const int r = (int)(i % plane) / v.w - v.top, c = (int)(i % plane) % v.w - v.left;
+    const T *y = (const T *)v.y + at * v.m * out;
+    float sum = 0;
+
+    if (i >= n) return;
+    w += group * v.m * v.kh * v.kw;
+    for (int o = 0; o < v.m; o++, y += out, w += v.kh * v.kw)
+        for (int a = r % v.step; a < v.kh && a <= r; a += v.step) {
+            const int row = (r - a) / v.step;
+            if (row >= v.rows) continue;
+            for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
+                const int col = (c - b) / v.step;
+                if (col >= v.cols) continue;
+                sum += ddp__to_float(w[a * v.kw + b]) *
+                       ddp__to_float(y[(long)row * v.cols + col]);
+            }
+        }
+    if (add) sum += ddp__to_float(dx[i]);
+    dx[i] = ddp__from_float<T>(sum);
+}
+
+/* part[(channel out, part)][tap]: each block sums one tap after the other over a part of a
+ * channel's outputs; c describes those. */
+template <typename T>
+__global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
+{
+    __shared__ double all[DDP__CHANNEL_THREADS];
+    const int t = (int)threadIdx.x, taps = v.kh * v.kw;
+    const T *x = (const T *)v.x + (long)blockIdx.x / v.m * ((long)v.h * v.w);
+    const T *y = (const T *)v.y;
+
+    for (int tap = 0; tap < taps; tap++) {
+        const int a = tap / v.kw, b = tap % v.kw;
+        float sum = 0;
+
+        for (ddp__channel_walk walk(c, 1); walk.left > 0; walk.next()) {
+            const int row = v.top + (int)(walk.i / v.cols) * v.step + a;
+            const int col = v.left + (int)(walk.i % v.cols) * v.step + b;
+            const long image = walk.at / (c.channels * c.n);
+            if (row >= 0 && row < v.h && col >= 0 && col < v.w)
+                sum += ddp__to_float(y[walk.at]) *
+                       ddp__to_float(x[image * v.image + (long)row * v.w + col]);
+        }
+        all[t] = (double)sum;
+        __syncthreads();
+        for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
+            if (t < half) all[t] += all[t + half];
+            __syncthreads();
+        }
+        if (t == 0)
+            part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)all[0];
+    }
+}
+
+#endif /* DDP_CUDA_CONV_DEPTHWISE_CUH */
+/* ==== end cuda/conv_depthwise.cuh ==== */
+
+/* ==== begin cuda/conv_point.cuh ==== [cuda] */
+/* 1x1 convolutions that skip nothing: for each image a matrix product of the weights (channels out
+ * x channels in) with its planes (channels in x pixels), which cuBLASLt does for all at once. */
+#ifndef DDP_CUDA_CONV_POINT_CUH
+#define DDP_CUDA_CONV_POINT_CUH
+
+enum {
+    DDP__POINT_IMAGES = 32,     /* whose gradients of the weights are summed at a time */
+    DDP__POINT_WEIGHTS = 1 << 20 /* at most, so that their room is at most 128 MiB */
+};
+
+/* 1: v, which has been made flat, is such a product, and rows allow 16 bytes at a time. The bias of
+ * the library is one of columns, ours would be one of rows. */
+static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
+{
+    return v.groups == 1 && v.kh == 1 && v.kw == 1 && v.step == 1 && v.h == 1 && v.rows == 1 &&
+           v.w == v.cols && !v.left && v.y_col == 1 && v.cols % (half ? 8 : 4) == 0 &&
+           (long)v.m * v.planes <= DDP__POINT_WEIGHTS && !v.bias;
+}
+
+static size_t ddp__conv_point_scratch(const ddp__cuda_conv &v)
+{
+    return (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float);
+}
+
+static ddp__cuda_product ddp__conv_point_product(const ddp__cuda *dev, const ddp__cuda_conv &v)
+{
+    ddp__cuda_product p;
+
+    memset(&p, 0, sizeof p);
+    p.half = p.half_out = dev->half;
+    p.count = v.pixels / v.cols;
+    return p;
+}
+
+/* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
+static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight,
+                                   int turned)
+{
+    ddp__cuda_product p = ddp__conv_point_product(dev, v);
+
+    p.m = v.m;
+    p.n = v.cols;
+    p.k = v.planes;
+    p.a = weight;
+    p.a_row = turned ? v.m : v.planes;
+    p.a_turned = turned;
+    p.b = v.x;
+    p.b_row = p.c_row = v.cols;
+    p.b_step = v.image;
+    p.c = v.y;
+    p.c_step = v.y_image;
+    p.add = v.add;
+    ddp__cuda_multiply(dev, &p);
+}
+
+/* grad += dy x^T, image by image. */
+static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    ddp__cuda_product p = ddp__conv_point_product(dev, v);
+    const long images = p.count, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
+    long first;
+
+    p.m = v.m;
+    p.n = v.planes;
+    p.k = v.cols;
+    p.a_row = p.b_row = v.cols;
+    p.b_turned = 1;
+    p.a_step = v.y_image;
+    p.b_step = v.image;
+    p.c = dev->scratch;
+    p.c_row = v.planes;
+    p.c_step = n;
+    p.half_out = 0;
+    for (first = 0; first < images; first += DDP__POINT_IMAGES) {
+        p.count = images - first < DDP__POINT_IMAGES ? images - first : (long)DDP__POINT_IMAGES;
+        p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
+        p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
+        ddp__cuda_multiply(dev, &p);
+        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
+                    grad, (const float *)dev->scratch, n, (int)p.count);
+    }
+}
+
+#endif /* DDP_CUDA_CONV_POINT_CUH */
+/* ==== end cuda/conv_point.cuh ==== */
+
+/* ==== begin cuda/conv.cuh ==== [cuda] */
+/* Convolution on the GPU, as ops/conv.c: which product computes what. */
+#ifndef DDP_CUDA_CONV_CUH
+#define DDP_CUDA_CONV_CUH
+
+enum {
+    DDP__CONV_BUSY = 264,  /* blocks that fill a large GPU twice */
+    DDP__CONV_PART = 512   /* positions at least that a block sums a weight's gradient over */
+};
+
+/* The product that forward is, and that of the weights' gradient. Weights are not packed yet. */
+static ddp__cuda_conv ddp__cuda_conv_of(const ddp_op_spec *s)
+{
+    const long groups = (long)s->arg[4];
+    ddp__cuda_conv v;
+
+    memset(&v, 0, sizeof v);
+    v.groups = (int)groups;
+    v.planes = (int)(s->in[0].dim[1] / groups);
+    v.h = (int)s->in[0].dim[2];
+    v.w = (int)s->in[0].dim[3];
+    v.rows = (int)s->out.dim[2];
+    v.cols = (int)s->out.dim[3];
+    v.kh = v.kw = (int)s->arg[1];
+    v.step = (int)s->arg[2];
+    v.top = v.left = -(int)s->arg[3];
+    v.m = (int)(s->out.dim[1] / groups);
+    v.image = s->in[0].dim[1] * s->in[0].dim[2] * s->in[0].dim[3];
+    v.pixels = s->in[0].dim[0] * s->out.dim[2] * s->out.dim[3];
+    v.y_col = 1;
+    v.y_row = v.cols;
+    v.y_plane = (long)v.rows * v.cols;
+    v.y_image = s->out.dim[1] * v.y_plane;
+    return v;
+}
+
+/* A 1x1 window that skips nothing sees each image as one long row. */
+static void ddp__cuda_conv_flat(ddp__cuda_conv *v)
+{
+    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || v->rows != v->h ||
+        v->cols != v->w || v->y_col != 1 || (long)v->h * v->w > INT32_MAX)
+        return;
+    v->w = v->cols = v->h * v->w;
+    v->h = v->rows = 1;
+    v->y_row = v->cols;
+}
+
+static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+
+/* Tall tiles where they fill the GPU. The sums are the same in both. */
+static int ddp__conv_tall(int m, long columns, int groups)
+{
+    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >=
+                         DDP__CONV_BUSY / 2;
+}
+
+/* Packed weights are whole tiles, of that depth. */
+static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
+{
+    v->m_pad = (v->m + 127) / 128 * 128;
+    v->k_pad = (int)ddp__blocks((long)v->planes * v->kh * v->kw, depth) * depth;
+}
+
+static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
+{
+    ddp__conv_pad(&v, half ? 32 : 16);
+    return (size_t)v.groups * (size_t)v.m_pad * (size_t)v.k_pad * (half ? 2 : 4) +
+           (size_t)v.k_pad * sizeof(ddp__conv_reach);
+}
+
+/* Parts that the positions are cut into for the weights' gradient: of the shape alone, so that
+ * the sums are the same on every GPU. */
+static int ddp__conv_splits(const ddp__cuda_conv &v)
+{
+    const long tiles = ddp__blocks(v.m, 128) * v.groups *
+                       ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
+    const long most = ddp__blocks(v.pixels, DDP__CONV_PART),
+               wish = ddp__blocks(DDP__CONV_BUSY, tiles);
+
+    return (int)(wish < most ? wish : most);
+}
+
+static ddp__channels ddp__conv_out_channels(const ddp_op_spec *s)
+{
+    return ddp__channels_of(&s->out);
+}
+
+static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
+{
+    const ddp__channels c = ddp__conv_out_channels(s);
+    ddp__cuda_conv v = ddp__cuda_conv_of(s);
+    const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
+    size_t most = 2 * (size_t)(c.channels * c.parts) * sizeof(double), need;
+
+    if (ddp__cuda_depthwise(v)) {
+        need = weights * (size_t)c.parts;
+        return need > most ? need : most;
+    }
+    need = weights * (size_t)ddp__conv_splits(v);
+    if (need > most) most = need;
+    ddp__cuda_conv_flat(&v);
+    if (ddp__conv_point_fits(v, half)) {
+        need = ddp__conv_point_scratch(v);
+        if (need > most) most = need;
+    }
+    need = ddp__conv_packed_bytes(v, half);
+    if (need > most) most = need;
+    v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
+    v.planes = (int)(s->out.dim[1] / v.groups);
+    need = ddp__conv_packed_bytes(v, half);
+    return need > most ? need : most;
+}
+
+/* ---- launches, for each kind of product ---- */
+
+template <typename M>
+static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
+{
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
+                               ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
+                    (unsigned)v.groups);
+
+    if (v.planes % M::depth == 0)
+        DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, 0, dev->stream, v);
+    else
+        DDP__LAUNCH((ddp__k_conv_images<M, false>), grid, DDP__CONV_THREADS, 0, dev->stream, v);
+}
+
+/* Short and Tall: the product with tiles of 64 and 128 rows. */
+template <typename Short, typename Tall>
+static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_pack &s)
+{
+    typedef typename Short::tile tile;
+    tile *packed = (tile *)dev->scratch;
+    ddp__conv_reach *taps;
+    long n;
+
+    ddp__conv_pad(&v, Short::depth);
+    n = (long)v.groups * v.m_pad * v.k_pad;
+    taps = (ddp__conv_reach *)(void *)(packed + n);
+    v.weight = packed;
+    v.taps = taps;
+    n = ddp__blocks(n, 256);
+    DDP__LAUNCH((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, 0, dev->stream,
+                packed, taps, v, s);
+    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<Tall>(dev, v);
+    else ddp__conv_run_images<Short>(dev, v);
+}
+
+template <typename M>
+static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
+    const long n = (long)v.groups * v.m * columns;
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
+                               ddp__blocks(columns, DDP__CONV_COLUMNS)),
+                    (unsigned)parts, (unsigned)v.groups);
+    const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
+    float *to = parts > 1 ? (float *)dev->scratch : grad;
+
+    if (v.y_plane % ddp__vec<typename M::value>::width == 0 && ddp__aligned(v.y))
+        DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, 0, dev->stream, v, to,
+                    part);
+    else
+        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, 0, dev->stream, v,
+                    to, part);
+    if (parts > 1)
+        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
+                    grad, (const float *)to, n, parts);
+}
+
+template <typename Short, typename Tall>
+static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    if (v.m > 64) ddp__conv_run_weights<Tall>(dev, v, grad);
+    else ddp__conv_run_weights<Short>(dev, v, grad);
+}
+
+static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__cuda_conv &v, const ddp__conv_pack &s)
+{
+    if (dev->half)
+        ddp__conv_images<ddp__conv_mma<ddp__mma_bf16, 64, true>,
+                         ddp__conv_mma<ddp__mma_bf16, 128, true> >(dev, v, s);
+    else if (dev->tf32)
+        ddp__conv_images<ddp__conv_mma<ddp__mma_tf32, 64, true>,
+                         ddp__conv_mma<ddp__mma_tf32, 128, true> >(dev, v, s);
+    else
+        ddp__conv_images<ddp__conv_plain<float, 64, true>, ddp__conv_plain<float, 128, true> >(
+            dev, v, s);
+}
+
+static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    if (dev->half)
+        ddp__conv_weights<ddp__conv_mma<ddp__mma_bf16, 64, false>,
+                          ddp__conv_mma<ddp__mma_bf16, 128, false> >(dev, v, grad);
+    else if (dev->tf32)
+        ddp__conv_weights<ddp__conv_mma<ddp__mma_tf32, 64, false>,
+                          ddp__conv_mma<ddp__mma_tf32, 128, false> >(dev, v, grad);
+    else
+        ddp__conv_weights<ddp__conv_plain<float, 64, false>, ddp__conv_plain<float, 128, false> >(
+            dev, v, grad);
+}
+
+/* ---- the operator ---- */
+
+/* How the weights lie for forward. */
+static ddp__conv_pack ddp__cuda_conv_packing(const ddp__cuda_conv &v, const void *w)
+{
+    ddp__conv_pack s;
+
+    s.w = w;
+    s.kw_step = 1;
+    s.kh_step = v.kw;
+    s.plane = (long)v.kh * v.kw;
+    s.row = v.planes * s.plane;
+    s.group = v.m * s.row;
+    return s;
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_forward(const ddp_op_call *call, ddp__cuda_conv v)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const long n = v.pixels * v.groups * v.m;
+
+    DDP__LAUNCH((ddp__k_depthwise_forward<T>), (unsigned)ddp__blocks(n, DDP__DEPTHWISE_THREADS),
+                DDP__DEPTHWISE_THREADS, 0, dev->stream, v, (const T *)call->param[0]);
+}
+
+static void ddp__cuda_conv_forward(const ddp_op_call *call)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    ddp__cuda_conv v = ddp__cuda_conv_of(call->spec);
+
+    v.x = call->in[0];
+    v.y = call->out;
+    v.bias = call->param[1];
+    if (ddp__cuda_depthwise(v)) {
+        if (dev->half) ddp__cuda_depthwise_forward<ddp__bf16>(call, v);
+        else ddp__cuda_depthwise_forward<float>(call, v);
+        return;
+    }
+    ddp__cuda_conv_flat(&v);
+    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
+        ddp__conv_point_images(dev, v, call->param[0], 0);
+    else ddp__cuda_conv_images(dev, v, ddp__cuda_conv_packing(v, call->param[0]));
+}
+
+/* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
+ * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
+ * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
+static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin,
+                                 int *taps, int *tap)
+{
+    const int rest = (first + padding) % stride;
+
+    *taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
+    *tap = rest + stride * (*taps - 1);
+    *begin = (first + padding - *tap) / stride;
+}
+
+/* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
+ * those taps with their two channel dimensions exchanged. Where no output saw these, nothing. */
+static void ddp__cuda_conv_input_phase(const ddp_op_call *call, const ddp__cuda_conv &f, int r0,
+                                       int c0)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
+    const size_t bytes = dev->half ? 2 : 4;
+    ddp__conv_pack s = forward;
+    ddp__cuda_conv v = f;
+    int a, b;
+
+    ddp__cuda_conv_phase(f.kh, f.step, -f.top, r0, &v.top, &v.kh, &a);
+    ddp__cuda_conv_phase(f.kw, f.step, -f.left, c0, &v.left, &v.kw, &b);
+    if (!v.kh || !v.kw) return;
+    v.x = call->grad_out;
+    v.image = f.y_image;
+    v.planes = f.m;
+    v.h = f.rows;
+    v.w = f.cols;
+    v.rows = (f.h - r0 - 1) / f.step + 1;
+    v.cols = (f.w - c0 - 1) / f.step + 1;
+    v.step = 1;
+    v.m = f.planes;
+    v.pixels = call->spec->in[0].dim[0] * v.rows * v.cols;
+    v.y = (unsigned char *)call->grad_in[0] + (size_t)((long)r0 * f.w + c0) * bytes;
+    v.y_plane = (long)f.h * f.w;
+    v.y_image = f.image;
+    v.y_row = (long)f.step * f.w;
+    v.y_col = f.step;
+    v.add = call->add_in[0];
+    s.w = (const unsigned char *)call->param[0] + (size_t)(a * forward.kh_step + b) * bytes;
+    s.row = forward.plane;
+    s.plane = forward.row;
+    s.kh_step = -f.step * forward.kh_step;
+    s.kw_step = -f.step;
+    ddp__cuda_conv_flat(&v);
+    if (f.step == 1 && ddp__conv_point_fits(v, dev->half) &&
+        ddp__aligned(v.x, v.y, call->param[0]))
+        ddp__conv_point_images(dev, v, call->param[0], 1);
+    else ddp__cuda_conv_images(dev, v, s);
+}
+
+static void ddp__cuda_conv_input_grad(const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
+    int r, c;
+
+    if (v.kh < v.step && !call->add_in[0]) /* some elements are seen by no window */
+        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4),
+                                             dev->stream));
+    for (r = 0; r < v.step && r < v.h; r++)
+        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(call, v, r, c);
+}
+
+template <typename T>
+static void ddp__cuda_conv_bias_grad(const ddp_op_call *call)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__channels c = ddp__conv_out_channels(call->spec);
+    double *part = (double *)dev->scratch;
+    const T *dy = (const T *)call->grad_out;
+
+    if (c.n % ddp__vec<T>::width == 0 && ddp__aligned(dy))
+        DDP__LAUNCH((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
+                    DDP__CHANNEL_THREADS, 0, dev->stream, part, dy, (const T *)NULL,
+                    (const float *)NULL, c);
+    else
+        DDP__LAUNCH((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
+                    dev->stream, part, dy, (const T *)NULL, (const float *)NULL, c);
+    DDP__LAUNCH((ddp__k_channel_add), (unsigned)ddp__blocks(c.channels, 128), 128, 0, dev->stream,
+                (float *)call->grad_param[1], (const double *)part, c);
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_backward(const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__channels c = ddp__conv_out_channels(call->spec);
+    const long weights = ddp_shape_count(&call->spec->param[0].shape);
+    float *part = (float *)dev->scratch;
+
+    if (call->grad_param[0]) {
+        DDP__LAUNCH((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
+                    dev->stream, v, part, c);
+        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(weights, 256), 256, 0,
+                    dev->stream, (float *)call->grad_param[0], (const float *)part, weights,
+                    (int)c.parts);
+    }
+    if (call->grad_in[0])
+        DDP__LAUNCH((ddp__k_depthwise_input<T>),
+                    (unsigned)ddp__blocks(ddp_shape_count(&call->spec->in[0]),
+                                          DDP__DEPTHWISE_THREADS),
+                    DDP__DEPTHWISE_THREADS, 0, dev->stream, v, (T *)call->grad_in[0],
+                    (const T *)call->param[0], call->add_in[0]);
+}
+
+static void ddp__cuda_conv_backward(const ddp_op_call *call)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    ddp__cuda_conv v = ddp__cuda_conv_of(call->spec), flat;
+
+    v.x = call->in[0];
+    v.y = (void *)call->grad_out;
+    if (call->grad_param[1]) {
+        if (dev->half) ddp__cuda_conv_bias_grad<ddp__bf16>(call);
+        else ddp__cuda_conv_bias_grad<float>(call);
+    }
+    if (ddp__cuda_depthwise(v)) {
+        if (dev->half) ddp__cuda_depthwise_backward<ddp__bf16>(call, v);
+        else ddp__cuda_depthwise_backward<float>(call, v);
+        return;
+    }
+    flat = v;
+    ddp__cuda_conv_flat(&flat);
+    if (call->grad_param[0]) {
+        if (ddp__conv_point_fits(flat, dev->half) && ddp__aligned(flat.x, flat.y))
+            ddp__conv_point_weights(dev, flat, (float *)call->grad_param[0]);
+        else ddp__cuda_conv_weights(dev, flat, (float *)call->grad_param[0]);
+    }
+    if (call->grad_in[0]) ddp__cuda_conv_input_grad(call, v);
+}
+
+static DDP__UNUSED int ddp__cuda_conv_ops(const ddp__cuda_entry **list)
+{
+    static const ddp__cuda_entry ops[] = {
+        {"conv2d", ddp__cuda_conv_forward, ddp__cuda_conv_backward, ddp__cuda_conv_scratch},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+
+#endif /* DDP_CUDA_CONV_CUH */
+/* ==== end cuda/conv.cuh ==== */
+
+/* ==== begin cuda/batch_norm.cuh ==== [cuda] */
+/* Batch norm of each channel over images and pixels, as ops/batch_norm.c: its shape rule, saved
+ * statistics (mean and rstd per channel) and running averages. */
+#ifndef DDP_CUDA_BATCH_NORM_CUH
+#define DDP_CUDA_BATCH_NORM_CUH
+
+#define DDP__CUDA_NORM_EPS  1e-5
+#define DDP__CUDA_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
+
+/* Joins the parts of each channel; training 0 reads the running statistics instead. */
+static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean,
+                                                    float *running_var, const ddp__moments *part,
+                                                    ddp__channels c, int training)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    double mean, var;
+
+    if (i >= c.channels) return;
+    mean = (double)running_mean[i];
+    var = (double)running_var[i];
+    if (training) {
+        ddp__moments m = part[i * c.parts];
+        for (long p = 1; p < c.parts; p++) m = ddp__moments_join(m, part[i * c.parts + p]);
+        mean = m.mean;
+        var = m.squares / m.n;
+        running_mean[i] += (float)(DDP__CUDA_NORM_MOVE * (mean - (double)running_mean[i]));
+        running_var[i] += (float)(DDP__CUDA_NORM_MOVE *
+                                  (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
+                                   (double)running_var[i]));
+    }
+    stat[2 * i] = (float)mean;
+    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__CUDA_NORM_EPS));
+}
+
+/* y = x * factor + shift, of each channel. */
+template <typename T, int W>
+__global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, const T *scale,
+                                        const T *shift, ddp__channels c)
+{
+    const float factor = ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1];
+    const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
+
+    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
+        ddp__several<T, W> v(x + walk.at);
+        for (int e = 0; e < W; e++)
+            v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
+        v.store(y + walk.at);
+    }
+}
+
+/* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
+template <typename T>
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift,
+                                         const double *part, const float *stat, const T *scale,
+                                         ddp__channels c)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const double count = (double)c.images * (double)c.n;
+    double sum, product, mean, rstd, factor, of_x;
+
+    if (i >= c.channels) return;
+    sum = ddp__channel_total(part, c, i, 0);
+    product = ddp__channel_total(part, c, i, 1);
+    mean = (double)stat[2 * i];
+    rstd = (double)stat[2 * i + 1];
+    factor = (double)ddp__to_float(scale[i]) * rstd;
+    of_x = -factor * rstd * rstd * product / count;
+    if (dscale) dscale[i] += (float)(product * rstd);
+    if (dshift) dshift[i] += (float)sum;
+    slope[3 * i] = (float)factor;
+    slope[3 * i + 1] = (float)of_x;
+    slope[3 * i + 2] = (float)(-factor * sum / count - of_x * mean);
+}
+
+template <typename T, int W>
+__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope,
+                                       int add, ddp__channels c)
+{
+    const float *s = slope + 3 * blockIdx.x;
+
+    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
+        const ddp__several<T, W> v(x + walk.at);
+        const ddp__several<T, W> d(dy + walk.at);
+        ddp__several<T, W> r(add ? dx + walk.at : dy + walk.at);
+        for (int e = 0; e < W; e++) {
+            float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
+            if (add) g += ddp__to_float(r.v[e]);
+            r.v[e] = ddp__from_float<T>(g);
+        }
+        r.store(dx + walk.at);
+    }
+}
+
+/* ---- on the host ---- */
+
+static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int half)
+{
+    const ddp__channels c = ddp__channels_of(&s->in[0]);
+
+    (void)half;
+    return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) +
+           3 * (size_t)c.channels * sizeof(float);
+}
+
+template <typename T, int W> static void ddp__cuda_batch_norm_forward_wide(const ddp_op_call *call)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
+    ddp__moments *part = (ddp__moments *)dev->scratch;
+    const T *x = (const T *)call->in[0];
+    const unsigned blocks = (unsigned)((c.channels + 127) / 128);
+
+    if (call->training)
+        DDP__LAUNCH((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
+                    dev->stream, part, x, c);
+    DDP__LAUNCH((ddp__k_batch_norm_statistics), blocks, 128, 0, dev->stream, (float *)call->saved,
+                (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
+    DDP__LAUNCH((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
+                dev->stream, (T *)call->out, x, (const float *)call->saved,
+                (const T *)call->param[0], (const T *)call->param[1], c);
+}
+
+template <typename T, int W> static void ddp__cuda_batch_norm_backward_wide(const ddp_op_call *call)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
+    double *part = (double *)dev->scratch;
+    float *slope = (float *)(part + 2 * c.channels * c.parts);
+    const float *stat = (const float *)call->saved;
+    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
+    const unsigned blocks = (unsigned)((c.channels + 127) / 128);
+
+    DDP__LAUNCH((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
+                dev->stream, part, dy, x, stat, c);
+    DDP__LAUNCH((ddp__k_batch_norm_slopes<T>), blocks, 128, 0, dev->stream, slope,
+                (float *)call->grad_param[0], (float *)call->grad_param[1], (const double *)part,
+                stat, (const T *)call->param[0], c);
+    if (call->grad_in[0])
+        DDP__LAUNCH((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
+                    dev->stream, (T *)call->grad_in[0], dy, x, (const float *)slope,
+                    call->add_in[0], c);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_forward_of(const ddp_op_call *call)
+{
+    enum { W = ddp__vec<T>::width };
+    const ddp_shape *s = &call->spec->in[0];
+    const int wide = s->dim[2] * s->dim[3] % W == 0 && ddp__aligned(call->in[0], call->out);
+
+    if (wide) ddp__cuda_batch_norm_forward_wide<T, W>(call);
+    else ddp__cuda_batch_norm_forward_wide<T, 1>(call);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_backward_of(const ddp_op_call *call)
+{
+    enum { W = ddp__vec<T>::width };
+    const ddp_shape *s = &call->spec->in[0];
+    const int wide = s->dim[2] * s->dim[3] % W == 0 &&
+                     ddp__aligned(call->in[0], call->grad_out, call->grad_in[0]);
+
+    if (wide) ddp__cuda_batch_norm_backward_wide<T, W>(call);
+    else ddp__cuda_batch_norm_backward_wide<T, 1>(call);
+}
+
+static void ddp__cuda_batch_norm_forward(const ddp_op_call *call)
+{
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_batch_norm_forward_of<ddp__bf16>(call);
+    else ddp__cuda_batch_norm_forward_of<float>(call);
+}
+
+static void ddp__cuda_batch_norm_backward(const ddp_op_call *call)
+{
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_batch_norm_backward_of<ddp__bf16>(call);
+    else ddp__cuda_batch_norm_backward_of<float>(call);
+}
+
+static DDP__UNUSED int ddp__cuda_batch_norm_ops(const ddp__cuda_entry **list)
+{
+    static const ddp__cuda_entry ops[] = {
+        {"batch_norm2d", ddp__cuda_batch_norm_forward, ddp__cuda_batch_norm_backward,
+         ddp__cuda_batch_norm_scratch},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+
+#endif /* DDP_CUDA_BATCH_NORM_CUH */
+/* ==== end cuda/batch_norm.cuh ==== */
+
+/* ==== begin cuda/pool.cuh ==== [cuda] */
+/* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
+ * summed by one thread in the CPU's order. */
+#ifndef DDP_CUDA_POOL_CUH
+#define DDP_CUDA_POOL_CUH
+
+enum { DDP__POOL_THREADS = 256 };
+
+/* Windows and planes of a call. */
+typedef struct ddp__cuda_pool {
+    long planes;
+    int  h, w, rows, cols; /* of the input; of the output */
+    int  kernel, stride, padding;
+} ddp__cuda_pool;
+
+static ddp__cuda_pool ddp__cuda_pool_of(const ddp_op_spec *s)
+{
+    ddp__cuda_pool z;
+
+    z.planes = s->in[0].dim[0] * s->in[0].dim[1];
+    z.h = (int)s->in[0].dim[2];
+    z.w = (int)s->in[0].dim[3];
+    z.rows = (int)s->out.dim[2];
+    z.cols = (int)s->out.dim[3];
+    z.kernel = (int)s->arg[0];
+    z.stride = (int)s->arg[1];
+    z.padding = (int)s->arg[2];
+    return z;
+}
+
+/* Where window number i begins and ends along a side of size, padding cut off. */
+static inline __device__ void ddp__window_span(const ddp__cuda_pool &z, int i, int size, int *first,
+                                               int *last)
+{
+    const int at = i * z.stride - z.padding;
+
+    *first = at < 0 ? 0 : at;
+    *last = at + z.kernel > size ? size : at + z.kernel;
+}
+
+/* The first and the last of `count` windows that hold element i of a side. */
+static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, int count,
+                                                int *first, int *last)
+{
+    const int at = i + z.padding;
+
+    *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
+    *last = at / z.stride < count ? at / z.stride : count - 1;
+}
+
+/* The first of equals has the maximum, and a NaN is one. */
+template <typename T>
+__global__ void ddp__k_max_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
+{
+    const long plane = (long)z.rows * z.cols;
+    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
+    int r0, r1, c0, c1, best_r, best_c;
+    float best;
+
+    if (o >= z.planes * plane) return;
+    x += o / plane * z.h * z.w;
+    ddp__window_span(z, i, z.h, &r0, &r1);
+    ddp__window_span(z, j, z.w, &c0, &c1);
+    best = ddp__to_float(x[(long)r0 * z.w + c0]);
+    best_r = r0;
+    best_c = c0;
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            const float e = ddp__to_float(x[(long)r * z.w + c]);
+            if (e <= best || isnan(best)) continue;
+            best = e;
+            best_r = r;
+            best_c = c;
+        }
+    y[o] = ddp__from_float<T>(best);
+    place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride +
+                       z.padding);
+}
+
+template <typename T>
+__global__ void ddp__k_max_pool_grad(T *dx, const T *dy, const float *place, int add,
+                                     ddp__cuda_pool z)
+{
+    const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
+    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
+    int i0, i1, j0, j1;
+    float sum;
+
+    if (at >= z.planes * plane) return;
+    dy += at / plane * out;
+    place += at / plane * out;
+    ddp__window_range(z, r, z.rows, &i0, &i1);
+    ddp__window_range(z, c, z.cols, &j0, &j1);
+    sum = add ? ddp__to_float(dx[at]) : 0;
+    for (int i = i0; i <= i1; i++)
+        for (int j = j0; j <= j1; j++) {
+            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride +
+                             z.padding;
+            const long o = (long)i * z.cols + j;
+            if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
+        }
+    dx[at] = ddp__from_float<T>(sum);
+}
+
+template <typename T> __global__ void ddp__k_avg_pool(T *y, const T *x, ddp__cuda_pool z)
+{
+    const long plane = (long)z.rows * z.cols;
+    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    int r0, r1, c0, c1;
+    float sum = 0;
+
+    if (o >= z.planes * plane) return;
+    x += o / plane * z.h * z.w;
+    ddp__window_span(z, i, z.h, &r0, &r1);
+    ddp__window_span(z, j, z.w, &c0, &c1);
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) sum += ddp__to_float(x[(long)r * z.w + c]);
+    y[o] = ddp__from_float<T>(sum * part);
+}
+
+template <typename T>
+__global__ void ddp__k_avg_pool_grad(T *dx, const T *dy, int add, ddp__cuda_pool z)
+{
+    const long plane = (long)z.h * z.w;
+    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    int i0, i1, j0, j1;
+    float sum;
+
+    if (at >= z.planes * plane) return;
+    dy += at / plane * z.rows * z.cols;
+    ddp__window_range(z, r, z.rows, &i0, &i1);
+    ddp__window_range(z, c, z.cols, &j0, &j1);
+    sum = add ? ddp__to_float(dx[at]) : 0;
+    for (int i = i0; i <= i1; i++)
+        for (int j = j0; j <= j1; j++) sum += ddp__to_float(dy[(long)i * z.cols + j]) * part;
+    dx[at] = ddp__from_float<T>(sum);
+}
+
+/* A warp to each plane of n elements. */
+template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long planes, long n)
+{
+    const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
+    const int lane = (int)threadIdx.x % 32;
+    float sum = 0;
+
+    for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
+    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
+}
+
+template <typename T>
+__global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i >= count) return;
+    float d = ddp__to_float(dy[i / n]) / (float)n;
+    if (add) d += ddp__to_float(dx[i]);
+    dx[i] = ddp__from_float<T>(d);
+}
+
+/* ---- on the host ---- */
+
+/* Blocks for one thread to each element. */
+static unsigned ddp__pool_blocks(const ddp_shape *s)
+{
+    return (unsigned)ddp__blocks(ddp_shape_count(s), DDP__POOL_THREADS);
+}
+
+template <typename T> static void ddp__cuda_max_pool_run(const ddp_op_call *call, int backward)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__cuda_pool z = ddp__cuda_pool_of(call->spec);
+
+    if (backward)
+        DDP__LAUNCH((ddp__k_max_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
+                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
+                    (const T *)call->grad_out, (const float *)call->saved, call->add_in[0], z);
+    else
+        DDP__LAUNCH((ddp__k_max_pool<T>), ddp__pool_blocks(&call->spec->out), DDP__POOL_THREADS, 0,
+                    dev->stream, (T *)call->out, (float *)call->saved, (const T *)call->in[0], z);
+}
+
+template <typename T> static void ddp__cuda_avg_pool_run(const ddp_op_call *call, int backward)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const ddp__cuda_pool z = ddp__cuda_pool_of(call->spec);
+
+    if (backward)
+        DDP__LAUNCH((ddp__k_avg_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
+                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
+                    (const T *)call->grad_out, call->add_in[0], z);
+    else
+        DDP__LAUNCH((ddp__k_avg_pool<T>), ddp__pool_blocks(&call->spec->out), DDP__POOL_THREADS, 0,
+                    dev->stream, (T *)call->out, (const T *)call->in[0], z);
+}
+
+template <typename T> static void ddp__cuda_global_pool_run(const ddp_op_call *call, int backward)
+{
+    ddp__cuda *dev = (ddp__cuda *)call->pool;
+    const long planes = ddp_shape_count(&call->spec->out);
+    const long count = ddp_shape_count(&call->spec->in[0]);
+
+    if (backward)
+        DDP__LAUNCH((ddp__k_global_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
+                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
+                    (const T *)call->grad_out, call->add_in[0], count, count / planes);
+    else
+        DDP__LAUNCH((ddp__k_global_pool<T>), (unsigned)ddp__blocks(planes, DDP__POOL_THREADS / 32),
+                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->out, (const T *)call->in[0],
+                    planes, count / planes);
+}
+
+static void ddp__cuda_max_pool_forward(const ddp_op_call *call)
+{
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_max_pool_run<ddp__bf16>(call, 0);
+    else ddp__cuda_max_pool_run<float>(call, 0);
+}
+
+static void ddp__cuda_max_pool_backward(const ddp_op_call *call)
+{
+    if (!call->grad_in[0]) return;
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_max_pool_run<ddp__bf16>(call, 1);
+    else ddp__cuda_max_pool_run<float>(call, 1);
+}
+
+static void ddp__cuda_avg_pool_forward(const ddp_op_call *call)
+{
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_avg_pool_run<ddp__bf16>(call, 0);
+    else ddp__cuda_avg_pool_run<float>(call, 0);
+}
+
+static void ddp__cuda_avg_pool_backward(const ddp_op_call *call)
+{
+    if (!call->grad_in[0]) return;
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_avg_pool_run<ddp__bf16>(call, 1);
+    else ddp__cuda_avg_pool_run<float>(call, 1);
+}
+
+static void ddp__cuda_global_pool_forward(const ddp_op_call *call)
+{
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_global_pool_run<ddp__bf16>(call, 0);
+    else ddp__cuda_global_pool_run<float>(call, 0);
+}
+
+static void ddp__cuda_global_pool_backward(const ddp_op_call *call)
+{
+    if (!call->grad_in[0]) return;
+    if (((ddp__cuda *)call->pool)->half) ddp__cuda_global_pool_run<ddp__bf16>(call, 1);
+    else ddp__cuda_global_pool_run<float>(call, 1);
+}
+
+static void ddp__cuda_flatten_forward(const ddp_op_call *call)
+{
+    if (call->out != call->in[0])
+        ddp__cuda_map(call, call->out, call->in[0], NULL, 0, ddp__map_copy());
+}
+
+static void ddp__cuda_flatten_backward(const ddp_op_call *call)
+{
+    if (call->grad_in[0] && (call->add_in[0] || call->grad_in[0] != call->grad_out))
+        ddp__cuda_map(call, call->grad_in[0], call->grad_out, NULL, call->add_in[0],
+                      ddp__map_copy());
+}
+
+static DDP__UNUSED int ddp__cuda_pool_ops(const ddp__cuda_entry **list)
+{
+    static const ddp__cuda_entry ops[] = {
+        {"max_pool2d", ddp__cuda_max_pool_forward, ddp__cuda_max_pool_backward, NULL},
+        {"avg_pool2d", ddp__cuda_avg_pool_forward, ddp__cuda_avg_pool_backward, NULL},
+        {"global_avg_pool2d", ddp__cuda_global_pool_forward, ddp__cuda_global_pool_backward, NULL},
+        {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL},
+    };
+
+    *list = ops;
+    return (int)(sizeof ops / sizeof ops[0]);
+}
+
+#endif /* DDP_CUDA_POOL_CUH */
+/* ==== end cuda/pool.cuh ==== */
+
+/* ==== begin cuda/verdict.cuh ==== [cuda] */
+/* How the calls of cuda/compress.cuh queue their kernels, and keep what the data showed. */
+#ifndef DDP_CUDA_VERDICT_CUH
+#define DDP_CUDA_VERDICT_CUH
+
+/* In the order in which they are said, where several are found. */
+enum {
+    DDP__SAYS_NOTHING,
+    DDP__SAYS_NAN,
+    DDP__SAYS_NO_LEVEL,
+    DDP__SAYS_NOT_FINITE, /* of an importance */
+    DDP__SAYS_INDEX,
+    DDP__SAYS_HEAD,
+    DDP__SAYS_HALF,
+    DDP__SAYS_LOW,
+    DDP__SAYS_SCALE,
+    DDP__SAYS_SUM,
+    DDP__SAYS_DIFFERENCE
+};
+
+/* The launches of one call: what DDP__LAUNCH knows of a device. */
+typedef struct ddp__cuda_queue {
+    ddp_error error;
+} ddp__cuda_queue;
+
+static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
+{
+    const cudaError_t e = cudaGetLastError();
+
+    if (e != cudaSuccess && dev->error.code == DDP_OK)
+        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel,
+                        cudaGetErrorString(e));
+}
+
+static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_error *err)
+{
+    if (dev->error.code != DDP_OK && err) *err = dev->error;
+    return dev->error.code;
+}
+
+/* Notes a find; of several the one said first, and of those the lowest place, stays. */
+static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, size_t at)
+{
+    atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
+}
+
+/* Ends a look at the data: a find becomes the verdict. f(v) fills in the values. One thread. */
+template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
+{
+    if (v->what || !v->pending) return;
+    v->at = ~v->pending & 0xffffffffffffffull;
+    v->what = (int)(~v->pending >> 56);
+    f(v);
+}
+
+/* Elements of one or two arrays (NULL: 0). */
+struct ddp__verdict_values {
+    const float *a, *b;
+
+    __device__ void operator()(ddp_cuda_verdict *v) const
+    {
+        v->value[0] = a ? a[v->at] : 0;
+        v->value[1] = b ? b[v->at] : 0;
+    }
+};
+
+static inline __device__ uint32_t ddp__magnitude(float x)
+{
+    return __float_as_uint(x) & DDP__MAGNITUDE;
+}
+
+/* 1: x + v is no finite number though x is, or v is none. */
+static inline __device__ int ddp__sum_spoils(float x, float v)
+{
+    return ddp__magnitude(v) >= DDP__INFINITE ||
+           (ddp__magnitude(x + v) >= DDP__INFINITE && ddp__magnitude(x) < DDP__INFINITE);
+}
+
+ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp_cuda_verdict v;
+    cudaError_t e;
+    double a, b;
+
+    if (!verdict) return ddp__fail(err, DDP_ARG, "ddp_cuda_verdict_read: verdict is NULL");
+    e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
+    if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
+    if (e != cudaSuccess)
+        return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
+    a = (double)v.value[0];
+    b = (double)v.value[1];
+    switch (v.what) {
+    case DDP__SAYS_NOTHING: return DDP_OK;
+    case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
+    case DDP__SAYS_NO_LEVEL:
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be "
+                         "quantised", v.at, a);
+    case DDP__SAYS_NOT_FINITE:
+        return ddp__fail(err, DDP_NUMERIC,
+                         "element %llu: gradient %g and parameter %g; both must be "
+                         "finite",
+                         v.at, a, b);
+    case DDP__SAYS_INDEX:
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_feedback_keep: index[%llu] = %llu is not below the "
+                         "number of elements",
+                         v.at, v.number);
+    case DDP__SAYS_HEAD:
+        return ddp__fail(err, DDP_FORMAT,
+                         "the message's header is not that of a quantised message of "
+                         "this packing and number of elements");
+    case DDP__SAYS_HALF:
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    case DDP__SAYS_LOW:
+        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at,
+                         a, a + 1);
+    case DDP__SAYS_SCALE:
+        return ddp__fail(err, DDP_FORMAT,
+                         "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
+    default:
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a "
+                         "gradient has diverged: leave this step out", v.at, a,
+                         v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
+    }
+}
+
+#endif /* DDP_CUDA_VERDICT_CUH */
+/* ==== end cuda/verdict.cuh ==== */
+
+/* ==== begin cuda/topk.cuh ==== [cuda] */
+/* The k largest by magnitude, exactly: a radix search for the k-th, on the array and then on the
+ * few elements that can still be among them. Blocks own contiguous chunks and count theirs, so that
+ * what is collected lies in the order of the array and ties are kept from the front. */
+#ifndef DDP_CUDA_TOPK_CUH
+#define DDP_CUDA_TOPK_CUH
+
+enum {
+    DDP__TOPK_THREADS = 512,
+    DDP__TOPK_BLOCKS = 528, /* at most; four to a multiprocessor of a large GPU */
+    DDP__TOPK_CHUNK = 4096, /* elements of a block at least */
+    DDP__TOPK_DIGIT = 2048, /* values of the first digit, which has 11 bits; the others have 10 */
+    DDP__TOPK_STEPS = 6     /* three digits on the array, two on the list, and the start */
+};
+
+/* How far the search is. An element is above, equal to or below the prefix in its first digits. */
+typedef struct ddp__topk_step {
+    uint32_t           prefix;
+    int                digits; /* that are known */
+    int                ready;  /* 1: the list is made next */
+    int                unused;
+    unsigned long long rank;   /* the k-th is so many-th of those equal to the prefix */
+    unsigned long long listed; /* elements of the list */
+} ddp__topk_step;
+
+/* Device memory of a call. */
+typedef struct ddp__topk_room {
+    ddp__topk_step     *step;  /* [DDP__TOPK_STEPS] */
+    unsigned long long *total; /* [DDP__TOPK_STEPS][DDP__TOPK_DIGIT] how often each digit is */
+    uint32_t           *part;  /* [blocks][DDP__TOPK_DIGIT] the same of one chunk */
+    unsigned long long *above, *equal; /* [blocks] elements of a chunk */
+    uint64_t           *index; /* [most] the list: places */
+    uint32_t           *bits;  /* and the elements themselves */
+    unsigned long long  most, n, k;
+    int                 blocks;
+} ddp__topk_room;
+
+static inline __device__ int ddp__topk_shift(int digit)
+{
+    return digit == 0 ? 20 : digit == 1 ? 10 : 0;
+}
+
+/* What is searched: the array, or the list that was made of it. */
+typedef struct ddp__topk_part {
+    const uint32_t    *bits;
+    const uint64_t    *index; /* NULL: an element's own place */
+    unsigned long long begin, end;
+} ddp__topk_part;
+
+static inline __device__ ddp__topk_part ddp__topk_part_of(const ddp__topk_room &r, const float *x,
+                                                          const ddp__topk_step &s)
+{
+    const unsigned long long n = x ? r.n : s.listed;
+    const unsigned long long chunk =
+        ((n + (unsigned)r.blocks - 1) / (unsigned)r.blocks + 3) / 4 * 4;
+    ddp__topk_part p;
+
+    p.bits = x ? (const uint32_t *)(const void *)x : r.bits;
+    p.index = x ? NULL : r.index;
+    p.begin = chunk * blockIdx.x < n ? chunk * blockIdx.x : n;
+    p.end = p.begin + chunk < n ? p.begin + chunk : n;
+    return p;
+}
+
+/* Up to four elements from a place on; those at the end or past it are 0. */
+static inline __device__ void ddp__topk_four(const ddp__topk_part &p, unsigned long long at,
+                                             int wide, uint32_t *four)
+{
+    if (wide && at + 4 <= p.end) {
+        const ddp__vec<uint32_t> v = ddp__vec_load(p.bits + at);
+        for (int e = 0; e < 4; e++) four[e] = v.v[e];
+    } else {
+        for (int e = 0; e < 4; e++)
+            four[e] = at + (unsigned)e < p.end ? p.bits[at + (unsigned)e] : 0;
+    }
+}
+
+/* The sums over the block of two counts of its chunk. In thread 0. */
+static inline __device__ void ddp__topk_sum(unsigned *a, unsigned *b)
+{
+    __shared__ unsigned sum[2][DDP__TOPK_THREADS / 32];
+    const int t = (int)threadIdx.x;
+
+    *a = __reduce_add_sync(0xffffffffu, *a);
+    *b = __reduce_add_sync(0xffffffffu, *b);
+    if (t % 32 == 0) {
+        sum[0][t / 32] = *a;
+        sum[1][t / 32] = *b;
+    }
+    __syncthreads();
+    for (int w = 1; t == 0 && w < DDP__TOPK_THREADS / 32; w++) {
+        *a += sum[0][w];
+        *b += sum[1][w];
+    }
+}
+
+/* Whether step has anything to do for the digit, of the array (x) or the list. */
+static inline __device__ int ddp__topk_wanted(const ddp__topk_room &r, const ddp__topk_step &s,
+                                              const float *x, int digit)
+{
+    return s.digits == digit && (x ? !s.ready : s.listed > r.k);
+}
+
+/* Counts the next digit of the elements equal to the prefix, and the elements above it. Two counts
+ * of each bin, for lanes in turn: most magnitudes fall into few bins. */
+static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int step, int digit,
+                                         ddp_cuda_verdict *v)
+{
+    __shared__ unsigned bins[2][DDP__TOPK_DIGIT];
+    const ddp__topk_step s = r.step[step];
+    const ddp__topk_part p = ddp__topk_part_of(r, x, s);
+    const int t = (int)threadIdx.x, shift = ddp__topk_shift(digit);
+    const int count = digit ? DDP__TOPK_DIGIT / 2 : (int)DDP__TOPK_DIGIT;
+    const int wide = ddp__aligned(p.bits);
+    const uint32_t mask = (uint32_t)count - 1;
+    unsigned above = 0, nothing = 0;
+
+    if (v->what || !ddp__topk_wanted(r, s, x, digit)) return;
+    for (int b = t; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[0][b] = bins[1][b] = 0;
+    __syncthreads();
+    for (unsigned long long at = p.begin + 4 * (unsigned)t; at < p.end;
+         at += 4 * DDP__TOPK_THREADS) {
+        uint32_t four[4];
+        ddp__topk_four(p, at, wide, four);
+        for (int e = 0; e < 4 && at + (unsigned)e < p.end; e++) {
+            const uint32_t m = four[e] & DDP__MAGNITUDE;
+            const uint32_t known = digit ? m >> ddp__topk_shift(digit - 1) : 0;
+            if (known == s.prefix) atomicAdd(&bins[t & 1][m >> shift & mask], 1u);
+            above += known > s.prefix;
+            if (m > DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NAN, at + (unsigned)e);
+        }
+    }
+    __syncthreads();
+    for (int b = t; b < count; b += DDP__TOPK_THREADS) {
+        const unsigned sum = bins[0][b] + bins[1][b];
+        r.part[(size_t)blockIdx.x * DDP__TOPK_DIGIT + (unsigned)b] = sum;
+        if (sum) atomicAdd(&r.total[step * DDP__TOPK_DIGIT + b], (unsigned long long)sum);
+    }
+    ddp__topk_sum(&above, &nothing);
+    if (t == 0) r.above[blockIdx.x] = above;
+}
+
+/* Finds the digit of the k-th, the next step, and what each chunk has above it and equal to it. */
+static __global__ void ddp__k_topk_choose(ddp__topk_room r, const float *x, int step, int digit,
+                                          const ddp_cuda_verdict *v)
+{
+    enum { EACH = DDP__TOPK_DIGIT / DDP__TOPK_THREADS };
+    __shared__ unsigned long long behind[DDP__TOPK_THREADS], rank, equals;
+    __shared__ int bin;
+    const ddp__topk_step s = r.step[step];
+    const unsigned long long *total = r.total + step * DDP__TOPK_DIGIT;
+    const uint32_t *part = r.part + (size_t)blockIdx.x * DDP__TOPK_DIGIT;
+    const int t = (int)threadIdx.x, count = digit ? DDP__TOPK_DIGIT / 2 : (int)DDP__TOPK_DIGIT;
+    unsigned long long mine = 0, before;
+    unsigned above = 0, equal = 0;
+
+    if (v->what) return;
+    if (!ddp__topk_wanted(r, s, x, digit)) {
+        if (blockIdx.x == 0 && t == 0) r.step[step + 1] = s;
+        return;
+    }
+    for (int i = 0; i < EACH; i++) mine += t * EACH + i < count ? total[t * EACH + i] : 0;
+    behind[t] = mine;
+    __syncthreads();
+    for (int far = 1; far < DDP__TOPK_THREADS; far *= 2) { /* sums from here to the last bin */
+        const unsigned long long more = t + far < DDP__TOPK_THREADS ? behind[t + far] : 0;
+        __syncthreads();
+        behind[t] += more;
+        __syncthreads();
+    }
+    before = behind[t] - mine;
+    if (before < s.rank && s.rank <= behind[t]) {
+        int b = t * EACH + EACH - 1;
+        for (; b >= count || before + total[b] < s.rank; b--) before += b < count ? total[b] : 0;
+        bin = b;
+        rank = s.rank - before;
+        equals = total[b];
+    }
+    __syncthreads();
+    for (int b = t; b < count; b += DDP__TOPK_THREADS) {
+        if (b > bin) above += part[b];
+        if (b == bin) equal += part[b];
+    }
+    ddp__topk_sum(&above, &equal);
+    if (t) return;
+    r.above[blockIdx.x] += above;
+    r.equal[blockIdx.x] = equal;
+    if (blockIdx.x) return;
+    ddp__topk_step next = s;
+    next.prefix = digit ? s.prefix << 10 | (uint32_t)bin : (uint32_t)bin;
+    next.digits = digit + 1;
+    next.rank = rank;
+    if (x) {
+        next.listed = next.digits == 3 ? r.k : r.k - rank + equals;
+        next.ready = next.listed <= r.most;
+    }
+    r.step[step + 1] = next;
+}
+
+/* Writes the elements that are above the prefix, and those equal to it: all of them while digits
+ * are missing, else as many as its rank; in their order. From the array into the list, or from the
+ * list (x NULL) into index and value. */
+static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int step,
+                                           uint64_t *index, float *value, const ddp_cuda_verdict *v)
+{
+    enum { WARPS = DDP__TOPK_THREADS / 32 };
+    __shared__ unsigned sum[WARPS];
+    __shared__ unsigned long long before[2];
+    const ddp__topk_step s = r.step[step];
+    const ddp__topk_part p = ddp__topk_part_of(r, x, s);
+    const int t = (int)threadIdx.x, lane = t % 32, all = !x && s.listed == r.k;
+    const int shift = s.digits ? ddp__topk_shift(s.digits - 1) : 31, wide = ddp__aligned(p.bits);
+    const unsigned long long room = s.digits == 3 ? s.rank : ~0ull; /* for equals */
+    unsigned long long above = 0, equal = 0;
+    uint32_t next[4];
+
+    if (v->what) return;
+    if (t < 32) { /* what the chunks before have */
+        for (unsigned b = (unsigned)t; !all && b < blockIdx.x; b += 32) {
+            above += r.above[b];
+            equal += r.equal[b];
+        }
+        for (int half = 16; half; half /= 2) {
+            above += __shfl_xor_sync(0xffffffffu, above, half);
+            equal += __shfl_xor_sync(0xffffffffu, equal, half);
+        }
+        if (t == 0) {
+            before[0] = all ? p.begin : above;
+            before[1] = equal;
+        }
+    }
+    __syncthreads();
+    above = before[0];
+    equal = before[1];
+    ddp__topk_four(p, p.begin + 4 * (unsigned)t, wide, next);
+    for (unsigned long long at = p.begin; at < p.end; at += 4 * DDP__TOPK_THREADS) {
+        const unsigned long long mine = at + 4 * (unsigned)t;
+        unsigned is_above = 0, is_equal = 0, a, q, total = 0;
+        uint32_t four[4];
+
+        for (int e = 0; e < 4; e++) {
+            const uint32_t known = (next[e] & DDP__MAGNITUDE) >> shift;
+            const unsigned real = mine + (unsigned)e < p.end;
+            four[e] = next[e];
+            is_above |= (real & (all || known > s.prefix)) << e;
+            is_equal |= (real & (!all && known == s.prefix)) << e;
+        }
+        ddp__topk_four(p, mine + 4 * DDP__TOPK_THREADS, wide, next); /* in flight meanwhile */
+        if (!__syncthreads_or((int)(is_above | is_equal))) continue;
+        /* both counts in one number: a tile has 2048 elements */
+        const unsigned own = (unsigned)__popc(is_above) | (unsigned)__popc(is_equal) << 16;
+        a = own;
+        for (int far = 1; far < 32; far *= 2) {
+            const unsigned more = __shfl_up_sync(0xffffffffu, a, far);
+            if (lane >= far) a += more;
+        }
+        if (lane == 31) sum[t / 32] = a;
+        a -= own;
+        __syncthreads();
+        for (int w = 0; w < WARPS; w++) {
+            if (w < t / 32) a += sum[w];
+            total += sum[w];
+        }
+        q = a >> 16;
+        a &= 0xffff;
+        for (int e = 0; e < 4; e++) {
+            const unsigned long long equals = equal + q, from = mine + (unsigned)e;
+            const unsigned long long to = above + a + (equals < room ? equals : room);
+            const unsigned up = is_above >> e & 1, same = is_equal >> e & 1;
+            if (up || (same && equals < room)) {
+                if (x) {
+                    r.index[to] = from;
+                    r.bits[to] = four[e];
+                } else {
+                    index[to] = p.index[from];
+                    if (value) value[to] = __uint_as_float(four[e]);
+                }
+            }
+            a += up;
+            q += same;
+        }
+        above += total & 0xffff;
+        equal += total >> 16;
+        /* the sums are read until here; a thread writes them again behind the next barrier */
+    }
+}
+
+static __global__ void ddp__k_topk_begin(ddp__topk_room r)
+{
+    ddp__topk_step s;
+
+    s.prefix = 0;
+    s.digits = s.ready = s.unused = 0;
+    s.rank = r.k;
+    s.listed = 0;
+    r.step[0] = s;
+}
+
+/* ---- on the host ---- */
+
+static int ddp__topk_blocks_of(size_t n)
+{
+    const size_t wish = n / DDP__TOPK_CHUNK + 1;
+
+    return wish < DDP__TOPK_BLOCKS ? (int)wish : (int)DDP__TOPK_BLOCKS;
+}
+
+/* Cuts the scratch into arrays; returns its bytes, 0 where they do not fit a size_t. */
+static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
+{
+    const size_t blocks = (size_t)ddp__topk_blocks_of(n), extra = 65536;
+    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra;
+    const size_t most = wish / 4 * 4 + 4;
+    const size_t fixed = DDP__TOPK_STEPS * sizeof(ddp__topk_step) +
+                         8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) +
+                         4 * blocks * DDP__TOPK_DIGIT;
+    unsigned char *at = (unsigned char *)scratch;
+
+    if (most > (SIZE_MAX - fixed) / 12) return 0;
+    memset(r, 0, sizeof *r);
+    r->n = n;
+    r->k = k;
+    r->most = most;
+    r->blocks = (int)blocks;
+    if (scratch) {
+        r->step = (ddp__topk_step *)(void *)at;
+        at += DDP__TOPK_STEPS * sizeof *r->step;
+        r->total = (unsigned long long *)(void *)at;
+        r->above = r->total + DDP__TOPK_STEPS * DDP__TOPK_DIGIT;
+        r->equal = r->above + blocks;
+        r->part = (uint32_t *)(void *)(r->equal + blocks);
+        r->bits = r->part + blocks * DDP__TOPK_DIGIT; /* a multiple of 16 bytes, as all before */
+        r->index = (uint64_t *)(void *)(r->bits + most);
+    }
+    return fixed + most * 12;
+}
+
+size_t ddp_cuda_topk_scratch(size_t n, size_t k)
+{
+    ddp__topk_room r;
+
+    return k < 1 || k > n ? 0 : ddp__topk_cut_room(n, k, NULL, &r);
+}
+
+ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
+                         uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
+                         ddp_error *err)
+{
+    const cudaStream_t on = (cudaStream_t)stream;
+    const float *const list = NULL;
+    ddp__cuda_queue queue, *dev = &queue;
+    ddp__verdict_values values;
+    ddp__topk_room r;
+    int digit, step = 0;
+
+    DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
+                               ddp_cuda_topk_scratch(n, k), index, err));
+    if (!verdict || (uintptr_t)scratch % 16)
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not "
+                         "aligned to 16");
+    memset(&queue, 0, sizeof queue);
+    values.a = x;
+    values.b = NULL;
+    (void)ddp__topk_cut_room(n, k, scratch, &r);
+    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total, on);
+    DDP__LAUNCH((ddp__k_topk_begin), 1, 1, 0, on, r);
+    for (digit = 0; digit < 3; digit++, step++) {
+        DDP__LAUNCH((ddp__k_topk_count), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, digit,
+                    verdict);
+        if (digit == 0)
+            DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
+        DDP__LAUNCH((ddp__k_topk_choose), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, digit,
+                    verdict);
+    }
+    DDP__LAUNCH((ddp__k_topk_collect), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, index, value,
+                verdict);
+    for (digit = 1; digit < 3; digit++, step++) {
+        DDP__LAUNCH((ddp__k_topk_count), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, digit,
+                    verdict);
+        DDP__LAUNCH((ddp__k_topk_choose), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, digit,
+                    verdict);
+    }
+    DDP__LAUNCH((ddp__k_topk_collect), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, index,
+                value, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+#endif /* DDP_CUDA_TOPK_CUH */
+/* ==== end cuda/topk.cuh ==== */
+
+/* ==== begin cuda/feedback.cuh ==== [cuda] */
+/* Error feedback of compress/feedback.h, and PGP sums of plan/osp.h, on device arrays. */
+#ifndef DDP_CUDA_FEEDBACK_CUH
+#define DDP_CUDA_FEEDBACK_CUH
+
+enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
+
+/* Blocks for n elements, which their threads then take in strides. */
+static unsigned ddp__feedback_blocks(size_t n)
+{
+    const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
+
+    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
+}
+
+static inline __device__ size_t ddp__thread_first()
+{
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
+
+static __global__ void ddp__k_feedback_check(const float *residual, const float *gradient, size_t n,
+                                             ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) {
+        const float g = gradient[i];
+        if (ddp__magnitude(g) >= DDP__HUGE && ddp__sum_spoils(residual[i], g))
+            ddp__verdict_note(v, DDP__SAYS_SUM, i);
+    }
+}
+
+static __global__ void ddp__k_feedback_add(float *residual, const float *gradient, size_t n,
+                                           const ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) residual[i] += gradient[i];
+}
+
+static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n,
+                                              ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step())
+        if (index[i] >= n) ddp__verdict_note(v, DDP__SAYS_INDEX, i);
+}
+
+static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k,
+                                            const ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
+}
+
+struct ddp__verdict_index {
+    const uint64_t *index;
+
+    __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
+};
+
+ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
+                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue, *dev = &queue;
+    ddp__verdict_values values;
+
+    if (!residual || !gradient || !verdict)
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
+    if (!n) return DDP_OK;
+    memset(&queue, 0, sizeof queue);
+    values.a = residual;
+    values.b = gradient;
+    DDP__LAUNCH((ddp__k_feedback_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
+                residual, gradient, n, verdict);
+    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
+    DDP__LAUNCH((ddp__k_feedback_add), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
+                residual, gradient, n, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
+                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue, *dev = &queue;
+    ddp__verdict_index places;
+
+    if (!residual || !index || !verdict)
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
+    if (!k) return DDP_OK;
+    memset(&queue, 0, sizeof queue);
+    places.index = index;
+    DDP__LAUNCH((ddp__k_feedback_places), ddp__feedback_blocks(k), DDP__FEEDBACK_THREADS, 0, on,
+                index, k, n, verdict);
+    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_index>), 1, 1, 0, on, verdict, places);
+    DDP__LAUNCH((ddp__k_feedback_keep), ddp__feedback_blocks(k), DDP__FEEDBACK_THREADS, 0, on,
+                residual, index, k, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+/* ---- PGP: the sum of |gradient x parameter|, in the parts of ddp_osp_importance ---- */
+
+/* A warp to each chunk. */
+static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
+                                         const float *parameter, size_t n, ddp_cuda_verdict *v)
+{
+    const size_t c = ddp__thread_first() / 32, lane = threadIdx.x % 32;
+    const size_t begin = c * DDP__OSP_CHUNK,
+                 end = begin + DDP__OSP_CHUNK < n ? begin + DDP__OSP_CHUNK : n;
+    double sum = 0;
+
+    if (v->what || begin >= n) return;
+    for (size_t i = begin + lane; i < end; i += 32) {
+        const double x = fabs((double)gradient[i] * (double)parameter[i]);
+        if (!(x <= DBL_MAX)) ddp__verdict_note(v, DDP__SAYS_NOT_FINITE, i);
+        sum += x;
+    }
+    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    if (lane == 0) chunk[c] = sum;
+}
+
+/* One warp. */
+static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean,
+                                        const ddp_cuda_verdict *v)
+{
+    const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
+    double sum = 0;
+
+    if (v->what) return;
+    for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
+    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
+}
+
+size_t ddp_cuda_osp_scratch(size_t n)
+{
+    return (n / DDP__OSP_CHUNK + (n % DDP__OSP_CHUNK != 0)) * sizeof(double);
+}
+
+ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
+                                   int mean, void *scratch, size_t scratch_bytes, double *out,
+                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue, *dev = &queue;
+    ddp__verdict_values values;
+    double *chunk = (double *)scratch;
+    const unsigned blocks = (unsigned)((ddp_cuda_osp_scratch(n) / sizeof(double) + 7) / 8);
+
+    if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_osp_importance: %zu elements or a NULL array; it needs "
+                         "at least 1",
+                         n);
+    if (scratch_bytes < ddp_cuda_osp_scratch(n))
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu are "
+                         "needed; ask ddp_cuda_osp_scratch",
+                         scratch_bytes, ddp_cuda_osp_scratch(n));
+    memset(&queue, 0, sizeof queue);
+    values.a = gradient;
+    values.b = parameter;
+    DDP__LAUNCH((ddp__k_osp_chunks), blocks, 256, 0, on, chunk, gradient, parameter, n, verdict);
+    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
+    DDP__LAUNCH((ddp__k_osp_total), 1, 32, 0, on, out, (const double *)chunk, n, mean, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+#endif /* DDP_CUDA_FEEDBACK_CUH */
+/* ==== end cuda/feedback.cuh ==== */
+
+/* ==== begin cuda/quantise.cuh ==== [cuda] */
+/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64
+ * elements, four to each. */
+#ifndef DDP_CUDA_QUANTISE_CUH
+#define DDP_CUDA_QUANTISE_CUH
+
+enum { DDP__PACK_THREADS = 256, DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
+
+/* A message in device memory. */
+typedef struct ddp__quantised {
+    unsigned char *head;
+    float         *scale; /* [blocks] */
+    unsigned char *level;
+    size_t         n, blocks;
+    int            levels, wide; /* 127 or 7; 1: a byte each */
+    unsigned char  want[DDP_PACK_HEAD];
+} ddp__quantised;
+
+static ddp__quantised ddp__quantised_of(ddp_packing packing, void *message, size_t n)
+{
+    ddp__quantised q;
+
+    q.n = n;
+    q.blocks = n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
+    q.head = (unsigned char *)message;
+    q.scale = (float *)(void *)(q.head + DDP_PACK_HEAD);
+    q.level = (unsigned char *)(q.scale + q.blocks);
+    q.wide = packing == DDP_PACK_INT8;
+    q.levels = q.wide ? 127 : 7;
+    ddp__pack_head(q.want, packing, n, n);
+    return q;
+}
+
+static unsigned ddp__quantised_grid(const ddp__quantised &q)
+{
+    const size_t each = DDP__PACK_THREADS / DDP__PACK_LANES, wish = (q.blocks + each - 1) / each;
+
+    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
+}
+
+static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step())
+        if (ddp__magnitude(x[i]) >= DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NO_LEVEL, i);
+}
+
+/* As ddp__quantise_top: what the largest level means, as it is received. */
+static inline __device__ float ddp__quantise_top_of(uint32_t scale, double levels)
+{
+    return (float)((double)__uint_as_float(scale) * levels);
+}
+
+/* As ddp__quantise_scale: the smallest float of which the largest level means at least that. */
+static inline __device__ float ddp__quantise_scale_of(uint32_t largest, double levels)
+{
+    const float top = __uint_as_float(largest);
+    uint32_t bits = __float_as_uint((float)((double)top * (1 / levels)));
+
+    if (largest == 0) return 0;
+    bits += ddp__quantise_top_of(bits, levels) < top;
+    bits -= ddp__quantise_top_of(bits - 1, levels) >= top;
+    bits -= (double)__uint_as_float(bits) * levels > (double)FLT_MAX;
+    return __uint_as_float(bits);
+}
+
+/* As ddp__quantise_block: |x| / s rounded, halves away from 0; see there for the addend. */
+static inline __device__ int ddp__quantise_level_of(float x, double inverse)
+{
+    const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
+
+    return x < 0 ? -q : q;
+}
+
+static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const ddp_cuda_verdict *v)
+{
+    const size_t lane = threadIdx.x % DDP__PACK_LANES, aligned = (size_t)ddp__aligned(x);
+    const size_t step = ddp__thread_step() / DDP__PACK_LANES;
+    size_t b = ddp__thread_first() / DDP__PACK_LANES;
+
+    if (v->what) return;
+    if (ddp__thread_first() < DDP_PACK_HEAD)
+        q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
+    /* all lanes of a warp go on together: their shuffles meet */
+    for (; b / 2 * 2 < q.blocks; b += step) {
+        const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
+        ddp__vec<float> e;
+        uint32_t most = 0;
+        int level[4], i;
+
+        if (aligned && at + 4 <= q.n) {
+            e = ddp__vec_load(x + at);
+        } else {
+            for (i = 0; i < 4; i++) e.v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
+        }
+        for (i = 0; i < 4; i++)
+            if (ddp__magnitude(e.v[i]) > most) most = ddp__magnitude(e.v[i]);
+        for (i = DDP__PACK_LANES / 2; i; i /= 2) {
+            const uint32_t other = __shfl_xor_sync(0xffffffffu, most, i);
+            if (other > most) most = other;
+        }
+        if (b >= q.blocks) continue;
+        const float scale = ddp__quantise_scale_of(most, (double)q.levels);
+        const double inverse = scale > 0 ? 1 / (double)scale : 0;
+        for (i = 0; i < 4; i++) level[i] = ddp__quantise_level_of(e.v[i], inverse);
+        if (lane == 0) q.scale[b] = scale;
+        if (q.wide && at + 4 <= q.n) {
+            uint32_t word = 0;
+            for (i = 0; i < 4; i++) word |= ((uint32_t)level[i] & 255) << 8 * i;
+            *(uint32_t *)(void *)(q.level + at) = word;
+        } else if (q.wide) {
+            for (i = 0; i < 4 && at + (size_t)i < q.n; i++)
+                q.level[at + (size_t)i] = (unsigned char)level[i];
+        } else {
+            for (i = 0; i < 4 && at + (size_t)i < q.n; i += 2)
+                q.level[(at + (size_t)i) / 2] =
+                    (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+        }
+    }
+}
+
+/* ---- receiving ---- */
+
+static inline __device__ int ddp__quantised_level_at(const ddp__quantised &q, size_t at)
+{
+    if (q.wide) return (int)(q.level[at] ^ 128u) - 128;
+    return (int)(q.level[at / 2] >> 4 * (at % 2) & 15) - 8;
+}
+
+static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how,
+                                              ddp_cuda_verdict *v)
+{
+    const float levels = (float)q.levels, huge = __uint_as_float(DDP__HUGE);
+    const size_t first = ddp__thread_first();
+
+    if (v->what) return;
+    if (first < DDP_PACK_HEAD && q.head[first] != q.want[first])
+        ddp__verdict_note(v, DDP__SAYS_HEAD, first);
+    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8)
+        ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
+    for (size_t i = first; i < q.n; i += ddp__thread_step()) {
+        const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
+        const int level = ddp__quantised_level_at(q, i);
+
+        if (level < -q.levels) ddp__verdict_note(v, DDP__SAYS_LOW, i);
+        if (!(scale >= 0) || !(scale * levels <= FLT_MAX)) {
+            ddp__verdict_note(v, DDP__SAYS_SCALE, i / DDP_QUANTISE_BLOCK);
+        } else if (how != DDP__UNPACK_STORE && scale * levels >= huge) {
+            const float value = (float)level * scale;
+            if (ddp__sum_spoils(x[i], how == DDP__UNPACK_SUBTRACT ? -value : value))
+                ddp__verdict_note(
+                    v, how == DDP__UNPACK_SUBTRACT ? DDP__SAYS_DIFFERENCE : DDP__SAYS_SUM, i);
+        }
+    }
+}
+
+struct ddp__verdict_quantised {
+    ddp__quantised q;
+    const float   *x;
+
+    __device__ void operator()(ddp_cuda_verdict *v) const
+    {
+        if (v->what == DDP__SAYS_SCALE) v->value[0] = q.scale[v->at];
+        if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level_at(q, v->at);
+        if (v->what < DDP__SAYS_SUM) return;
+        v->value[0] = x[v->at];
+        v->value[1] =
+            (float)ddp__quantised_level_at(q, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
+    }
+};
+
+/* Product and sum are each rounded, as on the CPU. */
+static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how,
+                                              const ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < q.n; i += ddp__thread_step()) {
+        const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
+        const float value = __fmul_rn((float)ddp__quantised_level_at(q, i),
+                                      how == DDP__UNPACK_SUBTRACT ? -scale : scale);
+        x[i] = how == DDP__UNPACK_STORE ? value : __fadd_rn(x[i], value);
+    }
+}
+
+/* ---- on the host ---- */
+
+/* Packing, pointers and size; *need = bytes of the message. */
+static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing, const void *x,
+                                           size_t n, const void *message,
+                                           const ddp_cuda_verdict *verdict, size_t *need,
+                                           ddp_error *err)
+{
+    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
+        return ddp__fail(err, DDP_ARG, "%s: packing %d (%s) does not quantise; use int8 or int4",
+                         who, (int)packing, ddp_packing_name(packing));
+    if (!x || !verdict) return ddp__fail(err, DDP_ARG, "%s: x or verdict is NULL", who);
+    *need = ddp_pack_bound(packing, n, n);
+    if (!*need)
+        return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n,
+                         DDP__PACK_MOST);
+    if (!message || (uintptr_t)message % 4)
+        return ddp__fail(err, DDP_ARG, "%s: the message must not be NULL and must be aligned to 4",
+                         who);
+    return DDP_OK;
+}
+
+ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
+                                   size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
+                                   void *stream, ddp_error *err)
+{
+    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue, *dev = &queue;
+    ddp__verdict_values values;
+    ddp__quantised q;
+    size_t need;
+
+    if (!bytes) return ddp__fail(err, DDP_ARG, "ddp_cuda_pack_quantised: bytes is NULL");
+    DDP__TRY(ddp__quantised_arguments("ddp_cuda_pack_quantised", packing, x, n, out, verdict, &need,
+                                      err));
+    DDP__TRY(ddp__pack_room(out, capacity, need, err));
+    memset(&queue, 0, sizeof queue);
+    values.a = x;
+    values.b = NULL;
+    q = ddp__quantised_of(packing, out, n);
+    DDP__LAUNCH((ddp__k_quantise_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on, x,
+                n, verdict);
+    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
+    DDP__LAUNCH((ddp__k_quantise), ddp__quantised_grid(q), DDP__PACK_THREADS, 0, on, q, x, verdict);
+    *bytes = need;
+    return ddp__cuda_queued(dev, err);
+}
+
+static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const void *message,
+                                   size_t bytes, ddp__unpack how, float *x, size_t n,
+                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue, *dev = &queue;
+    ddp__verdict_quantised values;
+    size_t need;
+
+    DDP__TRY(ddp__quantised_arguments(who, packing, x, n, message, verdict, &need, err));
+    if (bytes != need)
+        return ddp__fail(err, DDP_ARG, "%s: the message has %zu bytes, one of %zu elements has %zu",
+                         who, bytes, n, need);
+    memset(&queue, 0, sizeof queue);
+    values.x = x;
+    values.q = ddp__quantised_of(packing, (void *)message, n);
+    DDP__LAUNCH((ddp__k_quantised_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
+                values.q, x, how, verdict);
+    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_quantised>), 1, 1, 0, on, verdict, values);
+    DDP__LAUNCH((ddp__k_quantised_apply), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
+                values.q, x, how, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x,
+                                 size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    return ddp__cuda_unpack("ddp_cuda_unpack_store", packing, message, bytes, DDP__UNPACK_STORE, x,
+                            n, verdict, stream, err);
+}
+
+ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x,
+                               size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    return ddp__cuda_unpack("ddp_cuda_unpack_add", packing, message, bytes, DDP__UNPACK_ADD, x, n,
+                            verdict, stream, err);
+}
+
+ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes,
+                                      float *residual, size_t n, ddp_cuda_verdict *verdict,
+                                      void *stream, ddp_error *err)
+{
+    return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes,
+                            DDP__UNPACK_SUBTRACT, residual, n, verdict, stream, err);
+}
+
+#endif /* DDP_CUDA_QUANTISE_CUH */
+/* ==== end cuda/quantise.cuh ==== */
+
+/* ==== begin cuda/table.cuh ==== [cuda] */
+/* The operators of a device: every family's entries beside the shape rules of the CPU. */
+#ifndef DDP_CUDA_TABLE_CUH
+#define DDP_CUDA_TABLE_CUH
+
+/* Adds the n entries of a family. */
+static DDP__UNUSED void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_entry *list, int n)
+{
+    int i;
+
+    for (i = 0; i < n; i++) {
+        const ddp_op *cpu = ddp__builtin_op(list[i].name);
+        ddp_op *op = &dev->op[dev->ops];
+        DDP_ASSERT(cpu && dev->ops < DDP__CUDA_OPS);
+        memset(op, 0, sizeof *op);
+        op->name = cpu->name;
+        op->shape = cpu->shape;
+        op->forward = list[i].forward;
+        op->backward = list[i].backward;
+        dev->entry[dev->ops++] = &list[i];
+    }
+}
+
+/* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
+static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
+{
+    int i;
+
+    for (i = 0; i < dev->ops; i++)
+        if (strcmp(dev->op[i].name, name) == 0) return &dev->op[i];
+    return NULL;
+}
+
+/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
+static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op,
+                                            const ddp_op_spec *spec)
+{
+    const ddp__cuda_entry *e = dev->entry[op - dev->op];
+
+    return e->scratch ? e->scratch(spec, dev->half) : 0;
+}
+
+#endif /* DDP_CUDA_TABLE_CUH */
+/* ==== end cuda/table.cuh ==== */
+
+/* ==== begin cuda/self.cuh ==== [cuda] */
+/* What a context holds of its GPU: the device, and what the backend table needs beside it. */
+#ifndef DDP_CUDA_SELF_CUH
+#define DDP_CUDA_SELF_CUH
+
+enum {
+    DDP__UPLOAD_PARTS = 4,       /* uploads that may be under way */
+    DDP__UPLOAD_BYTES = 4 << 20, /* of each */
+    DDP__CLIP_PARTS = 1024     /* partial sums of squares */
+};
+
+/* bfloat16 copy of a layer's parameters, which operators read in their place. */
+typedef struct ddp__cuda_mirror {
+    float     *master;
+    ddp__bf16 *copy;
+    size_t     count;
+} ddp__cuda_mirror;
+
+typedef struct ddp__cuda_self {
+    ddp__cuda        *dev;
+    ddp__cuda_mirror *mirror;
+    int               mirrors, mirror_room;
+    /* uploads pass through pinned memory, part after part */
+    char             *ring;
+    cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
+    int               ring_next;
+    double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
+    /* messages over the host */
+    cudaStream_t      out, in;  /* to the host, and back */
+    cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
+    unsigned         *flag;     /* [slots] pinned: the turn that may pass */
+    unsigned         *flag_there; /* as the device sees them */
+    int               slots;
+    ddp__nccl        *nccl;
+    /* times */
+    cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
+    int               marks;
+    int               base;     /* the mark that was read last */
+    double            base_s;   /* and when it was, ddp_now() */
+    int               ranged;   /* an NVTX range is open */
+} ddp__cuda_self;
+
+#endif /* DDP_CUDA_SELF_CUH */
+/* ==== end cuda/self.cuh ==== */
+
+/* ==== begin cuda/update.cuh ==== [cuda] */
+/* Updates on the device: one pass over parameter, gradient and state, which also zeroes the
+ * gradient and writes the bfloat16 copy. Every element is rounded as on the CPU (nn/optimizer.c): products
+ * and sums one by one, so that replicas on unlike processors stay equal bit for bit. */
+#ifndef DDP_CUDA_UPDATE_CUH
+#define DDP_CUDA_UPDATE_CUH
+
+enum { DDP__UPDATE_THREADS = 256 };
+
+typedef struct ddp__sgd_factors {
+    float momentum, decay, lr;
+} ddp__sgd_factors;
+
+__device__ static __forceinline__ float ddp__sgd_one(const ddp__sgd_factors &k, float w, float g,
+                                                     float *v)
+{
+    float d = __fadd_rn(g, __fmul_rn(k.decay, w));
+
+    if (v) *v = d = __fadd_rn(__fmul_rn(k.momentum, *v), d);
+    return __fsub_rn(w, __fmul_rn(k.lr, d));
+}
+
+__device__ static __forceinline__ float ddp__adam_one(const ddp__adam_step &k, float w, float g,
+                                                      float *m, float *v)
+{
+    const float d = __fadd_rn(g, __fmul_rn(w, k.l2));
+    const float mean = __fadd_rn(__fmul_rn(*m, k.beta1), __fmul_rn(k.gain1, d));
+    const float square = __fadd_rn(__fmul_rn(*v, k.beta2), __fmul_rn(__fmul_rn(k.gain2, d), d));
+    const float root = __fmul_rn(__fsqrt_rn(square), k.root);
+
+    *m = mean;
+    *v = square;
+    return __fadd_rn(__fmul_rn(w, k.shrink),
+                     __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
+}
+
+/* One element of each rule; s0 and s1 are its state. */
+struct ddp__rule_sgd {
+    ddp__sgd_factors k;
+    __device__ float operator()(float w, float g, float *, float *) const
+    {
+        return ddp__sgd_one(k, w, g, NULL);
+    }
+    static const int states = 0;
+};
+struct ddp__rule_momentum {
+    ddp__sgd_factors k;
+    __device__ float operator()(float w, float g, float *s0, float *) const
+    {
+        return ddp__sgd_one(k, w, g, s0);
+    }
+    static const int states = 1;
+};
+struct ddp__rule_adam {
+    ddp__adam_step k;
+    __device__ float operator()(float w, float g, float *s0, float *s1) const
+    {
+        return ddp__adam_one(k, w, g, s0, s1);
+    }
+    static const int states = 2;
+};
+
+/* wide: all float arrays are multiples of 16 bytes. copy may be NULL. */
+template <typename R>
+static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy,
+                                     long n, int wide, R rule)
+{
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    int k;
+
+    if (wide && i + 4 <= n) {
+        ddp__vec<float> vw = ddp__vec_load(w + i), vg = ddp__vec_load(g + i), v0 = vw, v1 = vw;
+        if (R::states > 0) v0 = ddp__vec_load(s0 + i);
+        if (R::states > 1) v1 = ddp__vec_load(s1 + i);
+        for (k = 0; k < 4; k++) {
+            vw.v[k] = rule(vw.v[k], vg.v[k], &v0.v[k], &v1.v[k]);
+            vg.v[k] = 0;
+        }
+        ddp__vec_store(w + i, vw);
+        ddp__vec_store(g + i, vg);
+        if (R::states > 0) ddp__vec_store(s0 + i, v0);
+        if (R::states > 1) ddp__vec_store(s1 + i, v1);
+        for (k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
+        return;
+    }
+    for (k = 0; k < 4 && i + k < n; k++) {
+        float *a = R::states > 0 ? s0 + i + k : NULL, *b = R::states > 1 ? s1 + i + k : NULL;
+        const float x = rule(w[i + k], g[i + k], a, b);
+        w[i + k] = x;
+        g[i + k] = 0;
+        if (copy) copy[i + k] = __float2bfloat16_rn(x);
+    }
+}
+
+static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < n) out[i] = __float2bfloat16_rn(in[i]);
+}
+
+static __global__ void ddp__k_scale(float *x, long n, float s)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < n) x[i] = __fmul_rn(x[i], s);
+}
+
+static __global__ void ddp__k_fill(float *x, long n, float s)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < n) x[i] = s;
+}
+
+/* ---- the global norm: fixed parts, fixed trees, sums in double ---- */
+
+__device__ static __forceinline__ double ddp__sum_block(double mine, double *shared)
+{
+    int k;
+
+    shared[threadIdx.x] = mine;
+    __syncthreads();
+    for (k = DDP__UPDATE_THREADS / 2; k > 0; k /= 2) {
+        if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + k];
+        __syncthreads();
+    }
+    return shared[0];
+}
+
+static __global__ void ddp__k_squares(double *part, const float *x, long n)
+{
+    __shared__ double shared[DDP__UPDATE_THREADS];
+    const long step = (long)gridDim.x * DDP__UPDATE_THREADS;
+    double sum = 0;
+    long i;
+
+    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step)
+        sum += (double)x[i] * (double)x[i];
+    sum = ddp__sum_block(sum, shared);
+    if (threadIdx.x == 0) part[blockIdx.x] = sum;
+}
+
+static __global__ void ddp__k_squares_sum(double *total, const double *part, int parts, int first)
+{
+    __shared__ double shared[DDP__UPDATE_THREADS];
+    double sum = 0;
+    int i;
+
+    for (i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
+    sum = ddp__sum_block(sum, shared);
+    if (threadIdx.x == 0) *total = first ? sum : *total + sum;
+}
+
+static __global__ void ddp__k_clip(float *x, long n, const double *total, float limit)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const double norm = sqrt(*total) + 1e-6;
+
+    if (i >= n || norm <= (double)limit) return;
+    x[i] = __fmul_rn(x[i], (float)((double)limit / norm));
+}
+
+/* ---- the table's entries ---- */
+
+/* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
+static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p,
+                                                size_t *left)
+{
+    int i;
+
+    for (i = 0; i < c->mirrors; i++) {
+        const ddp__cuda_mirror *m = &c->mirror[i];
+        if (p < m->master || p >= m->master + m->count) continue;
+        *left = m->count - (size_t)(p - m->master);
+        return m->copy + (p - m->master);
+    }
+    return NULL;
+}
+
+static inline unsigned ddp__update_blocks(size_t n, long per_thread)
+{
+    return (unsigned)ddp__blocks((long)n, per_thread * DDP__UPDATE_THREADS);
+}
+
+/* The floats from p on have changed: their copy follows, on a stream. */
+static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
+                                          cudaStream_t stream)
+{
+    ddp__cuda *dev = c->dev;
+    const float *from = (const float *)p;
+    size_t left = 0, n = bytes / sizeof *from;
+    ddp__bf16 *copy = ddp__cuda_copy_of(c, from, &left);
+
+    if (!copy || !n) return;
+    if (n > left) n = left;
+    DDP__LAUNCH(ddp__k_mirror, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, stream, copy, from,
+                (long)n);
+}
+
+template <typename R>
+static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, const R &rule)
+{
+    ddp__cuda *dev = c->dev;
+    float *g = (float *)(uintptr_t)u->grads, *s0 = R::states > 0 ? u->state : NULL;
+    float *s1 = R::states > 1 ? u->state + u->count : NULL;
+    size_t left = 0;
+    ddp__bf16 *copy = ddp__cuda_copy_of(c, u->params, &left);
+
+    DDP__LAUNCH((ddp__k_update<R>), ddp__update_blocks(u->count, 4), DDP__UPDATE_THREADS, 0,
+                dev->stream, u->params, g, s0, s1, copy, (long)u->count,
+                ddp__aligned(u->params, g, s0, s1), rule);
+}
+
+static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__rule_momentum momentum;
+    ddp__rule_sgd sgd;
+    ddp__rule_adam adam;
+    ddp_update own = *u;
+
+    switch (ddp__optimizer_rule(o)) {
+    case DDP__RULE_SGD:
+        sgd.k.momentum = o->hyper[0];
+        sgd.k.decay = o->hyper[1];
+        sgd.k.lr = u->lr;
+        momentum.k = sgd.k;
+        if (o->state_per_param) ddp__cuda_rule(c, u, momentum);
+        else ddp__cuda_rule(c, u, sgd);
+        return;
+    case DDP__RULE_ADAM:
+        ddp__adam_factors(o, u, &adam.k);
+        ddp__cuda_rule(c, u, adam);
+        return;
+    case DDP__RULE_USER:
+        own.stream = c->dev->stream;
+        o->update(o, &own);
+        (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0,
+                                                u->count * sizeof(float), c->dev->stream));
+        ddp__cuda_refresh(c, u->params, u->count * sizeof(float), c->dev->stream);
+        return;
+    }
+}
+
+static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    DDP__LAUNCH(ddp__k_scale, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
+                (long)n, s);
+}
+
+static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    DDP__LAUNCH(ddp__k_fill, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
+                (long)n, s);
+}
+
+static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+    unsigned parts = ddp__update_blocks(n, 4); /* depends on n alone: so does the sum's order */
+
+    if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
+    DDP__LAUNCH(ddp__k_squares, parts, DDP__UPDATE_THREADS, 0, dev->stream, c->squares, x, (long)n);
+    DDP__LAUNCH(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, 0, dev->stream,
+                c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
+}
+
+static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    DDP__LAUNCH(ddp__k_clip, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
+                (long)n, c->squares + DDP__CLIP_PARTS, limit);
+}
+
+#endif /* DDP_CUDA_UPDATE_CUH */
+/* ==== end cuda/update.cuh ==== */
+
+/* ==== begin cuda/stage.cuh ==== [cuda] */
+/* Messages of a GPU over the host: what src/sync/stage.c asks of the device. Copies have streams of
+ * their own; the computing stream waits for a number in pinned memory, which a thread of the host
+ * raises when the answer has been copied back. */
+#ifndef DDP_CUDA_STAGE_CUH
+#define DDP_CUDA_STAGE_CUH
+
+/* One thread of one block: no other kernel misses it. */
+static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
+{
+    while (*flag < turn) __nanosleep(4000);
+    __threadfence_system();
+}
+
+static void ddp__cuda_free_slots(ddp__cuda_self *c)
+{
+    int i;
+
+    for (i = 0; c->ready && i < c->slots; i++)
+        if (c->ready[i]) (void)cudaEventDestroy(c->ready[i]);
+    if (c->ready) DDP_FREE(c->ready);
+    if (c->flag) (void)cudaFreeHost(c->flag);
+    if (c->out) (void)cudaStreamDestroy(c->out);
+    if (c->in) (void)cudaStreamDestroy(c->in);
+    c->ready = NULL;
+    c->flag = NULL;
+    c->out = c->in = NULL;
+    c->slots = 0;
+}
+
+static int ddp__cuda_slots(void *self, int slots)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+    const size_t n = (size_t)slots;
+    int i;
+
+    c->ready = (cudaEvent_t *)DDP_REALLOC(NULL, n * sizeof *c->ready);
+    if (!c->ready) return 0;
+    memset(c->ready, 0, n * sizeof *c->ready);
+    c->slots = slots;
+    if (cudaHostAlloc((void **)&c->flag, n * sizeof *c->flag, cudaHostAllocMapped) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    memset(c->flag, 0, n * sizeof *c->flag);
+    if (DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&c->flag_there, c->flag, 0)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
+        return 0;
+    for (i = 0; i < slots; i++)
+        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ready[i], cudaEventDisableTiming |
+                                                                      cudaEventBlockingSync)))
+            return 0;
+    /* a kernel that is loaded at its first launch may wait for one that holds: load it now */
+    DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
+    DDP__LAUNCH(ddp__k_hold, 1, 1, 0, dev->stream, c->flag_there, 0u);
+    return ddp__cuda_status(dev, NULL) == DDP_OK;
+}
+
+static void ddp__cuda_record(void *self, int slot)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
+}
+
+static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *from, size_t bytes,
+                                  ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
+        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
+        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
+        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
+    return ddp__cuda_status(dev, err);
+}
+
+static ddp_status ddp__cuda_give(void *self, void *to, const void *from, size_t bytes,
+                                 ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
+        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, c->in))) {
+        ddp__cuda_refresh(c, to, bytes, c->in);
+        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->in));
+    }
+    return ddp__cuda_status(dev, err);
+}
+
+static void ddp__cuda_raise(void *self, int slot, unsigned turn)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    if (ddp__atomic_load(&c->flag[slot]) < turn) ddp__atomic_store(&c->flag[slot], turn);
+}
+
+static void ddp__cuda_raise_all(void *self)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    int i;
+
+    for (i = 0; i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+}
+
+static void ddp__cuda_hold(void *self, int slot, unsigned turn)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    DDP__LAUNCH(ddp__k_hold, 1, 1, 0, dev->stream, c->flag_there + slot, turn);
+}
+
+#endif /* DDP_CUDA_STAGE_CUH */
+/* ==== end cuda/stage.cuh ==== */
+
+/* ==== begin cuda/profile.cuh ==== [cuda] */
+/* Times of a GPU: events between the kernels, read when they have come, and names for profilers. */
+#ifndef DDP_CUDA_PROFILE_CUH
+#define DDP_CUDA_PROFILE_CUH
+
+#include <nvtx3/nvToolsExt.h>
+
+static void ddp__cuda_free_marks(ddp__cuda_self *c)
+{
+    int i;
+
+    if (c->ranged) (void)nvtxRangePop();
+    c->ranged = 0;
+    for (i = 0; c->mark && i <= c->marks; i++)
+        if (c->mark[i]) (void)cudaEventDestroy(c->mark[i]);
+    if (c->mark) DDP_FREE(c->mark);
+    c->mark = NULL;
+}
+
+/* The event behind the marks says where the device's clock stands on the host's. */
+static int ddp__cuda_marks(void *self, int marks)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+    const size_t n = (size_t)marks + 1;
+    size_t i;
+
+    c->mark = (cudaEvent_t *)DDP_REALLOC(NULL, n * sizeof *c->mark);
+    if (!c->mark) return 0;
+    memset(c->mark, 0, n * sizeof *c->mark);
+    c->marks = marks;
+    for (i = 0; i < n; i++)
+        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&c->mark[i], cudaEventDefault))) return 0;
+    c->base = marks;
+    if (DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)) ||
+        DDP__CUDA(dev, cudaEventRecord(c->mark[marks], dev->stream)) ||
+        DDP__CUDA(dev, cudaEventSynchronize(c->mark[marks])))
+        return 0;
+    c->base_s = ddp_now();
+    return 1;
+}
+
+static void ddp__cuda_mark(void *self, int mark)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
+}
+
+/* From mark to mark: milliseconds in a float are exact only over short times. */
+static double ddp__cuda_marked(void *self, int mark)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    const cudaError_t e = cudaEventQuery(c->mark[mark]);
+    float ms = 0;
+
+    if (e == cudaErrorNotReady) return -1;
+    if (DDP__CUDA(c->dev, e) ||
+        DDP__CUDA(c->dev, cudaEventElapsedTime(&ms, c->mark[c->base], c->mark[mark])))
+        return c->base_s;
+    c->base = mark;
+    c->base_s += 1e-3 * (double)ms;
+    return c->base_s;
+}
+
+static void ddp__cuda_range(void *self, const char *name)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    if (c->ranged) (void)nvtxRangePop();
+    c->ranged = name != NULL;
+    if (name) (void)nvtxRangePushA(name);
+}
+
+#endif /* DDP_CUDA_PROFILE_CUH */
+/* ==== end cuda/profile.cuh ==== */
+
+/* ==== begin cuda/backend.cuh ==== [cuda] */
+/* The backend table of a GPU (base/backend.h). */
+#ifndef DDP_CUDA_BACKEND_CUH
+#define DDP_CUDA_BACKEND_CUH
+
+/* ---- opening ---- */
+
+static void ddp__cuda_backend_close(void *self)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    int i;
+
+    if (!c) return;
+    if (c->dev) {
+        (void)cudaSetDevice(c->dev->device);
+        ddp__cuda_raise_all(c);
+        (void)cudaStreamSynchronize(c->dev->stream);
+        ddp__cuda_free_slots(c);
+        ddp__cuda_free_marks(c);
+        for (i = 0; i < DDP__UPLOAD_PARTS; i++)
+            if (c->ring_free[i]) (void)cudaEventDestroy(c->ring_free[i]);
+        if (c->ring) (void)cudaFreeHost(c->ring);
+        if (c->squares) (void)cudaFree(c->squares);
+        ddp__cuda_close(c->dev);
+    }
+    if (c->mirror) DDP_FREE(c->mirror);
+    DDP_FREE(c);
+}
+
+static void ddp__cuda_all_ops(ddp__cuda *dev)
+{
+    const ddp__cuda_entry *list;
+    int n = ddp__cuda_elementwise_ops(&list);
+
+    ddp__cuda_add_ops(dev, list, n);
+    n = ddp__cuda_text_ops(&list);
+    ddp__cuda_add_ops(dev, list, n);
+    n = ddp__cuda_conv_ops(&list);
+    ddp__cuda_add_ops(dev, list, n);
+    n = ddp__cuda_batch_norm_ops(&list);
+    ddp__cuda_add_ops(dev, list, n);
+    n = ddp__cuda_pool_ops(&list);
+    ddp__cuda_add_ops(dev, list, n);
+}
+
+static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, void *stream,
+                                         void **self, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)ddp__calloc(1, sizeof *c);
+    ddp_cuda_options o;
+    ddp__cuda *dev;
+    int i, n = 0;
+
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of a GPU");
+    memset(&o, 0, sizeof o);
+    o.device = b->device;
+    o.numbers = (ddp_cuda_numbers)b->numbers;
+    o.stream = stream;
+    if (o.device < 0) { /* the ranks of a machine share its GPUs out */
+        o.device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
+        (void)cudaGetLastError();
+    }
+    c->dev = dev = ddp__cuda_open(&o, err);
+    if (!dev) {
+        DDP_FREE(c);
+        return err->code;
+    }
+    ddp__cuda_all_ops(dev);
+    if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
+        (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares,
+                                        (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
+    for (i = 0; i < DDP__UPLOAD_PARTS && !dev->failed; i++)
+        (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ring_free[i], cudaEventDisableTiming));
+    if (ddp__cuda_status(dev, err)) {
+        ddp__cuda_backend_close(c);
+        return err->code;
+    }
+    *self = c;
+    return DDP_OK;
+}
+
+static ddp_status ddp__cuda_wait(void *self, ddp_error *err)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
+    return ddp__cuda_status(dev, err);
+}
+
+static ddp_status ddp__cuda_check(void *self, ddp_error *err)
+{
+    return ddp__cuda_status(((ddp__cuda_self *)self)->dev, err);
+}
+
+/* ---- memory ---- */
+
+/* Too little of it is no failure of the device: the caller says what it was for. */
+static void *ddp__cuda_alloc(void *self, size_t bytes)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    void *p = NULL;
+    cudaError_t e = cudaSetDevice(dev->device);
+
+    if (e == cudaSuccess) e = cudaMalloc(&p, bytes);
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
+        if (e != cudaErrorMemoryAllocation) (void)DDP__CUDA(dev, e);
+        return NULL;
+    }
+    (void)DDP__CUDA(dev, cudaMemsetAsync(p, 0, bytes, dev->stream));
+    return p;
+}
+
+static void ddp__cuda_release(void *self, void *at, size_t bytes)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    (void)bytes;
+    (void)cudaSetDevice(dev->device);
+    (void)cudaFree(at);
+}
+
+static void *ddp__cuda_pin(void *self, size_t bytes)
+{
+    void *p = NULL;
+
+    (void)self;
+    if (cudaMallocHost(&p, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void ddp__cuda_unpin(void *self, void *at, size_t bytes)
+{
+    (void)self;
+    (void)bytes;
+    (void)cudaFreeHost(at);
+}
+
+static void ddp__cuda_memory(void *self, double *total, double *unused)
+{
+    size_t all = 0, left = 0;
+
+    (void)DDP__CUDA(((ddp__cuda_self *)self)->dev, cudaMemGetInfo(&left, &all));
+    *total = (double)all;
+    *unused = (double)left;
+}
+
+static int ddp__cuda_element_bytes(void *self)
+{
+    return ((ddp__cuda_self *)self)->dev->half ? 2 : 4;
+}
+
+static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda_mirror *m;
+
+    if (!c->dev->half) return params;
+    if (c->mirrors == c->mirror_room) {
+        const int room = c->mirror_room ? 2 * c->mirror_room : 32;
+        m = (ddp__cuda_mirror *)DDP_REALLOC(c->mirror, (size_t)room * sizeof *m);
+        if (!m) return NULL;
+        c->mirror = m;
+        c->mirror_room = room;
+    }
+    m = &c->mirror[c->mirrors];
+    m->copy = (ddp__bf16 *)ddp__cuda_alloc(self, count * sizeof *m->copy);
+    if (!m->copy) return NULL;
+    m->master = params;
+    m->count = count;
+    c->mirrors++;
+    return m->copy;
+}
+
+static void ddp__cuda_forget(void *self, float *params)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    int i;
+
+    for (i = 0; i < c->mirrors; i++) {
+        if (c->mirror[i].master != params) continue;
+        ddp__cuda_release(self, c->mirror[i].copy, 0);
+        c->mirror[i] = c->mirror[--c->mirrors];
+        return;
+    }
+}
+
+/* ---- copies ---- */
+
+static uint16_t ddp__bf16_bits(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof u);
+    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* NaN stays one */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* The next part of the ring, when what was copied from it last has arrived. */
+static char *ddp__cuda_ring(ddp__cuda_self *c)
+{
+    const int part = c->ring_next;
+
+    (void)DDP__CUDA(c->dev, cudaEventSynchronize(c->ring_free[part]));
+    return c->ring + (size_t)part * DDP__UPLOAD_BYTES;
+}
+
+static void ddp__cuda_ring_go(ddp__cuda_self *c, void *to, const char *from, size_t bytes)
+{
+    ddp__cuda *dev = c->dev;
+
+    (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, dev->stream));
+    (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[c->ring_next], dev->stream));
+    c->ring_next = (c->ring_next + 1) % DDP__UPLOAD_PARTS;
+}
+
+static void ddp__cuda_upload(void *self, void *to, const void *from, size_t bytes)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    size_t at = 0, n;
+
+    for (; at < bytes; at += n) {
+        char *part = ddp__cuda_ring(c);
+        n = bytes - at < (size_t)DDP__UPLOAD_BYTES ? bytes - at : (size_t)DDP__UPLOAD_BYTES;
+        memcpy(part, (const char *)from + at, n);
+        ddp__cuda_ring_go(c, (char *)to + at, part, n);
+    }
+    ddp__cuda_refresh(c, to, bytes, c->dev->stream);
+}
+
+static void ddp__cuda_upload_elements(void *self, void *to, const float *from, size_t count)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    const size_t most = DDP__UPLOAD_BYTES / sizeof(uint16_t);
+    size_t at = 0, n, i;
+
+    for (; at < count; at += n) {
+        uint16_t *part = (uint16_t *)(void *)ddp__cuda_ring(c);
+        n = count - at < most ? count - at : most;
+        for (i = 0; i < n; i++) part[i] = ddp__bf16_bits(from[at + i]);
+        ddp__cuda_ring_go(c, (uint16_t *)to + at, (const char *)part, n * sizeof *part);
+    }
+}
+
+static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes,
+                                     ddp_error *err)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
+    return ddp__cuda_wait(self, err);
+}
+
+static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count,
+                                              ddp_error *err)
+{
+    uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
+    ddp_status s;
+    size_t i;
+
+    if (!bits) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
+    s = ddp__cuda_download(self, bits, from, count * sizeof *bits, err);
+    for (i = 0; i < count; i++) {
+        const uint32_t u = (uint32_t)bits[i] << 16;
+        memcpy(&to[i], &u, sizeof u);
+    }
+    DDP_FREE(bits);
+    return s;
+}
+
+static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
+}
+
+static void ddp__cuda_zero(void *self, void *at, size_t bytes)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    (void)DDP__CUDA(dev, cudaMemsetAsync(at, 0, bytes, dev->stream));
+}
+
+/* ---- operators ---- */
+
+static const ddp_op *ddp__cuda_backend_op(void *self, const char *name)
+{
+    return ddp__cuda_op(((ddp__cuda_self *)self)->dev, name);
+}
+
+static size_t ddp__cuda_backend_scratch(void *self, const ddp_op *op, const void *spec)
+{
+    return ddp__cuda_scratch(((ddp__cuda_self *)self)->dev, op, (const ddp_op_spec *)spec);
+}
+
+static int ddp__cuda_reserve(void *self, size_t bytes)
+{
+    return ddp__cuda_want_scratch(((ddp__cuda_self *)self)->dev, bytes, NULL) == DDP_OK;
+}
+
+static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->dev; }
+
+/* ---- from device to device ---- */
+
+static ddp_status ddp__cuda_join(void *self, int rank, int world, double timeout_s,
+                                 ddp_backend_share share, void *user, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    c->nccl = ddp__nccl_join(c->dev, rank, world, c->slots, timeout_s, share, user, err);
+    return c->nccl ? DDP_OK : err->code;
+}
+
+static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
+                                    const size_t *counts, int arrays_count, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    int i;
+
+    DDP__TRY(ddp__nccl_average(c->nccl, slot, arrays, counts, arrays_count, err));
+    if (!c->mirrors) return DDP_OK;
+    for (i = 0; i < arrays_count; i++)
+        ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
+    return ddp__cuda_status(c->dev, err);
+}
+
+static void ddp__cuda_finish(void *self, int slot)
+{
+    ddp__nccl_finish(((ddp__cuda_self *)self)->nccl, slot);
+}
+
+static ddp_status ddp__cuda_poll(void *self, ddp_error *err)
+{
+    return ddp__nccl_poll(((ddp__cuda_self *)self)->nccl, err);
+}
+
+static void ddp__cuda_leave(void *self, int on_error)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    ddp__nccl_leave(c->nccl, on_error);
+    c->nccl = NULL;
+}
+
+/* ---- the table ---- */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
+{
+    ddp_backend b;
+
+    memset(&b, 0, sizeof b);
+    b.name = "cuda";
+    b.device = device;
+    b.numbers = (int)numbers;
+    b.open = ddp__cuda_backend_open;
+    b.close = ddp__cuda_backend_close;
+    b.wait = ddp__cuda_wait;
+    b.check = ddp__cuda_check;
+    b.alloc = ddp__cuda_alloc;
+    b.release = ddp__cuda_release;
+    b.pin = ddp__cuda_pin;
+    b.unpin = ddp__cuda_unpin;
+    b.memory = ddp__cuda_memory;
+    b.element_bytes = ddp__cuda_element_bytes;
+    b.mirror = ddp__cuda_mirror_new;
+    b.forget = ddp__cuda_forget;
+    b.upload = ddp__cuda_upload;
+    b.upload_elements = ddp__cuda_upload_elements;
+    b.download = ddp__cuda_download;
+    b.download_elements = ddp__cuda_download_elements;
+    b.copy = ddp__cuda_copy;
+    b.zero = ddp__cuda_zero;
+    b.scale = ddp__cuda_scale;
+    b.fill = ddp__cuda_fill;
+    b.update = ddp__cuda_update;
+    b.clip_add = ddp__cuda_clip_add;
+    b.clip_scale = ddp__cuda_clip_scale;
+    b.op = ddp__cuda_backend_op;
+    b.scratch = ddp__cuda_backend_scratch;
+    b.reserve = ddp__cuda_reserve;
+    b.compute = ddp__cuda_compute;
+    b.slots = ddp__cuda_slots;
+    b.record = ddp__cuda_record;
+    b.fetch = ddp__cuda_fetch;
+    b.give = ddp__cuda_give;
+    b.raise = ddp__cuda_raise;
+    b.raise_all = ddp__cuda_raise_all;
+    b.hold = ddp__cuda_hold;
+    b.join = ddp__cuda_join;
+    b.average = ddp__cuda_average;
+    b.finish = ddp__cuda_finish;
+    b.poll = ddp__cuda_poll;
+    b.leave = ddp__cuda_leave;
+    b.marks = ddp__cuda_marks;
+    b.mark = ddp__cuda_mark;
+    b.marked = ddp__cuda_marked;
+    b.range = ddp__cuda_range;
+    return b;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DDP_CUDA_BACKEND_CUH */
+/* ==== end cuda/backend.cuh ==== */
+
+#endif /* DDP__CUDA_IMPLEMENTED */
+#endif /* DREAMDDP_IMPLEMENTATION */
