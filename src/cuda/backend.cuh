@@ -91,10 +91,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
 
 static ddp_status ddp__cuda_wait(void *self, ddp_error *err)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
-    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
-    return ddp__cuda_status(dev, err);
+    return ddp__cuda_await((ddp__cuda_self *)self, NULL, err);
 }
 
 static ddp_status ddp__cuda_check(void *self, ddp_error *err)
@@ -215,7 +212,7 @@ static char *ddp__cuda_ring(ddp__cuda_self *c)
 {
     const int part = c->ring_next;
 
-    (void)DDP__CUDA(c->dev, cudaEventSynchronize(c->ring_free[part]));
+    (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* poll says it once more */
     return c->ring + (size_t)part * DDP__UPLOAD_BYTES;
 }
 
@@ -317,27 +314,56 @@ static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->de
 
 /* ---- from device to device ---- */
 
-static ddp_status ddp__cuda_join(void *self, int rank, int world, double timeout_s,
-                                 ddp_backend_share share, void *user, ddp_error *err)
+static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
 
-    c->nccl = ddp__nccl_join(c->dev, rank, world, c->slots, timeout_s, share, user, err);
+    c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
 
-static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
-                                    const size_t *counts, int arrays_count, ddp_error *err)
+/* The copies that operators read follow the arrays that are final. */
+static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
+                                  const size_t *counts, int arrays_count, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     int i;
 
-    DDP__TRY(ddp__nccl_average(c->nccl, slot, arrays, counts, arrays_count, err));
     if (!c->mirrors) return DDP_OK;
     for (i = 0; i < arrays_count; i++)
         ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
+}
+
+static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
+                                    const size_t *counts, int arrays_count, int sum,
+                                    ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts,
+                             arrays_count, err));
+    return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
+}
+
+static void ddp__cuda_follow(void *self, int slot)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->nccl->stream));
+}
+
+static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn,
+                                   float *const *arrays, const size_t *counts, int arrays_count,
+                                   ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (turn)
+        DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
+    return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
 static void ddp__cuda_finish(void *self, int slot)
@@ -408,6 +434,8 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.hold = ddp__cuda_hold;
     b.join = ddp__cuda_join;
     b.average = ddp__cuda_average;
+    b.follow = ddp__cuda_follow;
+    b.spread = ddp__cuda_spread;
     b.finish = ddp__cuda_finish;
     b.poll = ddp__cuda_poll;
     b.leave = ddp__cuda_leave;

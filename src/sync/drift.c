@@ -35,8 +35,10 @@ static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double 
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room), i;
+    int ops, i;
 
+    if (d->direct) return; /* the engine's operations tell nothing of the devices' network */
+    ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
     for (i = 0; i < ops; i++) {
         double begin, end, bytes;
         if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
@@ -85,7 +87,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     long every = (long)d->plan.period * DDP__DRIFT_PERIODS;
     double before;
 
-    if (!d->engine || !d->strategy->partial || d->levels) return DDP_OK;
+    if (!d->engine || !d->strategy->partial || d->levels || d->direct) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan.period) return DDP_OK;
     DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));

@@ -73,9 +73,12 @@ ddp_status ddp__levels_open(ddp_ctx *d, const float *site, size_t stride, ddp_er
         if (err != &d->host.error) *err = d->host.error;
         return (ddp_status)bad;
     }
-    if (alike || unlike) ddp__levels_close(d); /* one level is all there is */
+    /* one level is all there is; the devices' own network joins those of a site in any case */
+    if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
     return DDP_OK;
 }
+
+const ddp_sites *ddp__levels_site(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
 
 void ddp__levels_close(ddp_ctx *d)
 {
