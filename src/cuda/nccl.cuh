@@ -21,7 +21,7 @@ typedef struct ddp__nccl {
     ncclComm_t    comm;    /* NULL: alone, or given up */
     ddp_backend_peers peers;
     int           rank, world;
-    int           lost;    /* given up */
+    ddp_error     why;     /* it was given up; code 0: it was not */
     cudaStream_t  stream;
     cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
     cudaEvent_t  *done;    /* [slots] they are averages */
@@ -64,12 +64,13 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
     }
 }
 
-/* Gives up what is in flight, without waiting for any peer: the stream goes on. */
-static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n)
+/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer to
+ * all that is asked of n from here on. */
+static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
 {
     if (n->comm) (void)ncclCommAbort(n->comm);
     n->comm = NULL;
-    n->lost = 1;
+    n->why = *why;
 }
 
 /* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
@@ -79,9 +80,9 @@ static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
 
     if (!n) return;
     (void)cudaSetDevice(n->dev->device);
-    if (on_error) ddp__nccl_give_up(n);
+    if (n->comm && on_error) (void)ncclCommAbort(n->comm);
     if (n->stream) (void)cudaStreamSynchronize(n->stream);
-    if (n->comm) (void)ncclCommDestroy(n->comm);
+    if (n->comm && !on_error) (void)ncclCommDestroy(n->comm);
     for (i = 0; i < n->slots; i++) {
         if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
         if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
@@ -176,8 +177,10 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
     int i;
 
-    if (n->lost)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d has left NCCL after a failure", n->rank);
+    if (n->why.code) {
+        if (err) *err = n->why;
+        return n->why.code;
+    }
     if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
         DDP__CUDA(dev, cudaStreamWaitEvent(n->stream, n->ready[slot], 0)))
         return ddp__cuda_status(dev, err);
@@ -221,8 +224,10 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
     double oldest = 0;
     int i;
 
-    if (n->lost)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d has left NCCL after a failure", n->rank);
+    if (n->why.code) {
+        if (err) *err = n->why;
+        return n->why.code;
+    }
     for (i = 0; i < n->slots; i++)
         if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
     if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
@@ -245,9 +250,11 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t heir = NULL;
+    ddp_error own;
     ddp_status s;
     int i, below = 0, *out;
 
+    if (!err) err = &own;
     if (!n->comm || count < 1 || count >= n->world)
         return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
                          n->world);
@@ -263,12 +270,13 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
     DDP_FREE(out);
     n->world -= count;
     if (!s) s = ddp__nccl_settle(n, heir, "ncclCommShrink", err);
-    ddp__nccl_give_up(n);
+    (void)ncclCommAbort(n->comm);
+    n->comm = NULL;
     if (s) {
+        n->why = *err;
         if (heir) (void)ncclCommAbort(heir);
         return s;
     }
-    n->lost = 0;
     n->rank -= below;
     if (n->world > 1) n->comm = heir;
     else (void)ncclCommAbort(heir);

@@ -73,16 +73,18 @@ static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_erro
 {
     ddp__cuda *dev = c->dev;
     ddp_status s = DDP_OK;
+    ddp_error why;
 
     while (c->nccl && s == DDP_OK &&
            ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
                cudaErrorNotReady) {
-        s = ddp__nccl_poll(c->nccl, err);
+        s = ddp__nccl_poll(c->nccl, &why);
         if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
     }
     if (s != DDP_OK) {
         ddp__cuda_raise_all(c);
-        ddp__nccl_give_up(c->nccl);
+        ddp__nccl_give_up(c->nccl, &why);
+        if (err) *err = why;
     }
     (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event))
                  : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
