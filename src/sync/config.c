@@ -229,10 +229,10 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG,
                          "a second link (net2 or addr2) needs the tcp or threads transport, not "
                          "mpi");
-    if (c->backend && (c->min_world > 0 || c->join))
+    if (c->nccl && (c->min_world > 0 || c->join))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%s: the %s backend does not take part in elastic worlds; leave it out, or "
-                         "train on the CPU", c->join ? "join" : "min_world", c->backend->name);
+                         "%s: elastic worlds average by transport; set nccl to 0, or leave it out",
+                         c->join ? "join" : "min_world");
     if (c->backend && (c->net2 || c->addr2))
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "net2 and addr2: the second link of the %s backend is its own network; set "
