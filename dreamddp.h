@@ -44638,10 +44638,10 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG,
                          "a second link (net2 or addr2) needs the tcp or threads transport, not "
                          "mpi");
-    if (c->backend && (c->min_world > 0 || c->join))
+    if (c->nccl && (c->min_world > 0 || c->join))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%s: the %s backend does not take part in elastic worlds; leave it out, or "
-                         "train on the CPU", c->join ? "join" : "min_world", c->backend->name);
+                         "%s: elastic worlds average by transport; set nccl to 0, or leave it out",
+                         c->join ? "join" : "min_world");
     if (c->backend && (c->net2 || c->addr2))
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "net2 and addr2: the second link of the %s backend is its own network; set "
@@ -48009,7 +48009,7 @@ ddp_status ddp__join_ask(ddp_ctx *d, ddp_error *err)
     m.layer = DDP__NO_LAYER;
     m.priority = d->layers;
     m.filler = 1;
-    return ddp__engine_submit(d->engine, &m, &j->ticket, err);
+    return ddp__post(d, &m, 0, &j->ticket, err);
 }
 
 static void ddp__join_attach(ddp__wire *w, int id, void *user)
@@ -48032,10 +48032,12 @@ static ddp_status ddp__join_admit(ddp_ctx *d, int id, ddp_error *err)
     DDP__TRY(ddp__average_wait_all(d, err));
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0)
-        DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
+        DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));
     if (d->measured) d->drift_ticket = -1;
-    if (d->pace_ticket >= 0) DDP__TRY(ddp__engine_wait(d->engine, d->pace_ticket, err));
+    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, d->pace_ticket, err));
     d->pace_ticket = -1;
+    DDP__TRY(ddp__device_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
     memset(&local, 0, sizeof local);
     s = ddp__engine_admit(d->engine, id, ddp__join_attach, j, &local);
     pthread_mutex_lock(&j->lock);
@@ -48068,7 +48070,7 @@ ddp_status ddp__join_step(ddp_ctx *d, ddp_error *err)
     if (!j || d->step % d->cfg.period) return DDP_OK;
     DDP__TRY(ddp__snapshot_take(d, err));
     if (j->ticket >= 0) {
-        DDP__TRY(ddp__engine_wait(d->engine, j->ticket, err));
+        DDP__TRY(ddp__post_wait(d, j->ticket, err));
         j->ticket = -1;
         id = (int)j->word;
         if (id >= 0 && id < d->world) DDP__TRY(ddp__join_admit(d, id, err));
