@@ -26,6 +26,8 @@ typedef struct fake_device {
     size_t          used; /* bytes */
     long            work, updates;
     ddp_error       error;
+    const float    *early_from;
+    float           early;
     ddp_backend_peers peers;
     struct fake_net *net; /* NULL = not joined */
 } fake_device;
@@ -202,6 +204,18 @@ static ddp_status fake_download(void *self, void *to, const void *from, size_t b
     assert_true((uintptr_t)to < FAKE_AWAY);
     memcpy(to, fake_here(from), bytes);
     return fake_check(self, err);
+}
+
+static void fake_early(void *self, const float *from)
+{
+    ((fake_device *)self)->early_from = from;
+    ((fake_device *)self)->early = *(const float *)fake_here(from);
+}
+
+static int fake_early_value(void *self, const float *from, float *value)
+{
+    *value = ((fake_device *)self)->early;
+    return ((fake_device *)self)->early_from == from;
 }
 
 static void fake_copy(void *self, void *to, const void *from, size_t bytes)
@@ -562,6 +576,7 @@ static ddp_backend fake_backend(void)
     b.memory = fake_memory, b.element_bytes = fake_element_bytes;
     b.mirror = fake_mirror_of, b.forget = fake_forget;
     b.upload = fake_upload, b.download = fake_download, b.copy = fake_copy, b.zero = fake_zero;
+    b.early = fake_early, b.early_value = fake_early_value;
     b.upload_elements = fake_upload_elements, b.download_elements = fake_download_elements;
     b.scale = fake_scale, b.fill = fake_fill, b.update = fake_update;
     b.clip_add = fake_clip_add, b.clip_scale = fake_clip_scale;

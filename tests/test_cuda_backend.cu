@@ -390,6 +390,48 @@ static void the_device_times_its_layers(void **state)
     nothing_left();
 }
 
+/* The loss is read while the device stands still behind it. */
+static void a_loss_waits_for_no_later_work(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_config cfg;
+    ddp_mlp_config c;
+    ddp_graph *g, *other;
+    ddp_node *loss, *second;
+    ddp_ctx *d;
+    float first, early;
+    int i;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    memset(&cfg, 0, sizeof cfg);
+    memset(&c, 0, sizeof c);
+    cfg.no_env = 1, cfg.backend = &b;
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    d = ddp_open(&cfg, NULL);
+    assert_non_null(d);
+    g = ddp_graph_new(d), other = ddp_graph_new(d);
+    loss = ddp_mlp(g, &c, NULL), second = ddp_mlp(other, &c, NULL);
+    assert_int_equal(ddp_graph_build(g) | ddp_graph_build(other), 0);
+    for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = (float)i / 7 - 1;
+    assert_int_equal(ddp_forward(g), 0);
+    first = *ddp_output(g, loss);
+    assert_true(b.slots(d->host.device, 2));
+    assert_int_equal(ddp_forward(g), 0);
+    b.hold(d->host.device, 1, 1);
+    assert_int_equal(ddp_backward(g, loss), 0);
+    early = ddp_value(g, loss);
+    b.raise(d->host.device, 1, 1);
+    assert_true(first > 0 && early == first);
+    for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = 0;
+    assert_int_equal(ddp_forward(g), 0);
+    assert_int_equal(ddp_forward(other), 0); /* the place of the copy is taken */
+    assert_true(ddp_value(g, loss) == *ddp_output(g, loss) && ddp_value(g, loss) != first);
+    assert_true(ddp_value(other, second) == *ddp_output(other, second));
+    ddp_close(d);
+    nothing_left();
+}
+
 /* ---- failures ---- */
 
 #ifdef DDP_CUDA_ON_CPU
@@ -496,6 +538,7 @@ int main(void)
         cmocka_unit_test(both_links_are_used_at_once),
         cmocka_unit_test(a_lost_rank_ends_the_wait_for_its_average),
         cmocka_unit_test(the_device_times_its_layers),
+        cmocka_unit_test(a_loss_waits_for_no_later_work),
 #ifdef DDP_CUDA_ON_CPU
         cmocka_unit_test(failures_are_sentences),
 #endif

@@ -60,7 +60,11 @@ struct ddp_backend {
     ddp_status (*download)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
     void (*copy)(void *self, void *to, const void *from, size_t bytes);
     void (*zero)(void *self, void *at, size_t bytes);
-    /* The same from and to an array of elements, whose floats lie on the host. */
+    /* early: in order, a float is copied to where early_value reads it, which waits for that copy and
+     * not for later work; 0 = another was copied since. */
+    void (*early)(void *self, const float *from);
+    int  (*early_value)(void *self, const float *from, float *value);
+    /* upload and download from and to an array of elements, whose floats lie on the host. */
     void (*upload_elements)(void *self, void *to, const float *from, size_t count);
     ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count,
                                     ddp_error *err);
