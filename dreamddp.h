@@ -276,7 +276,11 @@ struct ddp_backend {
     ddp_status (*download)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
     void (*copy)(void *self, void *to, const void *from, size_t bytes);
     void (*zero)(void *self, void *at, size_t bytes);
-    /* The same from and to an array of elements, whose floats lie on the host. */
+    /* early: in order, a float is copied to where early_value reads it, which waits for that copy and
+     * not for later work; 0 = another was copied since. */
+    void (*early)(void *self, const float *from);
+    int  (*early_value)(void *self, const float *from, float *value);
+    /* upload and download from and to an array of elements, whose floats lie on the host. */
     void (*upload_elements)(void *self, void *to, const float *from, size_t count);
     ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count,
                                     ddp_error *err);
@@ -5077,6 +5081,7 @@ struct ddp_graph {
     ddp__layout        reuse;      /* of the built-in state */
     ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own */
     ddp_state         *state;      /* the built-in one */
+    int                early;      /* node whose scalar the device copies in good time; -1: none */
     uint64_t           states_made;
     ddp_error          error;
 };
@@ -5095,6 +5100,9 @@ DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
 
 /* Element 0 of node n's output or gradient, at, becomes 1. */
 DDP_LIB void ddp__node_one(const ddp_node *n, void *at);
+
+/* The last node of a pass, a loss most often, will be read while later work is under way. */
+DDP_LIB void ddp__value_early(ddp_graph *g);
 
 /* The inputs that the user filled go to the device. */
 DDP_LIB void ddp__feed_inputs(const ddp_graph *g);
@@ -5795,6 +5803,7 @@ void ddp_layer_end(ddp_graph *g)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
                   "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
     g->open_layer = -1;
+    g->early = -1;
 }
 
 /* ---- nodes ---- */
@@ -6502,10 +6511,34 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
     return 0;
 }
 
+void ddp__value_early(ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_node *n = g->node[g->nodes - 1];
+    const float *from;
+
+    g->early = -1;
+    if (!b || n->type != DDP_F32 || n->spec.out.dims || g->state->layout->fate[n->index] != DDP__KEPT)
+        return;
+    from = (const float *)ddp_state_data(g->state, n);
+    if (!from) return;
+    b->early(device, from);
+    g->early = n->index;
+}
+
 float ddp_value(ddp_graph *g, const ddp_node *n)
 {
-    const float *out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
+    const ddp_backend *b;
+    const float *out;
+    void *device;
+    float value;
 
+    if (g && n && g->state && n->graph == g && g->early == n->index) {
+        b = ddp__graph_backend(g, &device);
+        if (b->early_value(device, (const float *)ddp_state_data(g->state, n), &value)) return value;
+    }
+    out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
     return out ? *out : NAN;
 }
 /* ==== end graph/state.c ==== */
@@ -6970,6 +7003,7 @@ int ddp_forward(ddp_graph *g)
         }
         ddp__run_forward(g->state, n, 1);
     }
+    ddp__value_early(g);
     g->state->ready = 1;
     return 0;
 }
@@ -6983,6 +7017,7 @@ int ddp_evaluate(ddp_graph *g)
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
         if (g->node[i]->op) ddp__run_forward(g->state, g->node[i], 0);
+    ddp__value_early(g);
     return 0;
 }
 
@@ -7063,6 +7098,7 @@ int ddp_forward_range(ddp_state *s, int first, int last)
     if (code) return code;
     if (!s->pass_given && (first < s->next || s->next == 0)) s->pass++;
     s->next = last + 1;
+    s->graph->early = -1;
     for (i = first; i <= last; i++)
         if (s->graph->node[i]->op) ddp__run_forward(s, s->graph->node[i], 1);
     return 0;

@@ -6226,6 +6226,9 @@ typedef struct ddp__cuda_self {
     char             *ring;
     cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
     int               ring_next;
+    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
+    const float      *early_from;
+    cudaEvent_t       early_done;
     double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
     /* messages over the host */
     cudaStream_t      out, in;  /* to the host, and back */
@@ -6773,6 +6776,8 @@ static void ddp__cuda_backend_close(void *self)
         for (i = 0; i < DDP__UPLOAD_PARTS; i++)
             if (c->ring_free[i]) (void)cudaEventDestroy(c->ring_free[i]);
         if (c->ring) (void)cudaFreeHost(c->ring);
+        if (c->early) (void)cudaFreeHost(c->early);
+        if (c->early_done) (void)cudaEventDestroy(c->early_done);
         if (c->squares) (void)cudaFree(c->squares);
         ddp__cuda_close(c->dev);
     }
@@ -6824,6 +6829,8 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
                                         (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     for (i = 0; i < DDP__UPLOAD_PARTS && !dev->failed; i++)
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ring_free[i], cudaEventDisableTiming));
+    if (!dev->failed && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
+        (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -7022,6 +7029,26 @@ static ddp_status ddp__cuda_download_elements(void *self, float *to, const void 
     return s;
 }
 
+static void ddp__cuda_early(void *self, const float *from)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    c->early_from = from;
+    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost,
+                                        dev->stream)))
+        (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
+}
+
+static int ddp__cuda_early_value(void *self, const float *from, float *value)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    if (c->early_from != from) return 0;
+    *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
+    return 1;
+}
+
 static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
@@ -7157,6 +7184,8 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.upload_elements = ddp__cuda_upload_elements;
     b.download = ddp__cuda_download;
     b.download_elements = ddp__cuda_download_elements;
+    b.early = ddp__cuda_early;
+    b.early_value = ddp__cuda_early_value;
     b.copy = ddp__cuda_copy;
     b.zero = ddp__cuda_zero;
     b.scale = ddp__cuda_scale;
