@@ -334,8 +334,10 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     ddp__peer *p = &e->peers[id];
     ddp__elastic_peer *ep = &e->elastic->peer[id];
     unsigned char *tail = ep->tail;
+    uint16_t *coded = p->coded;
 
     memset(p, 0, sizeof *p);
+    p->coded = coded;
     p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;
