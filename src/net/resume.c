@@ -264,6 +264,7 @@ static void ddp__ops_restart(ddp__engine *e, double now)
     for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
         for (int i = 0; i < DDP__WINDOW; i++)
             if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
+                ddp__shadow_again(e, e->window[i]);
                 ddp__start(e, e->window[i], now);
                 break;
             }
