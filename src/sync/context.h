@@ -280,6 +280,8 @@ DDP_LIB const struct ddp_sites *ddp__levels_site(const ddp_ctx *d);
  * last message. Within two levels divergence is not measured. */
 DDP_LIB ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket,
                                     ddp_error *err);
+/* How many messages an average is on this rank, where it goes in two levels. */
+DDP_LIB int        ddp__levels_messages(const ddp_ctx *d);
 
 /* balance.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times. Nothing may be in flight. */

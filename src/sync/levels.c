@@ -88,6 +88,11 @@ void ddp__levels_close(ddp_ctx *d)
     d->levels = NULL;
 }
 
+int ddp__levels_messages(const ddp_ctx *d)
+{
+    return d->levels->site.equal || d->levels->site.place == 0 ? 3 : 2;
+}
+
 /* Values from..to of a list of pieces. */
 static int ddp__levels_slice(ddp__levels *v, const ddp__message *m, size_t from, size_t to)
 {
@@ -124,7 +129,7 @@ ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket, ddp
     part.divergence = NULL;
     DDP__TRY(ddp__ctx_submit(d, &part, &before, err));
     part.after = before + 1;
-    if (v->site.equal || v->site.place == 0) {
+    if (ddp__levels_messages(d) == 3) {
         part.verb = DDP__ALL_REDUCE;
         part.group = v->site.across;
         part.scale = m->mean ? 1.0f / (float)d->world : m->scale;

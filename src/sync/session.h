@@ -110,7 +110,7 @@ typedef struct ddp_config {
     int join; /* 1: come into a run that is going on, whose workers addr names, separated by commas;
                  rank, world and min_world are its (docs/elastic-join.md); DREAMDDP_JOIN */
     size_t elastic_bytes; /* min_world: memory for inputs and results in flight, at least the
-                             longest message; 0 = twice that */
+                             longest message (int8 blocks: two of it); 0 = twice that */
     int insecure; /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
     const char *tls_psk; /* file with the pre-shared key of all workers: TLS 1.3 on TCP; NULL = none;
                             DREAMDDP_TLS_PSK */
