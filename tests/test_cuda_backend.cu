@@ -128,6 +128,39 @@ static void updates_have_the_cpus_bits(void **state)
     nothing_left();
 }
 
+/* Halves between two bfloat16 go to the even one; NaN stays one, wherever its bits are. */
+static void elements_round_as_the_kernels_do(void **state)
+{
+    static const uint32_t from[] = {0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0xbf817fff,
+                                    0x7f7fffff, 0x7f800000, 0x7f800001, 0x80000000, 0x00018000};
+    static const uint16_t want[] = {0x3f80, 0x3f80, 0x3f82, 0x3f81, 0xbf81,
+                                    0x7f80, 0x7f80, 0x7fc0, 0x8000, 0x0002};
+    enum { N = sizeof want / sizeof want[0] };
+    ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
+    float x[N], back[N];
+    uint16_t got[N];
+    ddp_error err;
+    void *self, *there;
+    int i;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    memcpy(x, from, sizeof x);
+    there = b.alloc(self, sizeof got);
+    b.upload_elements(self, there, x, N);
+    assert_int_equal(b.download(self, got, there, sizeof got, &err), DDP_OK);
+    assert_int_equal(b.download_elements(self, back, there, N, &err), DDP_OK);
+    for (i = 0; i < N; i++) {
+        const uint32_t wide = (uint32_t)want[i] << 16;
+        assert_int_equal(got[i], want[i]);
+        assert_memory_equal(&back[i], &wide, sizeof wide);
+    }
+    b.release(self, there, sizeof got);
+    b.close(self);
+    nothing_left();
+}
+
 static void clipping_needs_no_host(void **state)
 {
     static const size_t sizes[] = {5, 70001, 1200007};
@@ -517,6 +550,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_have_the_cpus_bits),
+        cmocka_unit_test(elements_round_as_the_kernels_do),
         cmocka_unit_test(clipping_needs_no_host),
         cmocka_unit_test(every_strategy_trains_as_the_cpu),
         cmocka_unit_test(half_precision_trains_too),
