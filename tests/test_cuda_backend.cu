@@ -16,6 +16,7 @@ extern "C" {
 }
 
 #include "cuda/backend.cuh"
+#include "graph/graph_internal.h"
 #include "nn/clip.h"
 #include "strategy_lab.h"
 
@@ -124,6 +125,39 @@ static void updates_have_the_cpus_bits(void **state)
         assert_int_equal(c.b.check(c.self, &err), DDP_OK);
         c.b.close(c.self);
     }
+    nothing_left();
+}
+
+/* Halves between two bfloat16 go to the even one; NaN stays one, wherever its bits are. */
+static void elements_round_as_the_kernels_do(void **state)
+{
+    static const uint32_t from[] = {0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0xbf817fff,
+                                    0x7f7fffff, 0x7f800000, 0x7f800001, 0x80000000, 0x00018000};
+    static const uint16_t want[] = {0x3f80, 0x3f80, 0x3f82, 0x3f81, 0xbf81,
+                                    0x7f80, 0x7f80, 0x7fc0, 0x8000, 0x0002};
+    enum { N = sizeof want / sizeof want[0] };
+    ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
+    float x[N], back[N];
+    uint16_t got[N];
+    ddp_error err;
+    void *self, *there;
+    int i;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    memcpy(x, from, sizeof x);
+    there = b.alloc(self, sizeof got);
+    b.upload_elements(self, there, x, N);
+    assert_int_equal(b.download(self, got, there, sizeof got, &err), DDP_OK);
+    assert_int_equal(b.download_elements(self, back, there, N, &err), DDP_OK);
+    for (i = 0; i < N; i++) {
+        const uint32_t wide = (uint32_t)want[i] << 16;
+        assert_int_equal(got[i], want[i]);
+        assert_memory_equal(&back[i], &wide, sizeof wide);
+    }
+    b.release(self, there, sizeof got);
+    b.close(self);
     nothing_left();
 }
 
@@ -343,6 +377,132 @@ static void a_lost_rank_ends_the_wait_for_its_average(void **state)
     }
 }
 
+/* ---- pairs of operators ---- */
+
+typedef struct paired {
+    int   llama, recompute;
+    float params[4000], losses[5];
+    long  count;
+} paired;
+
+/* By the run that is under way. */
+static int pairs_found;
+
+static const ddp_op_pair *count_pairs(void *self, const char *first, const char *second)
+{
+    const ddp_op_pair *p = ddp__cuda_pair(self, first, second);
+
+    pairs_found += p != NULL;
+    return p;
+}
+
+static ddp_node *paired_model(ddp_graph *g, const paired *x)
+{
+    ddp_gpt2_config c;
+    ddp_llama2_config l;
+
+    memset(&c, 0, sizeof c);
+    memset(&l, 0, sizeof l);
+    c.vocabulary = l.vocabulary = 11, c.context = l.context = 5, c.layers = l.layers = 2;
+    c.heads = l.heads = 2, c.dim = l.dim = 8, c.batch = l.batch = 2, l.hidden = 16;
+    c.recompute = l.recompute = x->recompute;
+    return x->llama ? ddp_llama2(g, &l, NULL) : ddp_gpt2(g, &c, NULL);
+}
+
+/* Arrays at offsets a and b of the arena, none where one is nowhere. */
+static void apart(size_t a, size_t bytes, size_t b, size_t more)
+{
+    if (a != DDP__NOWHERE && b != DDP__NOWHERE) assert_true(a + bytes <= b || b + more <= a);
+}
+
+/* What one kernel writes lies over nothing that it reads for another row. */
+static void pairs_lie_apart(const ddp_graph *g)
+{
+    const ddp__layout *l = &g->reuse;
+    int i, k;
+
+    for (i = 0; i < g->nodes; i++) {
+        const size_t bytes = ddp__output_bytes(g->node[i]);
+        const int again = g->node[i]->pair && l->fate[i] == DDP__AGAIN;
+
+        for (k = 0; g->node[i]->pair && k < 2; k++) {
+            const int p = g->node[i]->input[k];
+            const size_t saved = 4 * g->node[i + 1]->spec.saved;
+            apart(l->out[p], bytes, l->out[i + 1], bytes);
+            apart(l->out[p], bytes, l->saved[i + 1], saved);
+            if (!ddp__pair_inside(g, i)) continue;
+            apart(l->out_again[p], bytes, l->out_again[i + 1], bytes);
+            apart(l->out_again[p], bytes, l->saved_again[i + 1], saved);
+            apart(l->gradient[p], bytes, l->gradient[i + 1], bytes);
+            apart(l->gradient[p], bytes, (again ? l->out_again : l->out)[i], bytes);
+            apart(l->gradient[p], bytes, (again ? l->saved_again : l->saved)[i + 1], saved);
+        }
+    }
+}
+
+static int paired_worker(ddp_ctx *d, void *user)
+{
+    paired *x = (paired *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss = paired_model(g, x);
+    ddp_optimizer o = ddp_sgd(0.3f, 0);
+    int bad = ddp_graph_build(g), step, l;
+    size_t n;
+
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    if (!bad) pairs_lie_apart(g);
+    for (step = 0; !bad && step < 5; step++) {
+        int32_t *t = (int32_t *)ddp_data(g, "tokens"), *y = (int32_t *)ddp_data(g, "labels");
+        for (l = 0; l < 10; l++) t[l] = (3 * l + step) % 11, y[l] = (t[l] + 1) % 11;
+        bad = step == 4 ? ddp_evaluate(g) : ddp_forward(g);
+        x->losses[step] = ddp_value(g, loss);
+        if (!bad && step < 4) bad = ddp_backward(g, loss);
+        if (!bad && step < 4) bad = ddp_step_end(d);
+    }
+    for (l = 0; !bad && l < ddp_layer_count(g); l++) {
+        const float *p = ddp_layer_params(g, l, &n);
+        assert_true(x->count + (long)n <= 4000);
+        bad = ddp_graph_read(g, x->params + x->count, p, n);
+        x->count += (long)n;
+    }
+    return bad;
+}
+
+/* With pairs and without, with recomputation and without: the same bits. */
+static void pairs_change_no_bit(ddp_cuda_numbers numbers, int llama)
+{
+    static paired x[4];
+    ddp_config cfg;
+    ddp_error err;
+    int i;
+
+    memset(x, 0, sizeof x);
+    for (i = 0; i < 4; i++) {
+        ddp_backend b = ddp_cuda(numbers, 0);
+        memset(&cfg, 0, sizeof cfg);
+        cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+        b.pair = i % 2 ? NULL : count_pairs;
+        x[i].llama = llama;
+        x[i].recompute = i / 2;
+        pairs_found = 0;
+        if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
+        assert_int_equal(pairs_found, i % 2 ? 0 : 4); /* each addition of both blocks */
+        assert_true(x[i].count > 1000 && x[i].losses[4] < x[i].losses[0]);
+        assert_memory_equal(x[i].losses, x[0].losses, sizeof x->losses);
+        assert_memory_equal(x[i].params, x[0].params, (size_t)x->count * sizeof *x->params);
+    }
+    nothing_left();
+}
+
+static void residual_sums_run_with_their_norms(void **state)
+{
+    (void)state;
+    if (!have_gpu()) skip();
+    pairs_change_no_bit(DDP_CUDA_F32, 0);
+    pairs_change_no_bit(DDP_CUDA_F32, 1);
+    pairs_change_no_bit(DDP_CUDA_BF16, 0);
+}
+
 /* ---- times ---- */
 
 static int timed(ddp_ctx *d, void *user)
@@ -530,6 +690,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_have_the_cpus_bits),
+        cmocka_unit_test(elements_round_as_the_kernels_do),
         cmocka_unit_test(clipping_needs_no_host),
         cmocka_unit_test(every_strategy_trains_as_the_cpu),
         cmocka_unit_test(half_precision_trains_too),
@@ -537,6 +698,7 @@ int main(void)
         cmocka_unit_test(sites_average_in_two_levels),
         cmocka_unit_test(both_links_are_used_at_once),
         cmocka_unit_test(a_lost_rank_ends_the_wait_for_its_average),
+        cmocka_unit_test(residual_sums_run_with_their_norms),
         cmocka_unit_test(the_device_times_its_layers),
         cmocka_unit_test(a_loss_waits_for_no_later_work),
 #ifdef DDP_CUDA_ON_CPU

@@ -1,9 +1,10 @@
 /* What operators of text models do on the device beside the plain case: arrays that share memory as
  * the graph lets them, gradients that nobody wants, tokens and labels that are none, epilogues and
- * batches of products. */
+ * batches of products, a sum and its norm as one kernel. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
+#include "cuda/elementwise.cuh"
 #include "cuda/text.cuh"
 #include "cuda_check.h"
 
@@ -325,6 +326,99 @@ static void products_have_batches_and_epilogues(void **state)
     ddp__cuda_close(dev);
 }
 
+/* ---- an addition and the norm of it ---- */
+
+enum { PAIR_RESULTS = 7 };
+
+/* One after the other, or as the pair; bits of adds: the norm adds to what its input's gradient
+ * holds, the addition to that of input 0 and of input 1, and nobody wants that of input 0. */
+static void pair_run(cuda_check *s, cuda_check *n, const ddp_op_pair *pair, int adds, float **got)
+{
+    const cuda_array *const result[PAIR_RESULTS] = {&s->out, &n->out, &n->saved, &n->grad_param[0],
+                                                    &n->grad_param[1], &s->grad_in[0],
+                                                    &s->grad_in[1]};
+    ddp_op_call sum, norm;
+    int i;
+
+    cuda_each(s, cuda_send_one);
+    cuda_each(n, cuda_send_one);
+    for (i = 0; i < 3; i++)
+        assert_int_equal(cudaMemset(cuda_at(n, result[i]), 0x5a, result[i]->bytes), cudaSuccess);
+    cuda_call(s, 1, 0, &sum);
+    cuda_call(n, 1, 0, &norm);
+    norm.in[0] = sum.out;
+    norm.grad_in[0] = (void *)sum.grad_out;
+    norm.add_in[0] = adds & 1;
+    sum.add_in[0] = adds >> 1 & 1;
+    sum.add_in[1] = adds >> 2 & 1;
+    if (adds & 8) sum.grad_in[0] = NULL;
+    if (pair) {
+        pair->forward(&sum, &norm);
+        pair->backward(&sum, &norm);
+    } else {
+        s->gpu->forward(&sum);
+        n->gpu->forward(&norm);
+        n->gpu->backward(&norm);
+        s->gpu->backward(&sum);
+    }
+    cuda_ok(n->dev);
+    for (i = 0; i < PAIR_RESULTS; i++)
+        got[i] = result[i]->base ? cuda_get(n, result[i], "a result of a pair") : NULL;
+}
+
+static void pair_check(const char *op, ddp_cuda_numbers numbers, long rows, long columns, int shift)
+{
+    static const int adds[] = {0, 1, 2, 5, 7, 9, 13};
+    cuda_case k = a_case(op, 2, rows, columns, 0), add = a_case("add", 2, rows, columns, 0);
+    ddp__cuda *dev = device(numbers);
+    const ddp__cuda_entry *list;
+    const int ops = ddp__cuda_elementwise_ops(&list);
+    const ddp_op_pair *pair = ddp__cuda_pair(NULL, "add", op);
+    float *want[PAIR_RESULTS], *got[PAIR_RESULTS];
+    cuda_check s, n;
+    size_t m;
+    int i;
+
+    ddp__cuda_add_ops(dev, list, ops);
+    add.inputs = 2;
+    add.in[1] = add.in[0];
+    k.shift = add.shift = shift;
+    cuda_open(&s, dev, &add);
+    cuda_open(&n, dev, &k);
+    assert_non_null(pair);
+    for (m = 0; m < sizeof adds / sizeof adds[0]; m++) {
+        pair_run(&s, &n, NULL, adds[m], want);
+        pair_run(&s, &n, pair, adds[m], got);
+        for (i = 0; i < PAIR_RESULTS; i++) {
+            const long count = i < 2 || i > 4 ? rows * columns : i == 2 ? n.saved.n : columns;
+            if (got[i] && memcmp(got[i], want[i], (size_t)count * sizeof **got))
+                fail_msg("%s of %ld x %ld, adds %d: result %d differs", op, rows, columns, adds[m],
+                         i);
+            free(got[i]);
+            free(want[i]);
+        }
+    }
+    cuda_shut(&s);
+    cuda_shut(&n);
+    ddp__cuda_close(dev);
+}
+
+static void a_sum_and_its_norm_keep_their_bits_as_one(void **state)
+{
+    static const char *const ops[] = {"layer_norm", "rms_norm"};
+    int i, numbers;
+
+    (void)state;
+    for (i = 0; i < 2; i++)
+        for (numbers = 0; numbers < 3; numbers += 2) {
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 21, 24, 0);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 19, 61, 1);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 3, 1200, 0); /* more than a lane keeps */
+        }
+    assert_null(ddp__cuda_pair(NULL, "add", "gelu"));
+    assert_null(ddp__cuda_pair(NULL, "relu", "layer_norm"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -334,6 +428,7 @@ int main(void)
         cmocka_unit_test(tokens_that_are_none_give_nan_and_no_gradient),
         cmocka_unit_test(labels_that_are_none_do_as_on_the_cpu),
         cmocka_unit_test(products_have_batches_and_epilogues),
+        cmocka_unit_test(a_sum_and_its_norm_keep_their_bits_as_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

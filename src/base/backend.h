@@ -8,6 +8,7 @@
 #include "base/status.h"
 
 struct ddp_op;
+struct ddp_op_pair;
 struct ddp_optimizer;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
@@ -81,8 +82,10 @@ struct ddp_backend {
 
     /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch:
      * bytes that one execution of spec needs besides; reserve takes the most that any needs and
-     * may be called again with more, 0 = short of memory. */
+     * may be called again with more, 0 = short of memory. pair: how two of those names run as one,
+     * NULL where each runs alone. */
     const struct ddp_op *(*op)(void *self, const char *name);
+    const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);
     size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);

@@ -448,6 +448,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.clip_add = ddp__cuda_clip_add;
     b.clip_scale = ddp__cuda_clip_scale;
     b.op = ddp__cuda_backend_op;
+    b.pair = ddp__cuda_pair;
     b.scratch = ddp__cuda_backend_scratch;
     b.reserve = ddp__cuda_reserve;
     b.compute = ddp__cuda_compute;

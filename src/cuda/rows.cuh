@@ -51,12 +51,12 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
     if (wide) {
         ddp__vec<T> r;
         DDP__UNROLL
-        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(v[i] + old[i]);
+        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
         DDP__UNROLL
         for (i = 0; i < width; i++)
-            if (at + i < n) p[at + i] = ddp__from_float<T>(v[i] + old[i]);
+            if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
 

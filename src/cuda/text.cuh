@@ -20,10 +20,9 @@ static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
         {"embedding", ddp__cuda_embedding_forward, ddp__cuda_embedding_backward,
          ddp__cuda_embedding_scratch},
         {"position", ddp__cuda_position_forward, ddp__cuda_position_backward, NULL},
-        {"layer_norm", ddp__cuda_layer_norm_forward, ddp__cuda_layer_norm_backward,
+        {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>,
          ddp__cuda_norm_scratch},
-        {"rms_norm", ddp__cuda_rms_norm_forward, ddp__cuda_rms_norm_backward,
-         ddp__cuda_norm_scratch},
+        {"rms_norm", ddp__cuda_norm_forward<1>, ddp__cuda_norm_backward<1>, ddp__cuda_norm_scratch},
         {"attention", ddp__cuda_attention_forward, ddp__cuda_attention_backward,
          ddp__cuda_attention_scratch},
         {"rope", ddp__cuda_rope_forward, ddp__cuda_rope_backward, NULL},
@@ -35,6 +34,21 @@ static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
 
     *list = ops;
     return (int)(sizeof ops / sizeof ops[0]);
+}
+
+/* The residual stream and the norm that reads it, in one kernel. */
+static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair(void *self, const char *first,
+                                                     const char *second)
+{
+    static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>,
+                                           ddp__cuda_sum_norm_backward<0>},
+                             rms_norm = {ddp__cuda_sum_norm_forward<1>,
+                                         ddp__cuda_sum_norm_backward<1>};
+
+    (void)self;
+    if (strcmp(first, "add") != 0) return NULL;
+    if (strcmp(second, "layer_norm") == 0) return &layer_norm;
+    return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
 }
 
 #endif /* DDP_CUDA_TEXT_CUH */

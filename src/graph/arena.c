@@ -281,10 +281,27 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
     }
 }
 
+/* What appears when node i runs, if it has not yet. */
+static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
+{
+    if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
+    else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_forward(v, i, l);
+    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE)
+        ddp__born_again(v, i, l);
+}
+
+/* The node whose turn is next and that runs at the same time as node i; -1: none. */
+static int ddp__born_with(const ddp__lives *v, int event, int i)
+{
+    if (event == DDP__FORWARD) return v->g->node[i]->pair ? i + 1 : -1;
+    if (event == DDP__BACKWARD) return i > 0 && ddp__pair_inside(v->g, i - 1) ? i - 1 : -1;
+    return ddp__pair_inside(v->g, i) && v->fate[i + 1] == DDP__AGAIN ? i + 1 : -1;
+}
+
 /* Walks through one forward and one backward pass. */
 static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 {
-    int t, id, i;
+    int t, id, i, with;
 
     for (i = 0; i < v->n; i++) /* inputs exist before the pass begins */
         if (!v->g->node[i]->op) ddp__born_forward(v, i, l);
@@ -292,9 +309,9 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
         const int event = v->event[t] / v->n;
 
         i = v->event[t] % v->n;
-        if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
-        else if (event == DDP__FORWARD_AGAIN) ddp__born_again(v, i, l);
-        else if (v->g->node[i]->op) ddp__born_forward(v, i, l);
+        ddp__born(v, event, i, l);
+        with = ddp__born_with(v, event, i);
+        if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
         for (id = v->dying[t]; id >= 0; id = v->sibling[id])
             ddp__arena_return(v, l->out[id], v->bytes[id]);
     }

@@ -60,6 +60,24 @@ static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training
     n->run->forward(&c);
 }
 
+/* Forward of node first and the next as one. */
+static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int training, int again)
+{
+    ddp_op_call a, b;
+
+    ddp__call_fill(s, first, training, again, &a);
+    ddp__call_fill(s, s->graph->node[first->index + 1], training, again, &b);
+    first->pair->forward(&a, &b);
+}
+
+/* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
+static void ddp__pass_forward(const ddp_graph *g, int i, int training)
+{
+    if (g->node[i]->pair) return;
+    if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(g->state, g->node[i - 1], training, 0);
+    else ddp__run_forward(g->state, g->node[i], training);
+}
+
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
  * node of the segment has run backward, and those behind it have. */
 static void ddp__run_again(const ddp_state *s, int segment)
@@ -71,6 +89,11 @@ static void ddp__run_again(const ddp_state *s, int segment)
         ddp_op_call c;
 
         if (s->layout->fate[i] != DDP__AGAIN) continue;
+        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
+            ddp__run_pair(s, g->node[i], 1, 1);
+            i++;
+            continue;
+        }
         ddp__call_fill(s, g->node[i], 1, 1, &c);
         ddp__shadow(s, g->node[i], 0, c.buffer);
         g->node[i]->run->forward(&c);
@@ -79,24 +102,45 @@ static void ddp__run_again(const ddp_state *s, int segment)
 
 /* every_float: input gradients are wanted for all float arrays, not only where parameters lie
  * above. The first writer of a gradient overwrites it, the others add. */
-static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
+static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
-    ddp_op_call c;
     int i;
 
-    ddp__call_fill(s, n, 1, 1, &c);
-    c.grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
+    ddp__call_fill(s, n, 1, 1, c);
+    c->grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
     for (i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
 
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
-        c.grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
-        c.add_in[i] = s->written[p];
+        c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
+        c->add_in[i] = s->written[p];
         s->written[p] = 1;
     }
-    for (i = 0; i < n->spec.params; i++) c.grad_param[i] = n->grad[i];
+    for (i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
+}
+
+static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
+{
+    ddp_op_call c;
+
+    ddp__backward_fill(s, n, every_float, &c);
     n->run->backward(&c);
+}
+
+/* Node i of a whole pass, and the one before it where both run as one. The last that has run. */
+static int ddp__pass_backward(const ddp_graph *g, int i)
+{
+    ddp_op_call a, b;
+
+    if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
+        ddp__run_backward(g->state, g->node[i], 0);
+        return i;
+    }
+    ddp__backward_fill(g->state, g->node[i], 0, &b);
+    ddp__backward_fill(g->state, g->node[i - 1], 0, &a);
+    g->node[i - 1]->pair->backward(&a, &b);
+    return i - 1;
 }
 
 /* ---- whole passes on the built-in state ---- */
@@ -132,7 +176,7 @@ int ddp_forward(ddp_graph *g)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
             if (code) return code;
         }
-        ddp__run_forward(g->state, n, 1);
+        ddp__pass_forward(g, i, 1);
     }
     ddp__value_early(g);
     g->state->ready = 1;
@@ -147,7 +191,7 @@ int ddp_evaluate(ddp_graph *g)
     g->state->ready = 0;
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
-        if (g->node[i]->op) ddp__run_forward(g->state, g->node[i], 0);
+        if (g->node[i]->op) ddp__pass_forward(g, i, 0);
     ddp__value_early(g);
     return 0;
 }
@@ -167,7 +211,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
 {
     const ddp__hooks *hooks;
     const char *fault;
-    int i, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
+    int i, done = -1, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
 
     if (code) return code;
     fault = ddp__loss_fault(g, loss);
@@ -186,12 +230,12 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             if (code) return code;
         }
         if (n == loss) g->state->written[i] = 1; /* its users took no part: they come later */
-        if (g->state->written[i] && n->has_gradient) {
+        if (g->state->written[i] && n->has_gradient && i != done) {
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
             if (n == loss)
                 ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
-            ddp__run_backward(g->state, n, 0);
+            done = ddp__pass_backward(g, i);
         }
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
             code = ddp__hook(g, hooks->backward_end, n->layer);

@@ -419,6 +419,22 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
         l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
+/* What its backend runs as one with the operator before it. */
+static void ddp__node_pair(const ddp_graph *g, const ddp_node *n)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    ddp_node *first = n->index > 0 ? g->node[n->index - 1] : NULL;
+
+    if (b && b->pair && first && first->op && n->spec.inputs && n->input[0] == first->index)
+        first->pair = b->pair(device, first->op->name, n->op->name);
+}
+
+int ddp__pair_inside(const ddp_graph *g, int i)
+{
+    return g->node[i]->pair && g->node[i]->segment == g->node[i + 1]->segment;
+}
+
 ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs, int arg_count,
                     const double *args, ddp_node *tied)
 {
@@ -475,6 +491,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->tied = owner ? owner->index : -1;
     for (i = 0; i < count; i++) n->input[i] = inputs[i]->index;
     ddp__node_place(g, n);
+    ddp__node_pair(g, n);
     return n;
 }
 

@@ -28,6 +28,7 @@ struct ddp_node {
     float        *grad[DDP_OP_PARAMS];
     float        *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;   /* op, or the backend's of its name */
+    const ddp_op_pair *pair; /* this node and the next run as one in whole passes; NULL: alone */
     void         *feed;  /* on a device: the input array of the built-in state, as the user fills it */
     float        *shown; /* on a device: what ddp_output showed last */
 };
@@ -144,6 +145,10 @@ DDP_LIB int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, si
 
 /* 1 if the graph may still be changed by what; else it remembers why not. */
 DDP_LIB int ddp__graph_open(ddp_graph *g, const char *what);
+
+/* 1 if nodes i and i + 1 are a pair also backward, and where they run again: no other segment's
+ * second forward lies between them. */
+DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
 /* The value of a scalar stays readable after backward, a user's input until he refills it. */
 DDP_LIB int ddp__stays(const ddp_node *d);

@@ -81,6 +81,14 @@ typedef struct ddp_op {
     void (*ref_backward)(const ddp_op_call *c);
 } ddp_op;
 
+/* Two operators without buffers that a backend runs as one: second directly follows first and takes
+ * its output as input 0. The calls are those that each alone would get, and what they ask for is
+ * written, but for second's grad_in[0]: only first would read it. */
+typedef struct ddp_op_pair {
+    void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
+    void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
+} ddp_op_pair;
+
 #ifdef __cplusplus
 extern "C" {
 #endif
