@@ -224,6 +224,7 @@ typedef struct ddp_allocator {
 #define DDP_BASE_BACKEND_H
 
 struct ddp_op;
+struct ddp_op_pair;
 struct ddp_optimizer;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
@@ -297,8 +298,10 @@ struct ddp_backend {
 
     /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch:
      * bytes that one execution of spec needs besides; reserve takes the most that any needs and
-     * may be called again with more, 0 = short of memory. */
+     * may be called again with more, 0 = short of memory. pair: how two of those names run as one,
+     * NULL where each runs alone. */
     const struct ddp_op *(*op)(void *self, const char *name);
+    const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);
     size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
@@ -542,6 +545,14 @@ typedef struct ddp_op {
     void (*ref_forward)(const ddp_op_call *c);
     void (*ref_backward)(const ddp_op_call *c);
 } ddp_op;
+
+/* Two operators without buffers that a backend runs as one: second directly follows first and takes
+ * its output as input 0. The calls are those that each alone would get, and what they ask for is
+ * written, but for second's grad_in[0]: only first would read it. */
+typedef struct ddp_op_pair {
+    void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
+    void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
+} ddp_op_pair;
 
 #ifdef __cplusplus
 extern "C" {
@@ -3049,7 +3060,7 @@ typedef struct ddp_config {
     int join; /* 1: come into a run that is going on, whose workers addr names, separated by commas;
                  rank, world and min_world are its (docs/elastic-join.md); DREAMDDP_JOIN */
     size_t elastic_bytes; /* min_world: memory for inputs and results in flight, at least the
-                             longest message; 0 = twice that */
+                             longest message (int8 blocks: two of it); 0 = twice that */
     int insecure; /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
     const char *tls_psk; /* file with the pre-shared key of all workers: TLS 1.3 on TCP; NULL = none;
                             DREAMDDP_TLS_PSK */
@@ -4996,6 +5007,7 @@ struct ddp_node {
     float        *grad[DDP_OP_PARAMS];
     float        *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;   /* op, or the backend's of its name */
+    const ddp_op_pair *pair; /* this node and the next run as one in whole passes; NULL: alone */
     void         *feed;  /* on a device: the input array of the built-in state, as the user fills it */
     float        *shown; /* on a device: what ddp_output showed last */
 };
@@ -5112,6 +5124,10 @@ DDP_LIB int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, si
 
 /* 1 if the graph may still be changed by what; else it remembers why not. */
 DDP_LIB int ddp__graph_open(ddp_graph *g, const char *what);
+
+/* 1 if nodes i and i + 1 are a pair also backward, and where they run again: no other segment's
+ * second forward lies between them. */
+DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
 /* The value of a scalar stays readable after backward, a user's input until he refills it. */
 DDP_LIB int ddp__stays(const ddp_node *d);
@@ -5492,10 +5508,27 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
     }
 }
 
+/* What appears when node i runs, if it has not yet. */
+static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
+{
+    if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
+    else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_forward(v, i, l);
+    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE)
+        ddp__born_again(v, i, l);
+}
+
+/* The node whose turn is next and that runs at the same time as node i; -1: none. */
+static int ddp__born_with(const ddp__lives *v, int event, int i)
+{
+    if (event == DDP__FORWARD) return v->g->node[i]->pair ? i + 1 : -1;
+    if (event == DDP__BACKWARD) return i > 0 && ddp__pair_inside(v->g, i - 1) ? i - 1 : -1;
+    return ddp__pair_inside(v->g, i) && v->fate[i + 1] == DDP__AGAIN ? i + 1 : -1;
+}
+
 /* Walks through one forward and one backward pass. */
 static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 {
-    int t, id, i;
+    int t, id, i, with;
 
     for (i = 0; i < v->n; i++) /* inputs exist before the pass begins */
         if (!v->g->node[i]->op) ddp__born_forward(v, i, l);
@@ -5503,9 +5536,9 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
         const int event = v->event[t] / v->n;
 
         i = v->event[t] % v->n;
-        if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
-        else if (event == DDP__FORWARD_AGAIN) ddp__born_again(v, i, l);
-        else if (v->g->node[i]->op) ddp__born_forward(v, i, l);
+        ddp__born(v, event, i, l);
+        with = ddp__born_with(v, event, i);
+        if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
         for (id = v->dying[t]; id >= 0; id = v->sibling[id])
             ddp__arena_return(v, l->out[id], v->bytes[id]);
     }
@@ -6042,6 +6075,22 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
         l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
+/* What its backend runs as one with the operator before it. */
+static void ddp__node_pair(const ddp_graph *g, const ddp_node *n)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    ddp_node *first = n->index > 0 ? g->node[n->index - 1] : NULL;
+
+    if (b && b->pair && first && first->op && n->spec.inputs && n->input[0] == first->index)
+        first->pair = b->pair(device, first->op->name, n->op->name);
+}
+
+int ddp__pair_inside(const ddp_graph *g, int i)
+{
+    return g->node[i]->pair && g->node[i]->segment == g->node[i + 1]->segment;
+}
+
 ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs, int arg_count,
                     const double *args, ddp_node *tied)
 {
@@ -6098,6 +6147,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->tied = owner ? owner->index : -1;
     for (i = 0; i < count; i++) n->input[i] = inputs[i]->index;
     ddp__node_place(g, n);
+    ddp__node_pair(g, n);
     return n;
 }
 
@@ -6929,6 +6979,24 @@ static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training
     n->run->forward(&c);
 }
 
+/* Forward of node first and the next as one. */
+static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int training, int again)
+{
+    ddp_op_call a, b;
+
+    ddp__call_fill(s, first, training, again, &a);
+    ddp__call_fill(s, s->graph->node[first->index + 1], training, again, &b);
+    first->pair->forward(&a, &b);
+}
+
+/* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
+static void ddp__pass_forward(const ddp_graph *g, int i, int training)
+{
+    if (g->node[i]->pair) return;
+    if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(g->state, g->node[i - 1], training, 0);
+    else ddp__run_forward(g->state, g->node[i], training);
+}
+
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
  * node of the segment has run backward, and those behind it have. */
 static void ddp__run_again(const ddp_state *s, int segment)
@@ -6940,6 +7008,11 @@ static void ddp__run_again(const ddp_state *s, int segment)
         ddp_op_call c;
 
         if (s->layout->fate[i] != DDP__AGAIN) continue;
+        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
+            ddp__run_pair(s, g->node[i], 1, 1);
+            i++;
+            continue;
+        }
         ddp__call_fill(s, g->node[i], 1, 1, &c);
         ddp__shadow(s, g->node[i], 0, c.buffer);
         g->node[i]->run->forward(&c);
@@ -6948,24 +7021,45 @@ static void ddp__run_again(const ddp_state *s, int segment)
 
 /* every_float: input gradients are wanted for all float arrays, not only where parameters lie
  * above. The first writer of a gradient overwrites it, the others add. */
-static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
+static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
-    ddp_op_call c;
     int i;
 
-    ddp__call_fill(s, n, 1, 1, &c);
-    c.grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
+    ddp__call_fill(s, n, 1, 1, c);
+    c->grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
     for (i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
 
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
-        c.grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
-        c.add_in[i] = s->written[p];
+        c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
+        c->add_in[i] = s->written[p];
         s->written[p] = 1;
     }
-    for (i = 0; i < n->spec.params; i++) c.grad_param[i] = n->grad[i];
+    for (i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
+}
+
+static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
+{
+    ddp_op_call c;
+
+    ddp__backward_fill(s, n, every_float, &c);
     n->run->backward(&c);
+}
+
+/* Node i of a whole pass, and the one before it where both run as one. The last that has run. */
+static int ddp__pass_backward(const ddp_graph *g, int i)
+{
+    ddp_op_call a, b;
+
+    if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
+        ddp__run_backward(g->state, g->node[i], 0);
+        return i;
+    }
+    ddp__backward_fill(g->state, g->node[i], 0, &b);
+    ddp__backward_fill(g->state, g->node[i - 1], 0, &a);
+    g->node[i - 1]->pair->backward(&a, &b);
+    return i - 1;
 }
 
 /* ---- whole passes on the built-in state ---- */
@@ -7001,7 +7095,7 @@ int ddp_forward(ddp_graph *g)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
             if (code) return code;
         }
-        ddp__run_forward(g->state, n, 1);
+        ddp__pass_forward(g, i, 1);
     }
     ddp__value_early(g);
     g->state->ready = 1;
@@ -7016,7 +7110,7 @@ int ddp_evaluate(ddp_graph *g)
     g->state->ready = 0;
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
-        if (g->node[i]->op) ddp__run_forward(g->state, g->node[i], 0);
+        if (g->node[i]->op) ddp__pass_forward(g, i, 0);
     ddp__value_early(g);
     return 0;
 }
@@ -7036,7 +7130,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
 {
     const ddp__hooks *hooks;
     const char *fault;
-    int i, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
+    int i, done = -1, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
 
     if (code) return code;
     fault = ddp__loss_fault(g, loss);
@@ -7055,12 +7149,12 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             if (code) return code;
         }
         if (n == loss) g->state->written[i] = 1; /* its users took no part: they come later */
-        if (g->state->written[i] && n->has_gradient) {
+        if (g->state->written[i] && n->has_gradient && i != done) {
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
             if (n == loss)
                 ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
-            ddp__run_backward(g->state, n, 0);
+            done = ddp__pass_backward(g, i);
         }
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
             code = ddp__hook(g, hooks->backward_end, n->layer);
@@ -24529,7 +24623,10 @@ DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp__message *m, ddp_er
 /* 1 if the operation may begin now. */
 DDP_LIB int    ddp__shadow_may(ddp__engine *e, const ddp__op *op);
 DDP_LIB void   ddp__shadow_take(ddp__engine *e, const ddp__op *op);    /* keeps its input */
-DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* input back in place */
+DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
+/* The same of the residual, before the operation begins again; not where it is complete elsewhere:
+ * then what it cut off this worker's segment is part of the result. */
+DDP_LIB void   ddp__shadow_again(ddp__engine *e, const ddp__op *op);
 DDP_LIB void   ddp__shadow_result(ddp__engine *e, const ddp__op *op);  /* keeps its result */
 /* Forgets what every live worker has completed. */
 DDP_LIB void   ddp__shadow_release(ddp__engine *e);
@@ -27557,13 +27654,19 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 
 /* ==== begin net/shadow.c ==== [net] */
 /* The memory of an elastic world: what an operation began with, until it is complete, and what came
- * of it, until all live workers have that. First in, first out, in the order of the operations. */
+ * of it, until all live workers have that. First in, first out, in the order of the operations. The
+ * input has two parts where an operation has a residual: its values and that. */
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
 
-static size_t ddp__shadow_bytes(size_t n)
+static size_t ddp__shadow_part(size_t n)
 {
     return (n * sizeof(float) + 63) / 64 * 64;
+}
+
+static size_t ddp__shadow_bytes(const ddp__message *m, size_t n)
+{
+    return ddp__shadow_part(n) * (m->residual ? 2 : 1);
 }
 
 int ddp__done_has(const ddp__done_set *d, uint32_t seq)
@@ -27590,11 +27693,11 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp__message *m, ddp_error *err
 
     if (m->verb == DDP__SEND || m->verb == DDP__RECV) return DDP_OK;
     for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
-    bytes = ddp__shadow_bytes(n);
+    bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.elastic_bytes > 0)
         return ddp__fail(err, DDP_ARG,
-                         "a message of %lu bytes is longer than the %lu bytes that an elastic "
-                         "world may keep of what is in flight: raise elastic_bytes",
+                         "a message needs %lu bytes, more than the %lu that an elastic world may "
+                         "keep of what is in flight: raise elastic_bytes",
                          (unsigned long)bytes, (unsigned long)el->room);
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
@@ -27627,7 +27730,7 @@ static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
 {
     ddp__elastic *el = e->elastic;
-    size_t bytes = ddp__shadow_bytes(op->n);
+    size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     if (el->frozen) return 0;
     if (op->p2p) return 1;
@@ -27655,11 +27758,18 @@ static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, int back)
     }
 }
 
+static unsigned char *ddp__shadow_residual(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+
+    return el->ring + ddp__kept_of(el, op->seq)->at % el->room + ddp__shadow_part(op->n);
+}
+
 void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 {
     ddp__elastic *el = e->elastic;
     ddp__kept *k = ddp__kept_of(el, op->seq);
-    size_t bytes = ddp__shadow_bytes(op->n);
+    size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     memset(k, 0, sizeof *k);
     k->seq = op->seq;
@@ -27669,9 +27779,17 @@ void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, 0);
+    if (op->m.residual && op->n)
+        memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
 }
 
 void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, 1); }
+
+void ddp__shadow_again(ddp__engine *e, const ddp__op *op)
+{
+    if (op->m.residual && op->n && ddp__shadow_donor(e, op->seq) < 0)
+        memcpy(op->m.residual, ddp__shadow_residual(e, op), op->n * sizeof(float));
+}
 
 void ddp__shadow_result(ddp__engine *e, const ddp__op *op)
 {
@@ -28691,6 +28809,7 @@ static void ddp__ops_restart(ddp__engine *e, double now)
     for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
         for (int i = 0; i < DDP__WINDOW; i++)
             if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
+                ddp__shadow_again(e, e->window[i]);
                 ddp__start(e, e->window[i], now);
                 break;
             }
@@ -28761,8 +28880,10 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     ddp__peer *p = &e->peers[id];
     ddp__elastic_peer *ep = &e->elastic->peer[id];
     unsigned char *tail = ep->tail;
+    uint16_t *coded = p->coded;
 
     memset(p, 0, sizeof *p);
+    p->coded = coded;
     p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;
@@ -41661,6 +41782,8 @@ DDP_LIB const struct ddp_sites *ddp__levels_site(const ddp_ctx *d);
  * last message. Within two levels divergence is not measured. */
 DDP_LIB ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket,
                                     ddp_error *err);
+/* How many messages an average is on this rank, where it goes in two levels. */
+DDP_LIB int        ddp__levels_messages(const ddp_ctx *d);
 
 /* balance.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times. Nothing may be in flight. */
@@ -43108,7 +43231,7 @@ void ddp__account_step(ddp_ctx *d, double now)
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
         d->stats.comm_s += comm;
         d->stats.exposed_s += exposed;
-        if (d->measured && !d->levels) ddp__drift_observe(d, d->step_begin, now);
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += d->wait_this_step;
@@ -43487,6 +43610,11 @@ void ddp__levels_close(ddp_ctx *d)
     d->levels = NULL;
 }
 
+int ddp__levels_messages(const ddp_ctx *d)
+{
+    return d->levels->site.equal || d->levels->site.place == 0 ? 3 : 2;
+}
+
 /* Values from..to of a list of pieces. */
 static int ddp__levels_slice(ddp__levels *v, const ddp__message *m, size_t from, size_t to)
 {
@@ -43523,7 +43651,7 @@ ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket, ddp
     part.divergence = NULL;
     DDP__TRY(ddp__ctx_submit(d, &part, &before, err));
     part.after = before + 1;
-    if (v->site.equal || v->site.place == 0) {
+    if (ddp__levels_messages(d) == 3) {
         part.verb = DDP__ALL_REDUCE;
         part.group = v->site.across;
         part.scale = m->mean ? 1.0f / (float)d->world : m->scale;
@@ -45160,7 +45288,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
-    d->op_room = d->cfg.trace_spans > 0 ? 2048 : 4 * d->layers + 64;
+    d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
     d->merge_room = per_step + d->op_room;
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
@@ -46030,6 +46158,32 @@ static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double 
     return 1;
 }
 
+/* The messages of an average in two levels become one operation, from the first byte of the first
+ * to the last byte of the last; one that is not all here has no layer. How many are left. */
+static int ddp__chains(ddp_ctx *d, int ops)
+{
+    const int whole = ddp__levels_messages(d);
+    ddp__op_span *o = d->op_scratch;
+    int i, j, n = 0;
+
+    for (i = 0; i < ops; i++) {
+        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);)
+            j++;
+        if (j == n) {
+            o[n] = o[i];
+            o[n++].peer = 1; /* messages so far */
+            continue;
+        }
+        o[j].verb = DDP__ALL_REDUCE;
+        o[j].peer++;
+        if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
+        if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
+    }
+    for (j = 0; j < n; j++)
+        if (o[j].peer != whole) o[j].layer = DDP__NO_LAYER;
+    return n;
+}
+
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     /* a step more than is new, so that no cluster is seen without its beginning */
@@ -46037,6 +46191,7 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
 
     if (d->direct) return; /* the engine's operations tell nothing of the devices' network */
     ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
+    if (d->levels) ops = ddp__chains(d, ops);
     for (i = 0; i < ops; i++) {
         double begin, end, bytes;
         if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
@@ -46085,7 +46240,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     long every = (long)d->plan.period * DDP__DRIFT_PERIODS;
     double before;
 
-    if (!d->engine || !d->strategy->partial || d->levels || d->direct) return DDP_OK;
+    if (!d->engine || !d->strategy->partial || d->direct) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan.period) return DDP_OK;
     DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));
@@ -48422,7 +48577,8 @@ void *ddp__join_main(void *arg)
 
 /* ==== begin sync/join_entry.c ==== [sync] */
 /* The first operations of an epoch with a newcomer: it learns the step, the learning rate, the
- * profile and the plan, and under ssgd and wfbp, where all hold the same, parameters and state. */
+ * profile and the plan, and what all hold alike: parameters and state under ssgd and wfbp, what
+ * changes are counted from where strategies average as int8 blocks. */
 
 enum { DDP__E_VALID, DDP__E_LR, DDP__E_MEASURED, DDP__E_PLAN, DDP__E_STEP, DDP__E_SIZE = 8 };
 
@@ -48546,6 +48702,17 @@ static ddp_status ddp__entry_values(ddp_ctx *d, int from, ddp_error *err)
     return DDP_OK;
 }
 
+/* The layers' last averages, which were others when the clone was taken. */
+static ddp_status ddp__entry_bases(ddp_ctx *d, int from, ddp_error *err)
+{
+    int l;
+
+    for (l = 0; l < d->layers; l++)
+        if (d->unit[l].base)
+            DDP__TRY(ddp__entry_broadcast(d, d->unit[l].base, d->unit[l].trained, from, err));
+    return DDP_OK;
+}
+
 ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     float word[DDP__E_SIZE];
@@ -48563,6 +48730,7 @@ ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
     DDP__TRY(ddp__entry_plan(d, (int)word[DDP__E_PLAN], from, err));
     if (d->strategy->id == DDP_SSGD || d->strategy->id == DDP_WFBP)
         DDP__TRY(ddp__entry_values(d, from, err));
+    DDP__TRY(ddp__entry_bases(d, from, err));
     if (!measured) return DDP_OK;
     DDP__TRY(ddp__entry_profile(d, from, newcomer, err));
     return d->strategy->partial ? ddp__plan_again(d, err) : DDP_OK;

@@ -1243,12 +1243,12 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
     if (wide) {
         ddp__vec<T> r;
         DDP__UNROLL
-        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(v[i] + old[i]);
+        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
         DDP__UNROLL
         for (i = 0; i < width; i++)
-            if (at + i < n) p[at + i] = ddp__from_float<T>(v[i] + old[i]);
+            if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
 
@@ -1721,8 +1721,8 @@ DDP__CUDA_BOTH(ddp__cuda_position_backward)
 /* ==== end cuda/embedding.cuh ==== */
 
 /* ==== begin cuda/norm.cuh ==== [cuda] */
-/* layer_norm and rms_norm: a warp per row. Sums over a row and down the columns have a fixed
- * order. */
+/* layer_norm and rms_norm, alone or with the residual sum before them: a warp per row. Sums over a
+ * row and down the columns have a fixed order. */
 #ifndef DDP_CUDA_NORM_CUH
 #define DDP_CUDA_NORM_CUH
 
@@ -1731,10 +1731,11 @@ enum {
     DDP__NORM_PIECES = 4 /* pieces of columns that a lane of the fused backward keeps */
 };
 
+/* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
 template <typename T, int RMS>
 static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
-ddp__k_norm(T *out, const T *in, const T *scale, const T *shift, float *stat, long rows, long n,
-            float eps, int wide)
+ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
+            float *stat, long rows, long n, float eps, int wide)
 {
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % 32;
@@ -1746,6 +1747,15 @@ ddp__k_norm(T *out, const T *in, const T *scale, const T *shift, float *stat, lo
     int i;
 
     if (row >= rows) return;
+    if (plus) {
+        for (j = lane * width; j < n; j += 32 * width) {
+            ddp__piece_load(v, x, j, n, wide);
+            ddp__piece_load(a, plus + row * n, j, n, wide);
+            for (i = 0; i < width; i++) v[i] += a[i];
+            ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
+        }
+        x = sum_out + row * n;
+    }
     if (!RMS) {
         for (j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(v, x, j, n, wide);
@@ -1776,13 +1786,21 @@ ddp__k_norm(T *out, const T *in, const T *scale, const T *shift, float *stat, lo
     }
 }
 
+/* Where the gradient of a norm's input goes: with old (NULL: 0) added to it, to each of at that is
+ * not NULL; add: to what is there. */
+template <typename T> struct ddp__norm_to {
+    const T *old;
+    T       *at[2];
+    int      add[2];
+};
+
 /* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
  * mean(d). Block b takes part b of the rows. PIECES > 0: rows fit into that many pieces per lane,
  * and part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
-ddp__k_norm_grad(T *dx, const T *in, const T *scale, const T *grad, const float *stat, float *part,
-                 long rows, long n, long height, int add, int wide)
+ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
+                 float *part, long rows, long n, long height, int wide)
 {
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -1826,7 +1844,12 @@ ddp__k_norm_grad(T *dx, const T *in, const T *scale, const T *grad, const float 
             ddp__piece_load(a, scale, j, n, wide);
             for (i = 0; i < width; i++)
                 x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
-            ddp__piece_store(dx + row * n, x, j, n, wide, add);
+            if (to.old) ddp__piece_load(a, to.old + row * n, j, n, wide);
+            for (i = 0; i < width; i++) /* as an array of T would hold it */
+                x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
+            DDP__UNROLL
+            for (i = 0; i < 2; i++)
+                if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
         }
     }
     if (PIECES) {
@@ -1841,34 +1864,47 @@ ddp__k_norm_grad(T *dx, const T *in, const T *scale, const T *grad, const float 
     }
 }
 
+/* sum: the addition whose output is the input; NULL: it has run. */
 template <typename T, int RMS>
-static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
+    const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
 
     DDP__LAUNCH((ddp__k_norm<T, RMS>), (unsigned)ddp__blocks(rows, DDP__NORM_ROWS),
-                32 * DDP__NORM_ROWS, 0, dev->stream, (T *)c->out, (const T *)c->in[0],
-                (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,
-                (float)eps, ddp__wide<T>(n, c->out, c->in[0], c->param[0], c->param[1]));
+                32 * DDP__NORM_ROWS, 0, dev->stream, (T *)c->out, (const T *)in, (const T *)plus,
+                (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1],
+                (float *)c->saved, rows, n, (float)eps,
+                ddp__wide<T>(n, c->out, in, plus, c->in[0]) &&
+                    ddp__aligned(c->param[0], c->param[1]));
 }
 
 template <typename T, int RMS>
-static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
-    const int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
     const int params = c->grad_param[0] || c->grad_param[1];
     float *part = (float *)dev->scratch;
+    ddp__norm_to<T> to;
+    int k, wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
 
+    memset(&to, 0, sizeof to);
+    to.old = c->add_in[0] ? (const T *)c->grad_in[0] : NULL;
+    to.at[0] = (T *)c->grad_in[0];
+    for (k = 0; sum && k < 2; k++) {
+        to.at[k] = (T *)sum->grad_in[k];
+        to.add[k] = sum->add_in[k];
+        wide = wide && ddp__aligned(to.at[k]);
+    }
     if (params && c->grad_in[0] && n <= DDP__NORM_PIECES * 32L * ddp__vec<T>::width) {
         DDP__LAUNCH((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
-                    32 * DDP__COLUMN_WARPS, 0, dev->stream, (T *)c->grad_in[0],
-                    (const T *)c->in[0], (const T *)c->param[0], (const T *)c->grad_out,
-                    (const float *)c->saved, part, rows, n, height, c->add_in[0], wide);
+                    32 * DDP__COLUMN_WARPS, 0, dev->stream, to, (const T *)c->in[0],
+                    (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part,
+                    rows, n, height, wide);
         ddp__cuda_columns_add(dev, c->grad_param[0], part, n, parts);
         ddp__cuda_columns_add(dev, c->grad_param[1], part + parts * n, n, parts);
         return;
@@ -1878,39 +1914,37 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
         DDP__LAUNCH((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, 0,
-                    dev->stream, (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->param[0],
-                    (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height,
-                    c->add_in[0], wide);
+                    dev->stream, to, (const T *)c->in[0], (const T *)c->param[0],
+                    (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
 }
 
-template <typename T>
-static void ddp__cuda_layer_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <int RMS>
+static void ddp__cuda_sum_norm_forward(const ddp_op_call *sum, const ddp_op_call *c)
 {
-    ddp__cuda_norm_forward_as<T, 0>(dev, c);
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+
+    if (dev->half) ddp__cuda_norm_forward_as<ddp__bf16, RMS>(dev, sum, c);
+    else ddp__cuda_norm_forward_as<float, RMS>(dev, sum, c);
 }
 
-template <typename T>
-static void ddp__cuda_layer_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <int RMS>
+static void ddp__cuda_sum_norm_backward(const ddp_op_call *sum, const ddp_op_call *c)
 {
-    ddp__cuda_norm_backward_as<T, 0>(dev, c);
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+
+    if (dev->half) ddp__cuda_norm_backward_as<ddp__bf16, RMS>(dev, sum, c);
+    else ddp__cuda_norm_backward_as<float, RMS>(dev, sum, c);
 }
 
-template <typename T>
-static void ddp__cuda_rms_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <int RMS> static void ddp__cuda_norm_forward(const ddp_op_call *c)
 {
-    ddp__cuda_norm_forward_as<T, 1>(dev, c);
+    ddp__cuda_sum_norm_forward<RMS>(NULL, c);
 }
 
-template <typename T>
-static void ddp__cuda_rms_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <int RMS> static void ddp__cuda_norm_backward(const ddp_op_call *c)
 {
-    ddp__cuda_norm_backward_as<T, 1>(dev, c);
+    ddp__cuda_sum_norm_backward<RMS>(NULL, c);
 }
-
-DDP__CUDA_BOTH(ddp__cuda_layer_norm_forward)
-DDP__CUDA_BOTH(ddp__cuda_layer_norm_backward)
-DDP__CUDA_BOTH(ddp__cuda_rms_norm_forward)
-DDP__CUDA_BOTH(ddp__cuda_rms_norm_backward)
 
 static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int narrow)
 {
@@ -3416,10 +3450,9 @@ static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
         {"embedding", ddp__cuda_embedding_forward, ddp__cuda_embedding_backward,
          ddp__cuda_embedding_scratch},
         {"position", ddp__cuda_position_forward, ddp__cuda_position_backward, NULL},
-        {"layer_norm", ddp__cuda_layer_norm_forward, ddp__cuda_layer_norm_backward,
+        {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>,
          ddp__cuda_norm_scratch},
-        {"rms_norm", ddp__cuda_rms_norm_forward, ddp__cuda_rms_norm_backward,
-         ddp__cuda_norm_scratch},
+        {"rms_norm", ddp__cuda_norm_forward<1>, ddp__cuda_norm_backward<1>, ddp__cuda_norm_scratch},
         {"attention", ddp__cuda_attention_forward, ddp__cuda_attention_backward,
          ddp__cuda_attention_scratch},
         {"rope", ddp__cuda_rope_forward, ddp__cuda_rope_backward, NULL},
@@ -3431,6 +3464,21 @@ static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
 
     *list = ops;
     return (int)(sizeof ops / sizeof ops[0]);
+}
+
+/* The residual stream and the norm that reads it, in one kernel. */
+static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair(void *self, const char *first,
+                                                     const char *second)
+{
+    static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>,
+                                           ddp__cuda_sum_norm_backward<0>},
+                             rms_norm = {ddp__cuda_sum_norm_forward<1>,
+                                         ddp__cuda_sum_norm_backward<1>};
+
+    (void)self;
+    if (strcmp(first, "add") != 0) return NULL;
+    if (strcmp(second, "layer_norm") == 0) return &layer_norm;
+    return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
 }
 
 #endif /* DDP_CUDA_TEXT_CUH */
@@ -7194,6 +7242,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.clip_add = ddp__cuda_clip_add;
     b.clip_scale = ddp__cuda_clip_scale;
     b.op = ddp__cuda_backend_op;
+    b.pair = ddp__cuda_pair;
     b.scratch = ddp__cuda_backend_scratch;
     b.reserve = ddp__cuda_reserve;
     b.compute = ddp__cuda_compute;
