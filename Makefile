@@ -39,9 +39,9 @@ PURE := $(addprefix test_,adatopk compress corpus data deft env estimate fence i
 CALM := $(addprefix test_,backend checkpoint corpus_net dump graph group half image_training int8 lanes layer_groups levels memory models ops optim \
         recompute reduce_scatter sampling strategies theorem trace)
 
-# Tests that are strict about times in plain builds alone: nothing else runs then. The others have time to spare, as the
+# Tests that are strict about times: nothing else runs beside them in plain builds. The others have time to spare, as the
 # sanitizers show, under which two run at a time; so they do in plain builds, beside one another and behind what computes.
-STRICT  := $(addprefix test_,links ring second shape)
+STRICT  := $(addprefix test_,deadlines links ring second shape)
 PATIENT  = $(filter-out $(PURE) $(CALM) $(STRICT),$(TESTS))
 ALONE    = $(PATIENT) $(STRICT)
 
