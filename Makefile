@@ -35,10 +35,15 @@ SOURCES  := $(shell find src -name '*.[ch]')
 PURE := $(addprefix test_,adatopk compress corpus data deft env estimate fence image_ops images json jsonl knapsack louvain matching netspec \
         network osp_plan place place_search plan planned_models preserver profile report ring_order safetensors timeline topk tour weights workload)
 
-# Tests with threads and no times: what runs beside them changes nothing. Under the sanitizers no test is strict
-# about times, so all run beside another there.
-CALM := $(addprefix test_,graph half image_training memory models ops optim recompute reduce_scatter sampling strategies theorem)
-ALONE = $(filter-out $(PURE) $(CALM),$(TESTS))
+# Tests with threads and no times: what runs beside them changes nothing.
+CALM := $(addprefix test_,backend checkpoint corpus_net dump graph group half image_training int8 lanes layer_groups levels memory models ops optim \
+        recompute reduce_scatter sampling strategies theorem trace)
+
+# Tests that are strict about times: nothing else runs beside them in plain builds. The others have time to spare, as the
+# sanitizers show, under which two run at a time; so they do in plain builds, beside one another and behind what computes.
+STRICT  := $(addprefix test_,deadlines links ring second shape)
+PATIENT  = $(filter-out $(PURE) $(CALM) $(STRICT),$(TESTS))
+ALONE    = $(PATIENT) $(STRICT)
 
 # Scripts whose workers wait for one another, some of them by the clock.
 TIMED := tests/test_programs.py tests/test_cuda_programs.py tests/test_train_gpt.py tests/test_elastic_training.py tests/test_netcheck.py tests/test_emulation.sh \
@@ -168,8 +173,8 @@ $(foreach flavour,cuda cuda-asan,$(eval $(call CUDA_RULES,$(flavour))))
 
 # With nvcc: `make cuda` compiles and links everything and prints what each kernel takes; it runs nothing. The whole
 # companion is compiled once, for both architectures, and programs are linked with it; a GPU program by one command, as
-# their first comments say, takes the same text. `make cuda-programs`, a part of `make test` where nvcc is, leaves the
-# tests out. -Wshadow is for g++ alone: a header of CUDA declares the name half.
+# their first comments say, takes the same text. `make cuda-programs` leaves the
+# tests out; it is a part of `make test` where nvcc is, for one architecture. -Wshadow is for g++ alone: a header of CUDA declares the name half.
 NVCC         ?= nvcc
 NVCC_DIR     ?= build/nvcc
 NVCC_ARCHS   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90
@@ -207,15 +212,16 @@ tests-cuda:  $(addprefix build/cuda/,$(CUDA_TESTS)) $(CUDA_TRAINERS)
 tests-asan:  $(addprefix build/asan/,$(TESTS))
 tests-tsan:  $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 
-CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; }; $(MAKE) --no-print-directory -s cuda-programs
+CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; }; $(MAKE) --no-print-directory -s NVCC_DIR=build/nvcc90 NVCC_ARCHS="$(NVCC_TEST)" cuda-programs
 
 # A check or program that does not build is counted as failed by tests/run, which ends with the
 # totals: N passed, N failed, N skipped. Scripts run the examples.
 test: deps-test
-	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-plain tests-cuda $(EXAMPLES) build/bench_allreduce
+	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) $(EXAMPLES) build/bench_allreduce tests-cuda tests-plain
 	@tests/run --timeout 300 check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
 	    --jobs $(JOBS) check-header='$(CHECK_HEADER)' cuda-programs='$(CUDA_CHECK)' $(addprefix build/plain/,$(PURE) $(CALM)) \
-	    $(addprefix build/cuda/,$(CUDA_TESTS)) $(filter-out $(TIMED),$(SCRIPTS)) --jobs 1 $(addprefix build/plain/,$(ALONE)) $(TIMED)
+	    $(addprefix build/cuda/,$(CUDA_TESTS)) $(filter-out $(TIMED),$(SCRIPTS)) $(addprefix build/plain/,$(PATIENT)) \
+	    --jobs 1 $(addprefix build/plain/,$(STRICT)) $(TIMED)
 
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan

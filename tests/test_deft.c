@@ -374,7 +374,7 @@ static void random_plans_keep_every_promise(void **state)
     double slowest = 0;
 
     (void)state;
-    for (n = 0; n < 1000; n++) {
+    for (n = 0; n < INSTANCES(1000); n++) {
         ddp_delayed_options o = options(n % 2 + 1, 1 + 3 * ddp_rng_uniform(&r));
         ddp_delayed_plan a;
         double bound, T, start;
@@ -433,7 +433,7 @@ static void parts_conserve_time_and_fit(void **state)
     int n, i;
 
     (void)state;
-    for (n = 0; n < 1000; n++) {
+    for (n = 0; n < INSTANCES(1000); n++) {
         ddp_delayed_options o = options(n % 2 + 1, 1 + ddp_rng_uniform(&r));
         ddp_delayed_plan a;
         double T, limit;
@@ -514,7 +514,7 @@ static void further_tries_never_lengthen_a_targeted_iteration(void **state)
     int n, i, shorter = 0;
 
     (void)state;
-    for (n = 0; n < 48; n++) {
+    for (n = 0; n < INSTANCES(48); n++) {
         /* greedy, default with it, no barrier with that */
         double took[3];
         instance x;
@@ -533,7 +533,7 @@ static void further_tries_never_lengthen_a_targeted_iteration(void **state)
         }
         shorter += took[2] < took[0] * (1 - 1e-6);
     }
-    assert_true(shorter > 5);
+    assert_true(shorter > INSTANCES(5));
 }
 
 /* Rule 2. 1.9 ms of every transfer of VGG-19 are its startup: 28 parts of at most 11.3 ms give 2
@@ -557,7 +557,7 @@ static void joined_blocks_save_startups(void **state)
     near(a.update_frequency, 0.75, 1e-12);
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
-    for (n = 0; n < 100; n++) { /* never worse than either partition alone */
+    for (n = 0; n < INSTANCES(100); n++) { /* never worse than either partition alone */
         ddp__deft_way way;
         int i;
         memset(&way, 0, sizeof way);
@@ -579,8 +579,8 @@ static void joined_blocks_save_startups(void **state)
             ddp_delayed_plan_free(&a);
         }
     }
-    print_message("joined blocks: the better plan in %d of 100\n", more);
-    assert_true(more > 20);
+    print_message("joined blocks: the better plan in %d of %d\n", more, INSTANCES(100));
+    assert_true(more > INSTANCES(20));
 }
 
 /* What a profile says of its link apart is paid like what comm_s contains. */

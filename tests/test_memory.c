@@ -277,6 +277,12 @@ static const ddp_strategy all_strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, 
 
 /* ---- tests ---- */
 
+#ifdef __SANITIZE_THREAD__ /* the surplus does not depend on the width, the minutes do */
+enum { WIDTH = 128, MOST_WORKERS = 4 };
+#else
+enum { WIDTH = 1024, MOST_WORKERS = 8 };
+#endif
+
 /* Peak bytes of one worker, threads: the hub's rings included, an equal share each. */
 static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport, size_t *staging,
                       size_t *params)
@@ -289,11 +295,7 @@ static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport,
     trial_new(&t, strategy, world);
     t.cfg.transport = transport;
     t.inputs = 512;
-#ifdef __SANITIZE_THREAD__
-    t.width = 128; /* the surplus does not depend on it, the minutes do */
-#else
-    t.width = 1024;
-#endif
+    t.width = WIDTH;
     t.classes = 512;
     t.cfg.profile_steps = 2;
     t.steps = 3;
@@ -324,7 +326,7 @@ static void a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone(voi
         assert_true(alone > 4 * params * sizeof(float)); /* parameters, gradients, two moments */
         for (tcp = 0; tcp < (strategies[s] == DDP_DREAMDDP ? 2 : 1); tcp++)
             for (world = strategies[s] == DDP_DREAMDDP ? 2 : 4;
-                 world <= (strategies[s] == DDP_DREAMDDP ? 8 : 4); world += world == 4 ? 4 : 1) {
+                 world <= (strategies[s] == DDP_DREAMDDP ? MOST_WORKERS : 4); world += world == 4 ? 4 : 1) {
                 size_t allowed = ((size_t)1 << 20) + (size_t)(world - 1) * 4 * chunk;
                 size_t more =
                     peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) -

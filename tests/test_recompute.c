@@ -459,9 +459,9 @@ static void what_is_dropped_is_not_shown_and_the_rest_is(void **unused)
 /* ---- the models ---- */
 
 #ifdef __SANITIZE_THREAD__ /* what takes minutes there has no threads */
-enum { GPT2, LLAMA2, RESNET18, MODELS, RESNET50, VGG11 };
+enum { GPT2, LLAMA2, RESNET18, MODELS, RESNET50, VGG11, LAST_OF_TWO = GPT2 };
 #else
-enum { GPT2, LLAMA2, RESNET18, RESNET50, VGG11, MODELS };
+enum { GPT2, LLAMA2, RESNET18, RESNET50, VGG11, MODELS, LAST_OF_TWO = RESNET18 };
 #endif
 
 static const char *const model_names[] = {"GPT-2", "Llama-2", "ResNet-18", "ResNet-50", "VGG-11"};
@@ -595,7 +595,7 @@ static void two_workers_under_a_plan_train_to_the_same_bits(void **unused)
     int model;
 
     (void)unused;
-    for (model = GPT2; model <= RESNET18; model += RESNET18) {
+    for (model = GPT2; model <= LAST_OF_TWO; model += RESNET18) {
         const trained plain = run(model, 0, 1, 2, DDP_DREAMDDP);
         const trained t = run(model, 1, 1, 2, DDP_DREAMDDP);
 
@@ -667,5 +667,8 @@ int main(void)
         cmocka_unit_test(gpt2_needs_the_stated_memory),
     };
 
+#if defined(__SANITIZE_THREAD__) /* the others have no threads */
+    cmocka_set_test_filter("*_train_to_the_same_bits*");
+#endif
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

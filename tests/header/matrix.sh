@@ -13,9 +13,6 @@ languages() {
     for cc in g++ clang++; do command -v $cc >/dev/null && echo "$cc|-x c++ -std=c++17"; done
 }
 
-# two_of_them: the first for C11 and the last for C++17, of two makers where there are two
-two_of_them() { languages | awk 'NR == 1 { print } { last = $0 } END { if (NR > 1) print last }'; }
-
 # A case: its name, and the shell command that must succeed silently. @ is a folder of its own.
 check() {
     printf '%s\t%s\n' "$1" "$2" >>"$work/cases"
