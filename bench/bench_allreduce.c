@@ -102,7 +102,9 @@ static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const
     ddp_jsonl_close(j, NULL);
 }
 
-static int bench_measure(ddp_ctx *d, const bench *b, float *x, size_t n, float *ms)
+/* value: [n] what the ranks sum up; x becomes it before each iteration, and the sum in it. */
+static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *x, size_t n,
+                         float *ms)
 {
     const char *algorithm;
     ddp_stats before, after;
@@ -112,7 +114,7 @@ static int bench_measure(ddp_ctx *d, const bench *b, float *x, size_t n, float *
 
     for (i = -BENCH_WARMUP; !bad && i < b->iters; i++) {
         double begin;
-        bench_fill(x, n, ddp_rank(d));
+        memcpy(x, value, n * sizeof *x);
         bad = ddp_barrier(d);
         if (i == 0) ddp_get_stats(d, &before);
         begin = ddp_now();
@@ -140,10 +142,15 @@ static int bench_worker(ddp_ctx *d, void *user)
 {
     const bench *b = (const bench *)user;
     size_t n = (size_t)b->bytes / sizeof(float);
-    float *x = (float *)malloc(n * sizeof *x), *ms = (float *)calloc((size_t)b->iters, sizeof *ms);
-    int bad = x && ms ? bench_measure(d, b, x, n, ms) : (int)DDP_MEMORY;
+    float *value = (float *)malloc(2 * n * sizeof *value);
+    float *ms = (float *)calloc((size_t)b->iters, sizeof *ms);
+    int bad = DDP_MEMORY;
 
-    free(x);
+    if (value && ms) {
+        bench_fill(value, n, ddp_rank(d));
+        bad = bench_measure(d, b, value, value + n, n, ms);
+    }
+    free(value);
     free(ms);
     return bad;
 }
