@@ -57,14 +57,20 @@ deps-test:
 	@tools/deps.sh test
 
 # ---- programs: the generated header, nothing else, but MPI and OpenSSL where they are ----
-build/%: examples/%.c dreamddp.h $(wildcard examples/*.h) build/mpi.flags | deps
-	$(COMPILE) $(WARN) -I. $(WITH) $< -o $@ $$(cat build/mpi.flags) $(LIBS) $(WITH_LIBS)
-build/%: bench/%.c dreamddp.h $(wildcard bench/*.h examples/*.h) build/mpi.flags | deps
-	$(COMPILE) $(WARN) -I. -Iexamples $(WITH) $< -o $@ $$(cat build/mpi.flags) $(LIBS) $(WITH_LIBS)
-
-# programs that meet others over a network: with TLS where OpenSSL can be linked with
-$(addprefix build/,train_gpt train_image own_loop netcheck bench_allreduce): WITH = $(TLS)
-$(addprefix build/,train_gpt train_image own_loop netcheck bench_allreduce): WITH_LIBS = $(TLS_LIBS)
+# The library is compiled once for all of them, as its header with DREAMDDP_IMPLEMENTATION; a program then sees
+# the declarations and what platform.h includes. One command that compiles both, as the programs' first comments
+# say, does as well; those of WHOLE, which use private functions, are built so.
+WHOLE := plan bench_ops bench_topk
+APART  = -D_GNU_SOURCE -DDDP__IMPLEMENTED -include src/base/platform.h -Isrc
+build/dreamddp.o: dreamddp.h build/mpi.flags | deps
+	$(COMPILE) $(WARN) $(TLS) -DDREAMDDP_IMPLEMENTATION $$(sed 's/ -[lLW][^ ]*//g' build/mpi.flags) -x c -c $< -o $@
+$(addprefix build/,$(WHOLE)): APART =
+$(addprefix build/,$(WHOLE)): LIBRARY =
+LIBRARY = build/dreamddp.o
+build/%: examples/%.c build/dreamddp.o $(wildcard examples/*.h)
+	$(COMPILE) $(WARN) $(APART) -I. $(TLS) $< $(LIBRARY) -o $@ $$(cat build/mpi.flags) $(LIBS) $(TLS_LIBS)
+build/%: bench/%.c build/dreamddp.o $(wildcard bench/*.h examples/*.h)
+	$(COMPILE) $(WARN) $(APART) -I. -Iexamples $(TLS) $< $(LIBRARY) -o $@ $$(cat build/mpi.flags) $(LIBS) $(TLS_LIBS)
 
 # What mpicc adds for --transport mpi, empty where it cannot be linked with. A program that is not
 # asked for that transport never initialises MPI and needs no mpirun.

@@ -224,12 +224,23 @@ typedef struct ddp_allocator {
 #define DDP_BASE_BACKEND_H
 
 struct ddp_op;
+struct ddp_op_pair;
 struct ddp_optimizer;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
 
-/* What the ranks tell each other while they start: root 0's bytes reach everybody. */
-typedef ddp_status (*ddp_backend_share)(void *user, void *bytes, size_t count, ddp_error *err);
+/* The ranks whose devices have a network of their own, as one of them sees them. */
+typedef struct ddp_backend_peers {
+    int    rank, world;    /* this one's place among them */
+    double join_timeout_s; /* until all have come */
+    double op_timeout_s;   /* a message that takes longer has failed */
+    /* While they start: the bytes of the first reach all. */
+    ddp_status (*share)(void *user, void *bytes, size_t count, ddp_error *err);
+    /* What else has told of a lost peer, without waiting; the context's thread. since: when the
+     * oldest message in flight was queued, ddp_now(); 0 = none is. */
+    ddp_status (*watch)(void *user, double since, ddp_error *err);
+    void *user;
+} ddp_backend_peers;
 
 /* self is what open gave: one per context. Work is queued in the order of the calls and done later
  * ("in order"), unless a line says that it waits. Functions without a status note their first
@@ -266,7 +277,11 @@ struct ddp_backend {
     ddp_status (*download)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
     void (*copy)(void *self, void *to, const void *from, size_t bytes);
     void (*zero)(void *self, void *at, size_t bytes);
-    /* The same from and to an array of elements, whose floats lie on the host. */
+    /* early: in order, a float is copied to where early_value reads it, which waits for that copy and
+     * not for later work; 0 = another was copied since. */
+    void (*early)(void *self, const float *from);
+    int  (*early_value)(void *self, const float *from, float *value);
+    /* upload and download from and to an array of elements, whose floats lie on the host. */
     void (*upload_elements)(void *self, void *to, const float *from, size_t count);
     ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count,
                                     ddp_error *err);
@@ -283,8 +298,10 @@ struct ddp_backend {
 
     /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch:
      * bytes that one execution of spec needs besides; reserve takes the most that any needs and
-     * may be called again with more, 0 = short of memory. */
+     * may be called again with more, 0 = short of memory. pair: how two of those names run as one,
+     * NULL where each runs alone. */
     const struct ddp_op *(*op)(void *self, const char *name);
+    const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);
     size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
@@ -303,14 +320,19 @@ struct ddp_backend {
     void (*hold)(void *self, int slot, unsigned turn);
     void (*raise_all)(void *self);
 
-    /* Messages from device to device (NCCL); join NULL = none. average: in order after the work
-     * so far, the arrays become their mean over the ranks, beside later work; finish: later work
-     * waits for it. poll: the first failure of a peer, without waiting. leave: on_error 1 = give
-     * up what is in flight. */
-    ddp_status (*join)(void *self, int rank, int world, double timeout_s, ddp_backend_share share,
-                       void *user, ddp_error *err);
+    /* Messages from device to device (NCCL); join NULL = none; p is copied. average: in order after
+     * the work so far, the arrays become their mean over the ranks (sum 1: their sum), beside later
+     * work. follow: fetch of message slot waits for the averages so far, in place of record. spread:
+     * the first rank's arrays reach all; turn > 0: there once raise was called for message slot
+     * held with that turn. finish: later work waits for the average or spread in that slot. poll:
+     * the first failure of a peer, without waiting; once joined, no other function waits for a
+     * peer that poll knows to be lost. leave: on_error 1 = give up what is in flight. */
+    ddp_status (*join)(void *self, const ddp_backend_peers *p, ddp_error *err);
     ddp_status (*average)(void *self, int slot, float *const *arrays, const size_t *counts,
-                          int arrays_count, ddp_error *err);
+                          int arrays_count, int sum, ddp_error *err);
+    void (*follow)(void *self, int slot);
+    ddp_status (*spread)(void *self, int slot, int held, unsigned turn, float *const *arrays,
+                         const size_t *counts, int arrays_count, ddp_error *err);
     void (*finish)(void *self, int slot);
     ddp_status (*poll)(void *self, ddp_error *err);
     void (*leave)(void *self, int on_error);
@@ -523,6 +545,14 @@ typedef struct ddp_op {
     void (*ref_forward)(const ddp_op_call *c);
     void (*ref_backward)(const ddp_op_call *c);
 } ddp_op;
+
+/* Two operators without buffers that a backend runs as one: second directly follows first and takes
+ * its output as input 0. The calls are those that each alone would get, and what they ask for is
+ * written, but for second's grad_in[0]: only first would read it. */
+typedef struct ddp_op_pair {
+    void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
+    void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
+} ddp_op_pair;
 
 #ifdef __cplusplus
 extern "C" {
@@ -3030,7 +3060,7 @@ typedef struct ddp_config {
     int join; /* 1: come into a run that is going on, whose workers addr names, separated by commas;
                  rank, world and min_world are its (docs/elastic-join.md); DREAMDDP_JOIN */
     size_t elastic_bytes; /* min_world: memory for inputs and results in flight, at least the
-                             longest message; 0 = twice that */
+                             longest message (int8 blocks: two of it); 0 = twice that */
     int insecure; /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
     const char *tls_psk; /* file with the pre-shared key of all workers: TLS 1.3 on TCP; NULL = none;
                             DREAMDDP_TLS_PSK */
@@ -3043,8 +3073,9 @@ typedef struct ddp_config {
         *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
     const ddp_backend *backend; /* where layers and activations live: the CPU; &ddp_cuda(...) of
                                    dreamddp_cuda.cuh. Borrowed until ddp_close */
-    int nccl; /* 1: with a backend, averages of layers go from device to device (NCCL), all else by
-                 transport; 0: all by transport */
+    int nccl; /* with a backend, averages of layers go: 0: by transport; 1: from device to device
+                 (NCCL), and between sites by transport; 2: over both, as two links, each by the
+                 one that should finish it first. All else goes by transport */
     void *cuda_stream; /* with a backend: the program's own stream (cudaStream_t), so that its
                           kernels and the library's follow each other; one of the context's own.
                           Borrowed until ddp_close */
@@ -3199,7 +3230,8 @@ DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 /* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm
  * worker and measurements; operations on the two do not wait for one another. The plain collectives
  * exist for either link (0 or 1); those above are link 0's.
- *   ddp_links           how many this context has: 0 with one worker, 1 or 2
+ *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
+ *                       devices' network is the first
  *   ddp_measure_links   times averages on each link alone. Collective, between steps
  *   ddp_get_link_stats  0, or DDP_ARG for a link that does not exist; *out is zero then */
 typedef struct ddp_link_stats {
@@ -4975,6 +5007,7 @@ struct ddp_node {
     float        *grad[DDP_OP_PARAMS];
     float        *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;   /* op, or the backend's of its name */
+    const ddp_op_pair *pair; /* this node and the next run as one in whole passes; NULL: alone */
     void         *feed;  /* on a device: the input array of the built-in state, as the user fills it */
     float        *shown; /* on a device: what ddp_output showed last */
 };
@@ -5060,6 +5093,7 @@ struct ddp_graph {
     ddp__layout        reuse;      /* of the built-in state */
     ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own */
     ddp_state         *state;      /* the built-in one */
+    int                early;      /* node whose scalar the device copies in good time; -1: none */
     uint64_t           states_made;
     ddp_error          error;
 };
@@ -5079,6 +5113,9 @@ DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
 /* Element 0 of node n's output or gradient, at, becomes 1. */
 DDP_LIB void ddp__node_one(const ddp_node *n, void *at);
 
+/* The last node of a pass, a loss most often, will be read while later work is under way. */
+DDP_LIB void ddp__value_early(ddp_graph *g);
+
 /* The inputs that the user filled go to the device. */
 DDP_LIB void ddp__feed_inputs(const ddp_graph *g);
 
@@ -5087,6 +5124,10 @@ DDP_LIB int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, si
 
 /* 1 if the graph may still be changed by what; else it remembers why not. */
 DDP_LIB int ddp__graph_open(ddp_graph *g, const char *what);
+
+/* 1 if nodes i and i + 1 are a pair also backward, and where they run again: no other segment's
+ * second forward lies between them. */
+DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
 /* The value of a scalar stays readable after backward, a user's input until he refills it. */
 DDP_LIB int ddp__stays(const ddp_node *d);
@@ -5467,10 +5508,27 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
     }
 }
 
+/* What appears when node i runs, if it has not yet. */
+static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
+{
+    if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
+    else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_forward(v, i, l);
+    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE)
+        ddp__born_again(v, i, l);
+}
+
+/* The node whose turn is next and that runs at the same time as node i; -1: none. */
+static int ddp__born_with(const ddp__lives *v, int event, int i)
+{
+    if (event == DDP__FORWARD) return v->g->node[i]->pair ? i + 1 : -1;
+    if (event == DDP__BACKWARD) return i > 0 && ddp__pair_inside(v->g, i - 1) ? i - 1 : -1;
+    return ddp__pair_inside(v->g, i) && v->fate[i + 1] == DDP__AGAIN ? i + 1 : -1;
+}
+
 /* Walks through one forward and one backward pass. */
 static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 {
-    int t, id, i;
+    int t, id, i, with;
 
     for (i = 0; i < v->n; i++) /* inputs exist before the pass begins */
         if (!v->g->node[i]->op) ddp__born_forward(v, i, l);
@@ -5478,9 +5536,9 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
         const int event = v->event[t] / v->n;
 
         i = v->event[t] % v->n;
-        if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
-        else if (event == DDP__FORWARD_AGAIN) ddp__born_again(v, i, l);
-        else if (v->g->node[i]->op) ddp__born_forward(v, i, l);
+        ddp__born(v, event, i, l);
+        with = ddp__born_with(v, event, i);
+        if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
         for (id = v->dying[t]; id >= 0; id = v->sibling[id])
             ddp__arena_return(v, l->out[id], v->bytes[id]);
     }
@@ -5778,6 +5836,7 @@ void ddp_layer_end(ddp_graph *g)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
                   "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
     g->open_layer = -1;
+    g->early = -1;
 }
 
 /* ---- nodes ---- */
@@ -6016,6 +6075,22 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
         l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
+/* What its backend runs as one with the operator before it. */
+static void ddp__node_pair(const ddp_graph *g, const ddp_node *n)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    ddp_node *first = n->index > 0 ? g->node[n->index - 1] : NULL;
+
+    if (b && b->pair && first && first->op && n->spec.inputs && n->input[0] == first->index)
+        first->pair = b->pair(device, first->op->name, n->op->name);
+}
+
+int ddp__pair_inside(const ddp_graph *g, int i)
+{
+    return g->node[i]->pair && g->node[i]->segment == g->node[i + 1]->segment;
+}
+
 ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs, int arg_count,
                     const double *args, ddp_node *tied)
 {
@@ -6072,6 +6147,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->tied = owner ? owner->index : -1;
     for (i = 0; i < count; i++) n->input[i] = inputs[i]->index;
     ddp__node_place(g, n);
+    ddp__node_pair(g, n);
     return n;
 }
 
@@ -6485,10 +6561,34 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
     return 0;
 }
 
+void ddp__value_early(ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_node *n = g->node[g->nodes - 1];
+    const float *from;
+
+    g->early = -1;
+    if (!b || n->type != DDP_F32 || n->spec.out.dims || g->state->layout->fate[n->index] != DDP__KEPT)
+        return;
+    from = (const float *)ddp_state_data(g->state, n);
+    if (!from) return;
+    b->early(device, from);
+    g->early = n->index;
+}
+
 float ddp_value(ddp_graph *g, const ddp_node *n)
 {
-    const float *out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
+    const ddp_backend *b;
+    const float *out;
+    void *device;
+    float value;
 
+    if (g && n && g->state && n->graph == g && g->early == n->index) {
+        b = ddp__graph_backend(g, &device);
+        if (b->early_value(device, (const float *)ddp_state_data(g->state, n), &value)) return value;
+    }
+    out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
     return out ? *out : NAN;
 }
 /* ==== end graph/state.c ==== */
@@ -6879,6 +6979,24 @@ static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training
     n->run->forward(&c);
 }
 
+/* Forward of node first and the next as one. */
+static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int training, int again)
+{
+    ddp_op_call a, b;
+
+    ddp__call_fill(s, first, training, again, &a);
+    ddp__call_fill(s, s->graph->node[first->index + 1], training, again, &b);
+    first->pair->forward(&a, &b);
+}
+
+/* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
+static void ddp__pass_forward(const ddp_graph *g, int i, int training)
+{
+    if (g->node[i]->pair) return;
+    if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(g->state, g->node[i - 1], training, 0);
+    else ddp__run_forward(g->state, g->node[i], training);
+}
+
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
  * node of the segment has run backward, and those behind it have. */
 static void ddp__run_again(const ddp_state *s, int segment)
@@ -6890,6 +7008,11 @@ static void ddp__run_again(const ddp_state *s, int segment)
         ddp_op_call c;
 
         if (s->layout->fate[i] != DDP__AGAIN) continue;
+        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
+            ddp__run_pair(s, g->node[i], 1, 1);
+            i++;
+            continue;
+        }
         ddp__call_fill(s, g->node[i], 1, 1, &c);
         ddp__shadow(s, g->node[i], 0, c.buffer);
         g->node[i]->run->forward(&c);
@@ -6898,24 +7021,45 @@ static void ddp__run_again(const ddp_state *s, int segment)
 
 /* every_float: input gradients are wanted for all float arrays, not only where parameters lie
  * above. The first writer of a gradient overwrites it, the others add. */
-static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
+static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
-    ddp_op_call c;
     int i;
 
-    ddp__call_fill(s, n, 1, 1, &c);
-    c.grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
+    ddp__call_fill(s, n, 1, 1, c);
+    c->grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
     for (i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
 
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
-        c.grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
-        c.add_in[i] = s->written[p];
+        c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
+        c->add_in[i] = s->written[p];
         s->written[p] = 1;
     }
-    for (i = 0; i < n->spec.params; i++) c.grad_param[i] = n->grad[i];
+    for (i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
+}
+
+static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
+{
+    ddp_op_call c;
+
+    ddp__backward_fill(s, n, every_float, &c);
     n->run->backward(&c);
+}
+
+/* Node i of a whole pass, and the one before it where both run as one. The last that has run. */
+static int ddp__pass_backward(const ddp_graph *g, int i)
+{
+    ddp_op_call a, b;
+
+    if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
+        ddp__run_backward(g->state, g->node[i], 0);
+        return i;
+    }
+    ddp__backward_fill(g->state, g->node[i], 0, &b);
+    ddp__backward_fill(g->state, g->node[i - 1], 0, &a);
+    g->node[i - 1]->pair->backward(&a, &b);
+    return i - 1;
 }
 
 /* ---- whole passes on the built-in state ---- */
@@ -6951,8 +7095,9 @@ int ddp_forward(ddp_graph *g)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
             if (code) return code;
         }
-        ddp__run_forward(g->state, n, 1);
+        ddp__pass_forward(g, i, 1);
     }
+    ddp__value_early(g);
     g->state->ready = 1;
     return 0;
 }
@@ -6965,7 +7110,8 @@ int ddp_evaluate(ddp_graph *g)
     g->state->ready = 0;
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
-        if (g->node[i]->op) ddp__run_forward(g->state, g->node[i], 0);
+        if (g->node[i]->op) ddp__pass_forward(g, i, 0);
+    ddp__value_early(g);
     return 0;
 }
 
@@ -6984,7 +7130,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
 {
     const ddp__hooks *hooks;
     const char *fault;
-    int i, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
+    int i, done = -1, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
 
     if (code) return code;
     fault = ddp__loss_fault(g, loss);
@@ -7003,12 +7149,12 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             if (code) return code;
         }
         if (n == loss) g->state->written[i] = 1; /* its users took no part: they come later */
-        if (g->state->written[i] && n->has_gradient) {
+        if (g->state->written[i] && n->has_gradient && i != done) {
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
             if (n == loss)
                 ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
-            ddp__run_backward(g->state, n, 0);
+            done = ddp__pass_backward(g, i);
         }
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
             code = ddp__hook(g, hooks->backward_end, n->layer);
@@ -7046,6 +7192,7 @@ int ddp_forward_range(ddp_state *s, int first, int last)
     if (code) return code;
     if (!s->pass_given && (first < s->next || s->next == 0)) s->pass++;
     s->next = last + 1;
+    s->graph->early = -1;
     for (i = first; i <= last; i++)
         if (s->graph->node[i]->op) ddp__run_forward(s, s->graph->node[i], 1);
     return 0;
@@ -16853,6 +17000,8 @@ DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
+/* The lowest rank that has said goodbye; -1 = none. */
+DDP_LIB int        ddp__engine_left(ddp__engine *e);
 
 /* Copies spans that overlap t0..t1, running ones included, newest last; returns how many.
  * The engine remembers the last few thousand. */
@@ -24474,7 +24623,10 @@ DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp__message *m, ddp_er
 /* 1 if the operation may begin now. */
 DDP_LIB int    ddp__shadow_may(ddp__engine *e, const ddp__op *op);
 DDP_LIB void   ddp__shadow_take(ddp__engine *e, const ddp__op *op);    /* keeps its input */
-DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* input back in place */
+DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
+/* The same of the residual, before the operation begins again; not where it is complete elsewhere:
+ * then what it cut off this worker's segment is part of the result. */
+DDP_LIB void   ddp__shadow_again(ddp__engine *e, const ddp__op *op);
 DDP_LIB void   ddp__shadow_result(ddp__engine *e, const ddp__op *op);  /* keeps its result */
 /* Forgets what every live worker has completed. */
 DDP_LIB void   ddp__shadow_release(ddp__engine *e);
@@ -27502,13 +27654,19 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 
 /* ==== begin net/shadow.c ==== [net] */
 /* The memory of an elastic world: what an operation began with, until it is complete, and what came
- * of it, until all live workers have that. First in, first out, in the order of the operations. */
+ * of it, until all live workers have that. First in, first out, in the order of the operations. The
+ * input has two parts where an operation has a residual: its values and that. */
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
 
-static size_t ddp__shadow_bytes(size_t n)
+static size_t ddp__shadow_part(size_t n)
 {
     return (n * sizeof(float) + 63) / 64 * 64;
+}
+
+static size_t ddp__shadow_bytes(const ddp__message *m, size_t n)
+{
+    return ddp__shadow_part(n) * (m->residual ? 2 : 1);
 }
 
 int ddp__done_has(const ddp__done_set *d, uint32_t seq)
@@ -27535,11 +27693,11 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp__message *m, ddp_error *err
 
     if (m->verb == DDP__SEND || m->verb == DDP__RECV) return DDP_OK;
     for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
-    bytes = ddp__shadow_bytes(n);
+    bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.elastic_bytes > 0)
         return ddp__fail(err, DDP_ARG,
-                         "a message of %lu bytes is longer than the %lu bytes that an elastic "
-                         "world may keep of what is in flight: raise elastic_bytes",
+                         "a message needs %lu bytes, more than the %lu that an elastic world may "
+                         "keep of what is in flight: raise elastic_bytes",
                          (unsigned long)bytes, (unsigned long)el->room);
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
@@ -27572,7 +27730,7 @@ static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
 {
     ddp__elastic *el = e->elastic;
-    size_t bytes = ddp__shadow_bytes(op->n);
+    size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     if (el->frozen) return 0;
     if (op->p2p) return 1;
@@ -27600,11 +27758,18 @@ static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, int back)
     }
 }
 
+static unsigned char *ddp__shadow_residual(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+
+    return el->ring + ddp__kept_of(el, op->seq)->at % el->room + ddp__shadow_part(op->n);
+}
+
 void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 {
     ddp__elastic *el = e->elastic;
     ddp__kept *k = ddp__kept_of(el, op->seq);
-    size_t bytes = ddp__shadow_bytes(op->n);
+    size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     memset(k, 0, sizeof *k);
     k->seq = op->seq;
@@ -27614,9 +27779,17 @@ void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, 0);
+    if (op->m.residual && op->n)
+        memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
 }
 
 void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, 1); }
+
+void ddp__shadow_again(ddp__engine *e, const ddp__op *op)
+{
+    if (op->m.residual && op->n && ddp__shadow_donor(e, op->seq) < 0)
+        memcpy(op->m.residual, ddp__shadow_residual(e, op), op->n * sizeof(float));
+}
 
 void ddp__shadow_result(ddp__engine *e, const ddp__op *op)
 {
@@ -28636,6 +28809,7 @@ static void ddp__ops_restart(ddp__engine *e, double now)
     for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
         for (int i = 0; i < DDP__WINDOW; i++)
             if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
+                ddp__shadow_again(e, e->window[i]);
                 ddp__start(e, e->window[i], now);
                 break;
             }
@@ -28706,8 +28880,10 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     ddp__peer *p = &e->peers[id];
     ddp__elastic_peer *ep = &e->elastic->peer[id];
     unsigned char *tail = ep->tail;
+    uint16_t *coded = p->coded;
 
     memset(p, 0, sizeof *p);
+    p->coded = coded;
     p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;
@@ -29511,6 +29687,17 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
     if (err) *err = e->error;
     pthread_mutex_unlock(&e->lock);
     return status;
+}
+
+int ddp__engine_left(ddp__engine *e)
+{
+    int r, gone = -1;
+
+    pthread_mutex_lock(&e->lock);
+    for (r = e->world - 1; r >= 0; r--)
+        if (r != e->rank && e->peers[r].left) gone = r;
+    pthread_mutex_unlock(&e->lock);
+    return gone;
 }
 /* ==== end net/engine.c ==== */
 
@@ -41463,10 +41650,7 @@ struct ddp_ctx {
     struct ddp__stage *stage;    /* of a device's messages; NULL = they are here */
     struct ddp__clock *clock;    /* of a device's times; NULL = hooks are punctual */
     int          joined;         /* the devices have a network of their own */
-    unsigned     direct;         /* messages over it so far */
-    float      **direct_data;    /* [direct_room] of the one that is being made */
-    size_t      *direct_count;
-    int          direct_room;
+    struct ddp__direct *direct;  /* and what is sent over it */
     double       begun;          /* the wait or the update that is under way */
 
     double       step_begin;     /* end of the previous step */
@@ -41592,10 +41776,14 @@ DDP_LIB ddp_status ddp__blocking_on(ddp_ctx *d, int link, int group, ddp__verb v
 /* site: [world] of each rank; all 0: none. Collective. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const float *site, size_t stride, ddp_error *err);
 DDP_LIB void       ddp__levels_close(ddp_ctx *d);
+/* How this rank lies in sites; NULL: in one level. */
+DDP_LIB const struct ddp_sites *ddp__levels_site(const ddp_ctx *d);
 /* Submits a mean over the message's group, in two levels where there are any; the ticket of the
  * last message. Within two levels divergence is not measured. */
 DDP_LIB ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket,
                                     ddp_error *err);
+/* How many messages an average is on this rank, where it goes in two levels. */
+DDP_LIB int        ddp__levels_messages(const ddp_ctx *d);
 
 /* balance.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times. Nothing may be in flight. */
@@ -41607,7 +41795,9 @@ DDP_LIB ddp_status ddp__balance_nominal(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
-/* Times averages over one link; all ranks get rank 0's fit. */
+/* Times averages over one link, of at most so many times as many floats; all ranks get rank 0's
+ * fit. */
+enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);   /* before the first averaging */
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err); /* after the profile steps */
@@ -41682,6 +41872,25 @@ DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__layer_blocking(ddp_ctx *d, int group, ddp__verb verb, float *data,
                                        size_t count, float scale, int peer, ddp_error *err);
 
+/* ---- from device to device (direct.c) ----
+ *
+ * Tickets of such messages are below -1. slots: how many may be under way. */
+DDP_LIB ddp_status ddp__direct_open(ddp_ctx *d, int slots, ddp_error *err);
+/* stop: before the stager does; close: behind it. */
+DDP_LIB void       ddp__direct_stop(ddp_ctx *d);
+DDP_LIB void       ddp__direct_close(ddp_ctx *d);
+/* Whether a message over a layer's memory goes this way. */
+DDP_LIB int        ddp__direct_takes(const ddp_ctx *d, const ddp__message *m);
+DDP_LIB ddp_status ddp__direct_post(ddp_ctx *d, const ddp__message *m, long *ticket,
+                                    ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB ddp_status ddp__direct_hold(ddp_ctx *d, long ticket, ddp_error *err);
+/* One such message, waited for; and DDP__PROBE_FLOATS zeros of the device to make one of. */
+DDP_LIB ddp_status ddp__direct_run(ddp_ctx *d, const ddp__message *m, ddp_error *err);
+DDP_LIB float     *ddp__direct_zeros(const ddp_ctx *d);
+/* operations, bytes that were averaged (no headers are known), and the algorithm. */
+DDP_LIB void       ddp__direct_stats(const ddp_ctx *d, ddp_link_stats *out);
+
 /* ---- times (device_clock.c) ----
  *
  * Hooks return long before the device has done what was queued, so its times are marks in its own
@@ -41724,6 +41933,13 @@ DDP_LIB void ddp__clock_collect(ddp_ctx *d);
 
 typedef struct ddp__stage ddp__stage;
 
+/* Where a message's pieces lie, and what makes them final. */
+typedef enum ddp__stage_from {
+    DDP__HERE,            /* in this machine's memory, now */
+    DDP__BEHIND_WORK,     /* on the device, when its work so far is done */
+    DDP__BEHIND_AVERAGES  /* on the device, when its averages of devices so far are done */
+} ddp__stage_from;
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -41739,12 +41955,14 @@ DDP_LIB ddp_status ddp__stage_open(const ddp_backend *b, void *device, ddp__engi
 DDP_LIB void ddp__stage_stop(ddp__stage *s);
 DDP_LIB void ddp__stage_free(ddp__stage *s);
 
-/* As ddp__engine_submit, which it comes to; there: the pieces are the device's. What m points at is
- * borrowed until the message is done. Returns the stager's first error, also the engine's. */
-DDP_LIB ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, long *ticket,
-                                     ddp_error *err);
+/* As ddp__engine_submit, which it comes to. What m points at is borrowed until the message is done.
+ * Returns the stager's first error, also the engine's. */
+DDP_LIB ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, ddp__stage_from from,
+                                     long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
 DDP_LIB void ddp__stage_hold(ddp__stage *s, long ticket);
+/* The flag that is raised when a message is done, for who holds by himself. */
+DDP_LIB void ddp__stage_flag(const ddp__stage *s, long ticket, int *slot, unsigned *turn);
 /* The caller waits: that message is done; or all so far lie in the engine, in order. */
 DDP_LIB ddp_status ddp__stage_wait(ddp__stage *s, long ticket, ddp_error *err);
 DDP_LIB ddp_status ddp__stage_flush(ddp__stage *s, ddp_error *err);
@@ -42267,7 +42485,7 @@ void ddp__stage_free(ddp__stage *s)
 
 /* ---- the context's thread ---- */
 
-ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, long *ticket,
+ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, ddp__stage_from from, long *ticket,
                              ddp_error *err)
 {
     ddp__stage_entry *x;
@@ -42283,9 +42501,10 @@ ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, lo
         x = &s->entry[s->submitted % s->room];
         memset(x, 0, sizeof *x);
         x->m = *m;
-        x->there = there;
+        x->there = from != DDP__HERE;
         x->state = DDP__STAGER_QUEUED;
-        if (there) s->b->record(s->device, (int)(s->submitted % s->room));
+        if (from == DDP__BEHIND_WORK) s->b->record(s->device, (int)(s->submitted % s->room));
+        if (from == DDP__BEHIND_AVERAGES) s->b->follow(s->device, (int)(s->submitted % s->room));
         *ticket = s->submitted++;
         pthread_cond_broadcast(&s->changed);
     }
@@ -42308,6 +42527,12 @@ void ddp__stage_hold(ddp__stage *s, long ticket)
     pthread_mutex_unlock(&s->lock);
     if (!done)
         s->b->hold(s->device, (int)(ticket % s->room), ddp__stage_turn(s, ticket));
+}
+
+void ddp__stage_flag(const ddp__stage *s, long ticket, int *slot, unsigned *turn)
+{
+    *slot = (int)(ticket % s->room);
+    *turn = ddp__stage_turn(s, ticket);
 }
 
 ddp_status ddp__stage_wait(ddp__stage *s, long ticket, ddp_error *err)
@@ -42390,26 +42615,6 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* The bytes of a name travel as floats: the engine moves nothing else. */
-static ddp_status ddp__device_share(void *user, void *bytes, size_t count, ddp_error *err)
-{
-    ddp_ctx *d = (ddp_ctx *)user;
-    unsigned char *byte = (unsigned char *)bytes;
-    float *x = (float *)ddp__calloc(count, sizeof *x);
-    ddp__piece p;
-    ddp_status s;
-    size_t i;
-
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %zu bytes", count);
-    for (i = 0; i < count; i++) x[i] = (float)byte[i];
-    p.data = x;
-    p.count = count;
-    s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
-    for (i = 0; s == DDP_OK && i < count; i++) byte[i] = (unsigned char)x[i];
-    DDP_FREE(x);
-    return s;
-}
-
 /* Messages that may be under way: a layer has one at most, and a few are the context's own. */
 static int ddp__device_room(const ddp_ctx *d) { return 2 * d->layers + 16; }
 
@@ -42432,26 +42637,24 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         if (layer > largest) largest = layer;
     }
     if (d->strategy->id == DDP_SSGD || d->strategy->id == DDP_WFBP) largest = total;
+    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+        largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
     DDP__TRY(ddp__stage_open(b, d->host.device, d->engine, d->layers, ddp__device_room(d),
                              largest * sizeof(float), total * sizeof(float), &d->stage, err));
-    if (!d->cfg.nccl) return DDP_OK;
-    DDP__TRY(b->join(d->host.device, d->rank, d->world, d->cfg.peer_timeout_s, ddp__device_share, d,
-                     err));
-    d->joined = 1;
-    return DDP_OK;
+    return d->cfg.nccl ? ddp__direct_open(d, ddp__device_room(d), err) : DDP_OK;
 }
 
 void ddp__device_stop(ddp_ctx *d)
 {
+    ddp__direct_stop(d); /* the stager may wait behind an average that never ends */
     ddp__stage_stop(d->stage);
-    if (d->joined) d->host.backend->leave(d->host.device, d->host.error.code != DDP_OK);
-    d->joined = 0;
 }
 
 void ddp__device_close(ddp_ctx *d)
 {
     ddp__stage_free(d->stage);
     ddp__clock_free(d);
+    ddp__direct_close(d);
     if (d->host.backend) d->host.backend->close(d->host.device);
     d->host.backend = NULL;
     d->stage = NULL;
@@ -42477,38 +42680,12 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 
 /* ---- messages ---- */
 
-/* An average that goes from device to device. Its ticket is below -1: -2 - slot. */
-static ddp_status ddp__post_direct(ddp_ctx *d, const ddp__message *m, long *ticket, ddp_error *err)
-{
-    const int slot = (int)(d->direct++ % (unsigned)ddp__device_room(d));
-    int i;
-
-    if (m->piece_count > d->direct_room) {
-        DDP_FREE((void *)d->direct_data);
-        DDP_FREE(d->direct_count);
-        d->direct_data = (float **)ddp__calloc((size_t)m->piece_count, sizeof *d->direct_data);
-        d->direct_count = (size_t *)ddp__calloc((size_t)m->piece_count, sizeof *d->direct_count);
-        d->direct_room = d->direct_data && d->direct_count ? m->piece_count : 0;
-        if (!d->direct_room)
-            return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays",
-                             m->piece_count);
-    }
-    for (i = 0; i < m->piece_count; i++) {
-        d->direct_data[i] = m->pieces[i].data;
-        d->direct_count[i] = m->pieces[i].count;
-    }
-    *ticket = -2 - slot;
-    return d->host.backend->average(d->host.device, slot, d->direct_data, d->direct_count,
-                                    m->piece_count, err);
-}
-
 ddp_status ddp__post(ddp_ctx *d, const ddp__message *m, int there, long *ticket, ddp_error *err)
 {
     if (!d->stage && m->mean) return ddp__submit_mean(d, m, ticket, err);
     if (!d->stage) return ddp__ctx_submit(d, m, ticket, err);
-    if (there && d->joined && !m->group && m->verb == DDP__ALL_REDUCE && m->mean)
-        return ddp__post_direct(d, m, ticket, err);
-    return ddp__stage_submit(d->stage, m, there, ticket, err);
+    if (there && ddp__direct_takes(d, m)) return ddp__direct_post(d, m, ticket, err);
+    return ddp__stage_submit(d->stage, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
 }
 
 ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err)
@@ -42520,7 +42697,7 @@ ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err)
 ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
 {
     const double begin = ddp_now();
-    ddp_status s;
+    ddp_status s = DDP_OK;
 
     if (!d->stage) {
         s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
@@ -42529,10 +42706,10 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
         return s;
     }
     ddp__clock_note(d, DDP__M_HOLD, layer, DDP__OUTSIDE);
-    if (ticket < -1) d->host.backend->finish(d->host.device, (int)(-2 - ticket));
+    if (ticket < -1) s = ddp__direct_hold(d, ticket, err);
     else ddp__stage_hold(d->stage, ticket);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
-    return ddp__stage_error(d->stage, err);
+    return s ? s : ddp__stage_error(d->stage, err);
 }
 
 ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
@@ -42552,10 +42729,232 @@ ddp_status ddp__layer_blocking(ddp_ctx *d, int group, ddp__verb verb, float *dat
     if (!d->stage) return ddp__blocking_on(d, 0, group, verb, &p, 1, scale, peer, err);
     ddp__message_fill(d, &m, verb, &p, 1, scale, peer);
     m.group = group;
-    DDP__TRY(ddp__stage_submit(d->stage, &m, 1, &ticket, err));
+    DDP__TRY(ddp__stage_submit(d->stage, &m, DDP__BEHIND_WORK, &ticket, err));
     return ddp__stage_wait(d->stage, ticket, err);
 }
 /* ==== end sync/device.c ==== */
+
+/* ==== begin sync/direct.c ==== [sync] */
+/* Averages from device to device, over the network that the devices have of their own (NCCL).
+ *
+ * One level: the arrays of all ranks become their mean in place. With sites (levels.c) that network
+ * joins the ranks of one site: they sum, the first of them sends the sum over the slow links to the
+ * first ones of the other sites, and the site gets the result from it when later work needs it. Sums
+ * go as levels.c says. With nccl 2 this network is one of two links, the engine the other
+ * (balance.c). */
+
+/* The part of an average in two levels that crosses sites, until it is held. */
+typedef struct ddp__crossing {
+    const ddp__piece *pieces;
+    int               piece_count;
+    long              ticket; /* the stager's; -1: this rank is not the first of its site */
+} ddp__crossing;
+
+struct ddp__direct {
+    const ddp_sites *site;       /* NULL = one level */
+    ddp__crossing   *crossing;   /* [slots] */
+    int              slots;
+    int64_t          messages, bytes;
+    double           left_s;     /* when a rank was first seen to have left; 0 = none has */
+    float          **data;       /* [room] of the message that is being made */
+    size_t          *count;
+    int              room;
+    float           *zeros;      /* on the device, what the link is probed with */
+};
+
+/* The bytes of a name travel as floats: the engine moves nothing else. */
+static ddp_status ddp__direct_share(void *user, void *bytes, size_t count, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+    const ddp_sites *site = d->direct->site;
+    unsigned char *byte = (unsigned char *)bytes;
+    float *x = (float *)ddp__calloc(count, sizeof *x);
+    ddp__piece p;
+    ddp_status s;
+    size_t i;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %zu bytes", count);
+    for (i = 0; i < count; i++) x[i] = (float)byte[i];
+    p.data = x;
+    p.count = count;
+    s = ddp__blocking_in(d, site ? site->inside : 0, DDP__BROADCAST, &p, 1, 1, err);
+    for (i = 0; s == DDP_OK && i < count; i++) byte[i] = (unsigned char)x[i];
+    DDP_FREE(x);
+    return s;
+}
+
+/* Who closed its context has done its part of all that was in flight, or will never do it: what is
+ * not done soon after that waits for it in vain. */
+static ddp_status ddp__direct_watch(void *user, double since, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+    struct ddp__direct *x = d->direct;
+    int gone;
+
+    DDP__TRY(ddp__engine_error(d->engine, err));
+    DDP__TRY(ddp__stage_error(d->stage, err));
+    gone = since > 0 ? ddp__engine_left(d->engine) : -1;
+    if (gone < 0) return DDP_OK;
+    if (x->left_s <= 0) x->left_s = ddp_now();
+    if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
+    return ddp__fail(err, DDP_PEER_LOST,
+                     "rank %d closed its context while rank %d waits for an average with it", gone,
+                     d->rank);
+}
+
+ddp_status ddp__direct_open(ddp_ctx *d, int slots, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    struct ddp__direct *x = (struct ddp__direct *)ddp__calloc(1, sizeof *x);
+    ddp_backend_peers p;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
+    d->direct = x;
+    x->slots = slots;
+    x->site = ddp__levels_site(d);
+    x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
+    if (!x->crossing)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
+    x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
+    if (!x->zeros) {
+        DDP__TRY(b->check(d->host.device, err));
+        return ddp__fail(err, DDP_MEMORY, "out of device memory for %d floats", DDP__PROBE_FLOATS);
+    }
+    memset(&p, 0, sizeof p);
+    p.rank = x->site ? x->site->place : d->rank;
+    p.world = x->site ? x->site->members : d->world;
+    p.join_timeout_s = d->cfg.join_timeout_s;
+    p.op_timeout_s = d->cfg.op_timeout_s;
+    p.share = ddp__direct_share;
+    p.watch = ddp__direct_watch;
+    p.user = d;
+    DDP__TRY(b->join(d->host.device, &p, err));
+    d->joined = 1;
+    return DDP_OK;
+}
+
+void ddp__direct_stop(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!d->joined) return;
+    if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
+    b->leave(d->host.device, d->host.error.code != DDP_OK);
+    d->joined = 0;
+}
+
+void ddp__direct_close(ddp_ctx *d)
+{
+    struct ddp__direct *x = d->direct;
+
+    if (!x) return;
+    if (x->zeros)
+        d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
+    if (x->crossing) DDP_FREE(x->crossing);
+    if (x->data) DDP_FREE((void *)x->data);
+    if (x->count) DDP_FREE(x->count);
+    DDP_FREE(x);
+    d->direct = NULL;
+}
+
+int ddp__direct_takes(const ddp_ctx *d, const ddp__message *m)
+{
+    return d->joined && !m->group && m->link == 0 && m->verb == DDP__ALL_REDUCE && m->mean;
+}
+
+float *ddp__direct_zeros(const ddp_ctx *d) { return d->direct->zeros; }
+
+void ddp__direct_stats(const ddp_ctx *d, ddp_link_stats *out)
+{
+    out->operations = d->direct->messages;
+    out->bytes_sent = d->direct->bytes;
+    out->algorithm = "nccl";
+}
+
+/* As the backend takes arrays; *total is their floats. */
+static ddp_status ddp__direct_arrays(struct ddp__direct *x, const ddp__piece *pieces, int n,
+                                     size_t *total, ddp_error *err)
+{
+    int i;
+
+    if (n > x->room) {
+        if (x->data) DDP_FREE((void *)x->data);
+        if (x->count) DDP_FREE(x->count);
+        x->data = (float **)ddp__calloc((size_t)n, sizeof *x->data);
+        x->count = (size_t *)ddp__calloc((size_t)n, sizeof *x->count);
+        x->room = x->data && x->count ? n : 0;
+        if (!x->room) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+    }
+    *total = 0;
+    for (i = 0; i < n; i++) {
+        x->data[i] = pieces[i].data;
+        x->count[i] = pieces[i].count;
+        *total += pieces[i].count;
+    }
+    return DDP_OK;
+}
+
+/* The first of a site sends the sum of its site when the device has it. */
+static ddp_status ddp__direct_cross(ddp_ctx *d, const ddp__message *m, ddp__crossing *c,
+                                    ddp_error *err)
+{
+    const ddp_sites *site = d->direct->site;
+    ddp__message part = *m;
+
+    c->pieces = m->pieces;
+    c->piece_count = m->piece_count;
+    c->ticket = -1;
+    if (site->place) return DDP_OK;
+    part.group = site->across;
+    part.mean = 0;
+    part.scale = 1.0f / (float)d->world;
+    part.divergence = NULL;
+    return ddp__stage_submit(d->stage, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
+}
+
+ddp_status ddp__direct_post(ddp_ctx *d, const ddp__message *m, long *ticket, ddp_error *err)
+{
+    struct ddp__direct *x = d->direct;
+    const int slot = (int)(x->messages++ % x->slots);
+    size_t total;
+
+    DDP__TRY(ddp__direct_arrays(x, m->pieces, m->piece_count, &total, err));
+    x->bytes += (int64_t)(total * sizeof(float));
+    DDP__TRY(d->host.backend->average(d->host.device, slot, x->data, x->count, m->piece_count,
+                                      x->site != NULL, err));
+    *ticket = -2 - slot;
+    return x->site ? ddp__direct_cross(d, m, &x->crossing[slot], err) : DDP_OK;
+}
+
+ddp_status ddp__direct_hold(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    struct ddp__direct *x = d->direct;
+    const int slot = (int)(-2 - ticket);
+    const ddp__crossing *c = &x->crossing[slot];
+
+    if (x->site) {
+        unsigned turn = 0;
+        int held = 0;
+        size_t total;
+        if (c->ticket >= 0) ddp__stage_flag(d->stage, c->ticket, &held, &turn);
+        DDP__TRY(ddp__direct_arrays(x, c->pieces, c->piece_count, &total, err));
+        DDP__TRY(b->spread(d->host.device, slot, held, turn, x->data, x->count, c->piece_count, err));
+    }
+    b->finish(d->host.device, slot);
+    return DDP_OK;
+}
+
+ddp_status ddp__direct_run(ddp_ctx *d, const ddp__message *m, ddp_error *err)
+{
+    long ticket;
+
+    DDP__TRY(ddp__direct_post(d, m, &ticket, err));
+    DDP__TRY(ddp__direct_hold(d, ticket, err));
+    DDP__TRY(d->host.backend->wait(d->host.device, err));
+    return ddp__device_check(d, err);
+}
+/* ==== end sync/direct.c ==== */
 
 /* ==== begin sync/device_clock.c ==== [sync] */
 
@@ -42832,7 +43231,7 @@ void ddp__account_step(ddp_ctx *d, double now)
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
         d->stats.comm_s += comm;
         d->stats.exposed_s += exposed;
-        if (d->measured && !d->levels) ddp__drift_observe(d, d->step_begin, now);
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += d->wait_this_step;
@@ -43196,9 +43595,12 @@ ddp_status ddp__levels_open(ddp_ctx *d, const float *site, size_t stride, ddp_er
         if (err != &d->host.error) *err = d->host.error;
         return (ddp_status)bad;
     }
-    if (alike || unlike) ddp__levels_close(d); /* one level is all there is */
+    /* one level is all there is; the devices' own network joins those of a site in any case */
+    if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
     return DDP_OK;
 }
+
+const ddp_sites *ddp__levels_site(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
 
 void ddp__levels_close(ddp_ctx *d)
 {
@@ -43206,6 +43608,11 @@ void ddp__levels_close(ddp_ctx *d)
     if (d->levels->slice) DDP_FREE(d->levels->slice);
     DDP_FREE(d->levels);
     d->levels = NULL;
+}
+
+int ddp__levels_messages(const ddp_ctx *d)
+{
+    return d->levels->site.equal || d->levels->site.place == 0 ? 3 : 2;
 }
 
 /* Values from..to of a list of pieces. */
@@ -43244,7 +43651,7 @@ ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket, ddp
     part.divergence = NULL;
     DDP__TRY(ddp__ctx_submit(d, &part, &before, err));
     part.after = before + 1;
-    if (v->site.equal || v->site.place == 0) {
+    if (ddp__levels_messages(d) == 3) {
         part.verb = DDP__ALL_REDUCE;
         part.group = v->site.across;
         part.scale = m->mean ? 1.0f / (float)d->world : m->scale;
@@ -43339,7 +43746,7 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
     ddp_status status;
     int l, h, taken = 0;
 
-    if (!d->second) return DDP_OK;
+    if (ddp_links(d) < 2) return DDP_OK;
     links = (float *)ddp__calloc((size_t)d->layers, sizeof *links);
     if (!links)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
@@ -43365,7 +43772,7 @@ ddp_status ddp__balance_nominal(ddp_ctx *d, ddp_error *err)
     ddp_profile p;
     ddp_status s;
 
-    if (!d->second) return DDP_OK;
+    if (ddp_links(d) < 2) return DDP_OK;
     DDP__TRY(ddp__profile_start(d, &p, err));
     ddp__profile_nominal(d, &p);
     s = ddp__balance_links(d, &p, err);
@@ -44395,15 +44802,21 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG,
                          "a second link (net2 or addr2) needs the tcp or threads transport, not "
                          "mpi");
-    if (c->backend && (c->min_world > 0 || c->join))
+    if (c->nccl && (c->min_world > 0 || c->join))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%s: the %s backend does not take part in elastic worlds; leave it out, or "
-                         "train on the CPU", c->join ? "join" : "min_world", c->backend->name);
-    if (c->backend && (c->site > 0 || c->net2 || c->addr2))
+                         "%s: elastic worlds average by transport; set nccl to 0, or leave it out",
+                         c->join ? "join" : "min_world");
+    if (c->backend && (c->net2 || c->addr2))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%s: averages of the %s backend go over one link and in one level; leave it "
-                         "out, or train on the CPU", c->site > 0 ? "site" : "net2 and addr2",
+                         "net2 and addr2: the second link of the %s backend is its own network; set "
+                         "nccl to 2 instead, or train on the CPU", c->backend->name);
+    if (c->backend && c->site > 0 && c->nccl != 1)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "site %d: averages of the %s backend go in two levels where nccl is 1, the "
+                         "first of them inside the site; set that, or leave the site out", c->site,
                          c->backend->name);
+    if (c->nccl < 0 || c->nccl > 2)
+        return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
     if (c->backend && c->wire == DDP_WIRE_INT8)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "wire int8: averages of the %s backend travel as f32 or bf16; choose one "
@@ -44518,7 +44931,7 @@ static ddp_status ddp__run_message(ddp_ctx *d, const ddp__message *m, ddp_error 
             ddp__scale(m->pieces[i].data, m->pieces[i].count, m->scale);
         return DDP_OK;
     }
-    if (m->link == 0) DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(e, m, err);
 }
 
@@ -44566,10 +44979,10 @@ static int ddp__collective_of(ddp_ctx *d, const char *name, ddp__message *m, flo
                               m->peer, d->world);
     if ((m->verb == DDP__SEND || m->verb == DDP__RECV) && m->peer == d->rank)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && !d->second))
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
         return ddp__ctx_failf(d, DDP_ARG,
                               "%s: this context has no link %d; a second one is opened where net2 "
-                              "or addr2 is set",
+                              "or addr2 is set, or nccl is 2",
                               name, m->link);
     p.data = x;
     p.count = n;
@@ -44759,20 +45172,28 @@ ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd
     return s;
 }
 
-ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link ? d->second : d->engine; }
+ddp__engine *ddp__engine_of(const ddp_ctx *d, int link)
+{
+    return link && d->second ? d->second : d->engine;
+}
 
 ddp_status ddp__ctx_submit(ddp_ctx *d, const ddp__message *m, long *ticket, ddp_error *err)
 {
     return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
 }
 
-int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second ? 2 : 1; }
+int ddp_links(const ddp_ctx *d)
+{
+    return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1;
+}
 
 int ddp_measure_links(ddp_ctx *d)
 {
     int link;
 
     DDP__ENTER(d);
+    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
     for (link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
@@ -44785,11 +45206,15 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
-    ddp__engine_stats(ddp__engine_of(d, link), &net);
-    out->bytes_sent = net.bytes_sent;
-    out->operations = net.operations;
-    out->busy_s = net.busy_s;
-    out->algorithm = ddp__algorithm_name(net.algorithm);
+    if (d->direct && link == 0) {
+        ddp__direct_stats(d, out);
+    } else {
+        ddp__engine_stats(ddp__engine_of(d, link), &net);
+        out->bytes_sent = net.bytes_sent;
+        out->operations = net.operations;
+        out->busy_s = net.busy_s;
+        out->algorithm = ddp__algorithm_name(net.algorithm);
+    }
     out->link = link ? d->second_link : d->link;
     if (link == 0) out->mu = 1;
     else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
@@ -44863,7 +45288,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
-    d->op_room = d->cfg.trace_spans > 0 ? 2048 : 4 * d->layers + 64;
+    d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
     d->merge_room = per_step + d->op_room;
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
@@ -44888,6 +45313,7 @@ enum {
     DDP__F_TEAM,
     DDP__F_MIXED,
     DDP__F_SITE,
+    DDP__F_NCCL,
     DDP__F_HASH,
     DDP__F_SIZE = DDP__F_HASH + DDP__WORDS
 };
@@ -44931,6 +45357,7 @@ static void ddp__fingerprint(const ddp_ctx *d, float *f)
     f[DDP__F_TEAM] = (float)d->team;
     f[DDP__F_MIXED] = (float)d->mixed;
     f[DDP__F_SITE] = (float)d->cfg.site;
+    f[DDP__F_NCCL] = (float)d->cfg.nccl;
     ddp__pack64(f + DDP__F_HASH, h);
 }
 
@@ -44980,6 +45407,10 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d accumulates %.0f micro-batches, rank 0 %.0f", r,
                              (double)f[DDP__F_MICRO], (double)zero[DDP__F_MICRO]);
+        if (f[DDP__F_NCCL] != zero[DDP__F_NCCL])
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d has nccl %.0f, rank 0 has %.0f: start every rank with the same",
+                             r, (double)f[DDP__F_NCCL], (double)zero[DDP__F_NCCL]);
         if (f[DDP__F_WIRE] != zero[DDP__F_WIRE])
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d sends averages as %s, rank 0 as %s: start every rank with "
@@ -45277,10 +45708,8 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 /* ---- link ---- */
 
 enum {
-    DDP__PROBE_FLOATS = 1024,
     DDP__PROBE_SHORT = 1,
     DDP__PROBE_MEDIUM = 16,
-    DDP__PROBE_MOST = 1024,
     DDP__PROBE_LEAST = 3,
     DDP__PROBE_REPEATS = 8
 };
@@ -45336,7 +45765,10 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp__piece *list, 
     m.layer = DDP__NO_LAYER;
     m.link = link;
     m.filler = 1;
-    if (d->levels || link == 0) DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    m.mean = d->direct && link == 0;
+    if (m.mean && ddp__direct_takes(d, &m)) return ddp__direct_run(d, &m, err);
+    m.mean = 0;
     if (!d->levels) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
     DDP__TRY(ddp__submit_mean(d, &m, &ticket, err));
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
@@ -45354,7 +45786,7 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
     for (i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
-        list[i].data = x;
+        list[i].data = d->direct && link == 0 && !d->team ? ddp__direct_zeros(d) : x;
         list[i].count = DDP__PROBE_FLOATS;
     }
     one.data = &next;
@@ -45603,7 +46035,7 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
     ddp__profile_local(d, &d->profile);
     if (d->engine) {
         DDP__TRY(ddp__probe_link(d, 0, &d->link, err));
-        if (d->second) DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
+        if (ddp_links(d) == 2) DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
         DDP__TRY(ddp__profile_agree(d, &d->profile, err));
     }
     ddp__profile_link(d, &d->profile);
@@ -45726,11 +46158,40 @@ static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double 
     return 1;
 }
 
+/* The messages of an average in two levels become one operation, from the first byte of the first
+ * to the last byte of the last; one that is not all here has no layer. How many are left. */
+static int ddp__chains(ddp_ctx *d, int ops)
+{
+    const int whole = ddp__levels_messages(d);
+    ddp__op_span *o = d->op_scratch;
+    int i, j, n = 0;
+
+    for (i = 0; i < ops; i++) {
+        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);)
+            j++;
+        if (j == n) {
+            o[n] = o[i];
+            o[n++].peer = 1; /* messages so far */
+            continue;
+        }
+        o[j].verb = DDP__ALL_REDUCE;
+        o[j].peer++;
+        if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
+        if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
+    }
+    for (j = 0; j < n; j++)
+        if (o[j].peer != whole) o[j].layer = DDP__NO_LAYER;
+    return n;
+}
+
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room), i;
+    int ops, i;
 
+    if (d->direct) return; /* the engine's operations tell nothing of the devices' network */
+    ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
+    if (d->levels) ops = ddp__chains(d, ops);
     for (i = 0; i < ops; i++) {
         double begin, end, bytes;
         if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
@@ -45779,7 +46240,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     long every = (long)d->plan.period * DDP__DRIFT_PERIODS;
     double before;
 
-    if (!d->engine || !d->strategy->partial || d->levels) return DDP_OK;
+    if (!d->engine || !d->strategy->partial || d->direct) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan.period) return DDP_OK;
     DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));
@@ -47301,8 +47762,6 @@ void ddp_close(ddp_ctx *d)
     for (i = 0; i < d->buckets; i++)
         if (d->bucket[i].piece) DDP_FREE(d->bucket[i].piece);
     ddp__device_close(d);
-    if (d->direct_data) DDP_FREE((void *)d->direct_data);
-    if (d->direct_count) DDP_FREE(d->direct_count);
     if (d->bucket) DDP_FREE(d->bucket);
     if (d->all_gradients) DDP_FREE(d->all_gradients);
     ddp__coded_close(d);
@@ -47741,7 +48200,7 @@ ddp_status ddp__join_ask(ddp_ctx *d, ddp_error *err)
     m.layer = DDP__NO_LAYER;
     m.priority = d->layers;
     m.filler = 1;
-    return ddp__engine_submit(d->engine, &m, &j->ticket, err);
+    return ddp__post(d, &m, 0, &j->ticket, err);
 }
 
 static void ddp__join_attach(ddp__wire *w, int id, void *user)
@@ -47764,10 +48223,12 @@ static ddp_status ddp__join_admit(ddp_ctx *d, int id, ddp_error *err)
     DDP__TRY(ddp__average_wait_all(d, err));
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0)
-        DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
+        DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));
     if (d->measured) d->drift_ticket = -1;
-    if (d->pace_ticket >= 0) DDP__TRY(ddp__engine_wait(d->engine, d->pace_ticket, err));
+    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, d->pace_ticket, err));
     d->pace_ticket = -1;
+    DDP__TRY(ddp__device_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
     memset(&local, 0, sizeof local);
     s = ddp__engine_admit(d->engine, id, ddp__join_attach, j, &local);
     pthread_mutex_lock(&j->lock);
@@ -47800,7 +48261,7 @@ ddp_status ddp__join_step(ddp_ctx *d, ddp_error *err)
     if (!j || d->step % d->cfg.period) return DDP_OK;
     DDP__TRY(ddp__snapshot_take(d, err));
     if (j->ticket >= 0) {
-        DDP__TRY(ddp__engine_wait(d->engine, j->ticket, err));
+        DDP__TRY(ddp__post_wait(d, j->ticket, err));
         j->ticket = -1;
         id = (int)j->word;
         if (id >= 0 && id < d->world) DDP__TRY(ddp__join_admit(d, id, err));
@@ -48116,7 +48577,8 @@ void *ddp__join_main(void *arg)
 
 /* ==== begin sync/join_entry.c ==== [sync] */
 /* The first operations of an epoch with a newcomer: it learns the step, the learning rate, the
- * profile and the plan, and under ssgd and wfbp, where all hold the same, parameters and state. */
+ * profile and the plan, and what all hold alike: parameters and state under ssgd and wfbp, what
+ * changes are counted from where strategies average as int8 blocks. */
 
 enum { DDP__E_VALID, DDP__E_LR, DDP__E_MEASURED, DDP__E_PLAN, DDP__E_STEP, DDP__E_SIZE = 8 };
 
@@ -48240,6 +48702,17 @@ static ddp_status ddp__entry_values(ddp_ctx *d, int from, ddp_error *err)
     return DDP_OK;
 }
 
+/* The layers' last averages, which were others when the clone was taken. */
+static ddp_status ddp__entry_bases(ddp_ctx *d, int from, ddp_error *err)
+{
+    int l;
+
+    for (l = 0; l < d->layers; l++)
+        if (d->unit[l].base)
+            DDP__TRY(ddp__entry_broadcast(d, d->unit[l].base, d->unit[l].trained, from, err));
+    return DDP_OK;
+}
+
 ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     float word[DDP__E_SIZE];
@@ -48257,6 +48730,7 @@ ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
     DDP__TRY(ddp__entry_plan(d, (int)word[DDP__E_PLAN], from, err));
     if (d->strategy->id == DDP_SSGD || d->strategy->id == DDP_WFBP)
         DDP__TRY(ddp__entry_values(d, from, err));
+    DDP__TRY(ddp__entry_bases(d, from, err));
     if (!measured) return DDP_OK;
     DDP__TRY(ddp__entry_profile(d, from, newcomer, err));
     return d->strategy->partial ? ddp__plan_again(d, err) : DDP_OK;

@@ -263,6 +263,14 @@ static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char 
 /* DDP__CUDA(dev, cudaX(...)): the same of a call as written; its value is 1 after a failure. */
 #define DDP__CUDA(dev, call) ddp__cuda_note((dev), (call), #call)
 
+/* What cudaEventQuery or cudaStreamQuery said. They also keep "not ready" as the last error, which
+ * the next launch would take for its own. */
+static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
+{
+    if (e == cudaErrorNotReady) (void)cudaGetLastError();
+    return e;
+}
+
 static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const char *call)
 {
     if (s == CUBLAS_STATUS_SUCCESS) return 0;
@@ -667,14 +675,15 @@ static DDP__UNUSED int ddp__cuda_elementwise_ops(const ddp__cuda_entry **list)
 
 #include <nccl.h>
 
-/* How rank 0's bytes reach every rank while they start. */
-typedef ddp_status (*ddp__nccl_share)(void *user, void *bytes, size_t count, ddp_error *err);
+/* What an operation makes of its arrays. */
+typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
 typedef struct ddp__nccl {
     ddp__cuda    *dev;
     ncclComm_t    comm;    /* NULL: alone, or given up */
+    ddp_backend_peers peers;
     int           rank, world;
-    double        timeout_s;
+    ddp_error     why;     /* it was given up; code 0: it was not */
     cudaStream_t  stream;
     cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
     cudaEvent_t  *done;    /* [slots] they are averages */
@@ -703,7 +712,7 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, con
 static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
                                                ddp_error *err)
 {
-    const double until = ddp_now() + n->timeout_s;
+    const double until = ddp_now() + n->peers.join_timeout_s;
     ncclResult_t state = ncclInProgress;
 
     for (;;) {
@@ -712,12 +721,21 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
         if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
         if (ddp_now() > until)
             return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
-                             what, n->world, n->timeout_s);
+                             what, n->world, n->peers.join_timeout_s);
         ddp__sleep_until(ddp_now() + 5e-5);
     }
 }
 
-/* on_error 1: gives up what is in flight, without waiting for any peer. Frees n; NULL is fine. */
+/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer to
+ * all that is asked of n from here on. */
+static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
+{
+    if (n->comm) (void)ncclCommAbort(n->comm);
+    n->comm = NULL;
+    n->why = *why;
+}
+
+/* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
 {
     int i;
@@ -763,10 +781,9 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error
     return DDP_OK;
 }
 
-/* Meets the other ranks; collective. slots: how many averages may be in flight. timeout_s: for a
- * peer that is silent. NULL and a sentence on failure; freed by ddp__nccl_leave. */
-static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, int rank, int world, int slots,
-                                             double timeout_s, ddp__nccl_share share, void *user,
+/* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
+ * on failure; freed by ddp__nccl_leave. */
+static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
                                              ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -781,19 +798,19 @@ static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, int rank, int world
     memset(n, 0, sizeof *n);
     memset(&id, 0, sizeof id);
     n->dev = dev;
-    n->rank = rank;
-    n->world = world;
-    n->timeout_s = timeout_s;
+    n->peers = *p;
+    n->rank = p->rank;
+    n->world = p->world;
     if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
         (void)ddp__cuda_status(dev, err);
         goto failed;
     }
     if (ddp__nccl_slots(n, slots, err)) goto failed;
-    if (world < 2) return n;
-    if (rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
-    if (share(user, &id, sizeof id, err)) goto failed;
+    if (n->world < 2) return n;
+    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
+    if (p->share(p->user, &id, sizeof id, err)) goto failed;
     config.blocking = 0;
-    r = ncclCommInitRankConfig(&n->comm, world, id, rank, &config);
+    r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
     if (ddp__nccl_failed(n, r, "ncclCommInitRankConfig", err)) goto failed;
     if (ddp__nccl_settle(n, n->comm, "ncclCommInitRankConfig", err)) goto failed;
     return n;
@@ -802,63 +819,53 @@ failed:
     return NULL;
 }
 
+/* One array, in place. */
+static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__nccl *n, ddp__nccl_verb verb, float *x,
+                                                size_t count)
+{
+    if (verb == DDP__NCCL_SPREAD)
+        return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
+    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg,
+                         n->comm, n->stream);
+}
+
 /* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
- * stream wait for it. root < 0: the mean over the ranks, in place; else that rank's arrays, to all.
- */
-static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, float *const *arrays,
-                                              const size_t *counts, int arrays_count, int root,
-                                              ddp_error *err)
+ * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_verb verb,
+                                              float *const *arrays, const size_t *counts,
+                                              int arrays_count, ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
-    ncclResult_t r = ncclSuccess, end;
+    ncclResult_t r = ncclSuccess, end = ncclSuccess;
     int i;
 
-    if (n->world < 2) return DDP_OK;
-    if (!n->comm)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d has left NCCL after a failure", n->rank);
+    if (n->why.code) {
+        if (err) *err = n->why;
+        return n->why.code;
+    }
     if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
         DDP__CUDA(dev, cudaStreamWaitEvent(n->stream, n->ready[slot], 0)))
         return ddp__cuda_status(dev, err);
-    (void)ncclGroupStart();
-    for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++) {
-        if (!counts[i]) continue;
-        if (root < 0)
-            r = ncclAllReduce(arrays[i], arrays[i], counts[i], ncclFloat32, ncclAvg, n->comm,
-                              n->stream);
-        else
-            r = ncclBroadcast(arrays[i], arrays[i], counts[i], ncclFloat32, root, n->comm,
-                              n->stream);
+    if (n->comm) {
+        (void)ncclGroupStart();
+        for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
+            if (counts[i]) r = ddp__nccl_array(n, verb, arrays[i], counts[i]);
+        end = ncclGroupEnd();
+        DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
+        DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
+        /* an event recorded before NCCL has queued its kernels would pass at once */
+        DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
     }
-    end = ncclGroupEnd();
-    DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
-    DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
-    /* an event recorded before NCCL has queued its kernels would pass at once */
-    DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
     n->since[slot] = ddp_now();
     if (DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)))
         return ddp__cuda_status(dev, err);
     return DDP_OK;
 }
 
-static DDP__UNUSED ddp_status ddp__nccl_average(ddp__nccl *n, int slot, float *const *arrays,
-                                                const size_t *counts, int arrays_count,
-                                                ddp_error *err)
-{
-    return ddp__nccl_queue(n, slot, arrays, counts, arrays_count, -1, err);
-}
-
-/* Rank 0's arrays reach all ranks: the last part of an average in two levels. */
-static DDP__UNUSED ddp_status ddp__nccl_spread(ddp__nccl *n, int slot, float *const *arrays,
-                                               const size_t *counts, int arrays_count,
-                                               ddp_error *err)
-{
-    return ddp__nccl_queue(n, slot, arrays, counts, arrays_count, 0, err);
-}
-
-/* Later work on the computing stream waits for the slot's average; the host does not. */
+/* Later work on the computing stream waits for the slot's operation; the host does not. */
 static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
 {
-    if (n->world > 1 && n->since[slot] > 0)
+    if (n->since[slot] > 0)
         (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
 
@@ -866,27 +873,35 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
 static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;
-    if (cudaEventQuery(n->done[slot]) == cudaErrorNotReady) return 0;
+    if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
     n->since[slot] = 0;
     return 1;
 }
 
-/* The first failure of a peer, without waiting: NCCL's, or an average older than the time-out. */
+/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation older
+ * than the time-out. */
 static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
+    double oldest = 0;
     int i;
 
+    if (n->why.code) {
+        if (err) *err = n->why;
+        return n->why.code;
+    }
+    for (i = 0; i < n->slots; i++)
+        if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
+    if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
     if (!n->comm) return DDP_OK;
     DDP__TRY(
         ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
-    for (i = 0; i < n->slots; i++)
-        if (!ddp__nccl_ended(n, i) && ddp_now() - n->since[i] > n->timeout_s)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; "
-                             "one has stopped or is slower than the time-out of %g s",
-                             n->rank, n->world, ddp_now() - n->since[i], n->timeout_s);
+    if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
+                         "has stopped or is slower than the time-out of %g s",
+                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
@@ -897,9 +912,11 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t heir = NULL;
+    ddp_error own;
     ddp_status s;
     int i, below = 0, *out;
 
+    if (!err) err = &own;
     if (!n->comm || count < 1 || count >= n->world)
         return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
                          n->world);
@@ -918,6 +935,7 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
     (void)ncclCommAbort(n->comm);
     n->comm = NULL;
     if (s) {
+        n->why = *err;
         if (heir) (void)ncclCommAbort(heir);
         return s;
     }
@@ -926,36 +944,6 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
     else (void)ncclCommAbort(heir);
     for (i = 0; i < n->slots; i++) n->since[i] = 0;
     return DDP_OK;
-}
-
-/* Seconds of one average of count floats, the median of five after one to warm up: what the ratio
- * of two links is measured by. Collective; waits; array is a device array whose content is lost. */
-static DDP__UNUSED ddp_status ddp__nccl_probe(ddp__nccl *n, float *array, size_t count,
-                                              double *out_s, ddp_error *err)
-{
-    double took[5], swap;
-    int i, j;
-
-    for (i = -1; i < 5; i++) {
-        double begun;
-        if (DDP__CUDA(n->dev, cudaStreamSynchronize(n->dev->stream)))
-            return ddp__cuda_status(n->dev, err);
-        begun = ddp_now();
-        DDP__TRY(ddp__nccl_average(n, 0, &array, &count, 1, err));
-        while (!ddp__nccl_ended(n, 0)) {
-            DDP__TRY(ddp__nccl_poll(n, err));
-            ddp__sleep_until(ddp_now() + 2e-5);
-        }
-        if (i >= 0) took[i] = ddp_now() - begun;
-    }
-    for (i = 1; i < 5; i++)
-        for (j = i; j > 0 && took[j] < took[j - 1]; j--) {
-            swap = took[j];
-            took[j] = took[j - 1];
-            took[j - 1] = swap;
-        }
-    *out_s = took[2];
-    return ddp__cuda_status(n->dev, err);
 }
 
 #endif /* DDP_CUDA_NCCL_CUH */
@@ -1255,12 +1243,12 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
     if (wide) {
         ddp__vec<T> r;
         DDP__UNROLL
-        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(v[i] + old[i]);
+        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
         DDP__UNROLL
         for (i = 0; i < width; i++)
-            if (at + i < n) p[at + i] = ddp__from_float<T>(v[i] + old[i]);
+            if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
 
@@ -1733,8 +1721,8 @@ DDP__CUDA_BOTH(ddp__cuda_position_backward)
 /* ==== end cuda/embedding.cuh ==== */
 
 /* ==== begin cuda/norm.cuh ==== [cuda] */
-/* layer_norm and rms_norm: a warp per row. Sums over a row and down the columns have a fixed
- * order. */
+/* layer_norm and rms_norm, alone or with the residual sum before them: a warp per row. Sums over a
+ * row and down the columns have a fixed order. */
 #ifndef DDP_CUDA_NORM_CUH
 #define DDP_CUDA_NORM_CUH
 
@@ -1743,10 +1731,11 @@ enum {
     DDP__NORM_PIECES = 4 /* pieces of columns that a lane of the fused backward keeps */
 };
 
+/* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
 template <typename T, int RMS>
 static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
-ddp__k_norm(T *out, const T *in, const T *scale, const T *shift, float *stat, long rows, long n,
-            float eps, int wide)
+ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
+            float *stat, long rows, long n, float eps, int wide)
 {
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % 32;
@@ -1758,6 +1747,15 @@ ddp__k_norm(T *out, const T *in, const T *scale, const T *shift, float *stat, lo
     int i;
 
     if (row >= rows) return;
+    if (plus) {
+        for (j = lane * width; j < n; j += 32 * width) {
+            ddp__piece_load(v, x, j, n, wide);
+            ddp__piece_load(a, plus + row * n, j, n, wide);
+            for (i = 0; i < width; i++) v[i] += a[i];
+            ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
+        }
+        x = sum_out + row * n;
+    }
     if (!RMS) {
         for (j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(v, x, j, n, wide);
@@ -1788,13 +1786,21 @@ ddp__k_norm(T *out, const T *in, const T *scale, const T *shift, float *stat, lo
     }
 }
 
+/* Where the gradient of a norm's input goes: with old (NULL: 0) added to it, to each of at that is
+ * not NULL; add: to what is there. */
+template <typename T> struct ddp__norm_to {
+    const T *old;
+    T       *at[2];
+    int      add[2];
+};
+
 /* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
  * mean(d). Block b takes part b of the rows. PIECES > 0: rows fit into that many pieces per lane,
  * and part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
-ddp__k_norm_grad(T *dx, const T *in, const T *scale, const T *grad, const float *stat, float *part,
-                 long rows, long n, long height, int add, int wide)
+ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
+                 float *part, long rows, long n, long height, int wide)
 {
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -1838,7 +1844,12 @@ ddp__k_norm_grad(T *dx, const T *in, const T *scale, const T *grad, const float 
             ddp__piece_load(a, scale, j, n, wide);
             for (i = 0; i < width; i++)
                 x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
-            ddp__piece_store(dx + row * n, x, j, n, wide, add);
+            if (to.old) ddp__piece_load(a, to.old + row * n, j, n, wide);
+            for (i = 0; i < width; i++) /* as an array of T would hold it */
+                x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
+            DDP__UNROLL
+            for (i = 0; i < 2; i++)
+                if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
         }
     }
     if (PIECES) {
@@ -1853,34 +1864,47 @@ ddp__k_norm_grad(T *dx, const T *in, const T *scale, const T *grad, const float 
     }
 }
 
+/* sum: the addition whose output is the input; NULL: it has run. */
 template <typename T, int RMS>
-static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
+    const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
 
     DDP__LAUNCH((ddp__k_norm<T, RMS>), (unsigned)ddp__blocks(rows, DDP__NORM_ROWS),
-                32 * DDP__NORM_ROWS, 0, dev->stream, (T *)c->out, (const T *)c->in[0],
-                (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,
-                (float)eps, ddp__wide<T>(n, c->out, c->in[0], c->param[0], c->param[1]));
+                32 * DDP__NORM_ROWS, 0, dev->stream, (T *)c->out, (const T *)in, (const T *)plus,
+                (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1],
+                (float *)c->saved, rows, n, (float)eps,
+                ddp__wide<T>(n, c->out, in, plus, c->in[0]) &&
+                    ddp__aligned(c->param[0], c->param[1]));
 }
 
 template <typename T, int RMS>
-static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
-    const int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
     const int params = c->grad_param[0] || c->grad_param[1];
     float *part = (float *)dev->scratch;
+    ddp__norm_to<T> to;
+    int k, wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
 
+    memset(&to, 0, sizeof to);
+    to.old = c->add_in[0] ? (const T *)c->grad_in[0] : NULL;
+    to.at[0] = (T *)c->grad_in[0];
+    for (k = 0; sum && k < 2; k++) {
+        to.at[k] = (T *)sum->grad_in[k];
+        to.add[k] = sum->add_in[k];
+        wide = wide && ddp__aligned(to.at[k]);
+    }
     if (params && c->grad_in[0] && n <= DDP__NORM_PIECES * 32L * ddp__vec<T>::width) {
         DDP__LAUNCH((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
-                    32 * DDP__COLUMN_WARPS, 0, dev->stream, (T *)c->grad_in[0],
-                    (const T *)c->in[0], (const T *)c->param[0], (const T *)c->grad_out,
-                    (const float *)c->saved, part, rows, n, height, c->add_in[0], wide);
+                    32 * DDP__COLUMN_WARPS, 0, dev->stream, to, (const T *)c->in[0],
+                    (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part,
+                    rows, n, height, wide);
         ddp__cuda_columns_add(dev, c->grad_param[0], part, n, parts);
         ddp__cuda_columns_add(dev, c->grad_param[1], part + parts * n, n, parts);
         return;
@@ -1890,39 +1914,37 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
         DDP__LAUNCH((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, 0,
-                    dev->stream, (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->param[0],
-                    (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height,
-                    c->add_in[0], wide);
+                    dev->stream, to, (const T *)c->in[0], (const T *)c->param[0],
+                    (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
 }
 
-template <typename T>
-static void ddp__cuda_layer_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <int RMS>
+static void ddp__cuda_sum_norm_forward(const ddp_op_call *sum, const ddp_op_call *c)
 {
-    ddp__cuda_norm_forward_as<T, 0>(dev, c);
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+
+    if (dev->half) ddp__cuda_norm_forward_as<ddp__bf16, RMS>(dev, sum, c);
+    else ddp__cuda_norm_forward_as<float, RMS>(dev, sum, c);
 }
 
-template <typename T>
-static void ddp__cuda_layer_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <int RMS>
+static void ddp__cuda_sum_norm_backward(const ddp_op_call *sum, const ddp_op_call *c)
 {
-    ddp__cuda_norm_backward_as<T, 0>(dev, c);
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+
+    if (dev->half) ddp__cuda_norm_backward_as<ddp__bf16, RMS>(dev, sum, c);
+    else ddp__cuda_norm_backward_as<float, RMS>(dev, sum, c);
 }
 
-template <typename T>
-static void ddp__cuda_rms_norm_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <int RMS> static void ddp__cuda_norm_forward(const ddp_op_call *c)
 {
-    ddp__cuda_norm_forward_as<T, 1>(dev, c);
+    ddp__cuda_sum_norm_forward<RMS>(NULL, c);
 }
 
-template <typename T>
-static void ddp__cuda_rms_norm_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <int RMS> static void ddp__cuda_norm_backward(const ddp_op_call *c)
 {
-    ddp__cuda_norm_backward_as<T, 1>(dev, c);
+    ddp__cuda_sum_norm_backward<RMS>(NULL, c);
 }
-
-DDP__CUDA_BOTH(ddp__cuda_layer_norm_forward)
-DDP__CUDA_BOTH(ddp__cuda_layer_norm_backward)
-DDP__CUDA_BOTH(ddp__cuda_rms_norm_forward)
-DDP__CUDA_BOTH(ddp__cuda_rms_norm_backward)
 
 static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int narrow)
 {
@@ -3428,10 +3450,9 @@ static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
         {"embedding", ddp__cuda_embedding_forward, ddp__cuda_embedding_backward,
          ddp__cuda_embedding_scratch},
         {"position", ddp__cuda_position_forward, ddp__cuda_position_backward, NULL},
-        {"layer_norm", ddp__cuda_layer_norm_forward, ddp__cuda_layer_norm_backward,
+        {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>,
          ddp__cuda_norm_scratch},
-        {"rms_norm", ddp__cuda_rms_norm_forward, ddp__cuda_rms_norm_backward,
-         ddp__cuda_norm_scratch},
+        {"rms_norm", ddp__cuda_norm_forward<1>, ddp__cuda_norm_backward<1>, ddp__cuda_norm_scratch},
         {"attention", ddp__cuda_attention_forward, ddp__cuda_attention_backward,
          ddp__cuda_attention_scratch},
         {"rope", ddp__cuda_rope_forward, ddp__cuda_rope_backward, NULL},
@@ -3443,6 +3464,21 @@ static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
 
     *list = ops;
     return (int)(sizeof ops / sizeof ops[0]);
+}
+
+/* The residual stream and the norm that reads it, in one kernel. */
+static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair(void *self, const char *first,
+                                                     const char *second)
+{
+    static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>,
+                                           ddp__cuda_sum_norm_backward<0>},
+                             rms_norm = {ddp__cuda_sum_norm_forward<1>,
+                                         ddp__cuda_sum_norm_backward<1>};
+
+    (void)self;
+    if (strcmp(first, "add") != 0) return NULL;
+    if (strcmp(second, "layer_norm") == 0) return &layer_norm;
+    return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
 }
 
 #endif /* DDP_CUDA_TEXT_CUH */
@@ -6238,6 +6274,9 @@ typedef struct ddp__cuda_self {
     char             *ring;
     cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
     int               ring_next;
+    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
+    const float      *early_from;
+    cudaEvent_t       early_done;
     double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
     /* messages over the host */
     cudaStream_t      out, in;  /* to the host, and back */
@@ -6602,6 +6641,38 @@ static int ddp__cuda_slots(void *self, int slots)
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
+static void ddp__cuda_raise_all(void *self)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    int i;
+
+    for (i = 0; i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+}
+
+/* Who waits behind messages of devices must not wait for a lost peer: what is in flight is given up.
+ * event NULL: for all that was queued. */
+static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
+{
+    ddp__cuda *dev = c->dev;
+    ddp_status s = DDP_OK;
+    ddp_error why;
+
+    while (c->nccl && s == DDP_OK &&
+           ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
+               cudaErrorNotReady) {
+        s = ddp__nccl_poll(c->nccl, &why);
+        if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
+    }
+    if (s != DDP_OK) {
+        ddp__cuda_raise_all(c);
+        ddp__nccl_give_up(c->nccl, &why);
+        if (err) *err = why;
+    }
+    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event))
+                 : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
+    return s ? s : ddp__cuda_status(dev, err);
+}
+
 static void ddp__cuda_record(void *self, int slot)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
@@ -6641,14 +6712,6 @@ static void ddp__cuda_raise(void *self, int slot, unsigned turn)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
 
     if (ddp__atomic_load(&c->flag[slot]) < turn) ddp__atomic_store(&c->flag[slot], turn);
-}
-
-static void ddp__cuda_raise_all(void *self)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
-
-    for (i = 0; i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
 static void ddp__cuda_hold(void *self, int slot, unsigned turn)
@@ -6715,7 +6778,7 @@ static void ddp__cuda_mark(void *self, int mark)
 static double ddp__cuda_marked(void *self, int mark)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    const cudaError_t e = cudaEventQuery(c->mark[mark]);
+    const cudaError_t e = ddp__cuda_asked(cudaEventQuery(c->mark[mark]));
     float ms = 0;
 
     if (e == cudaErrorNotReady) return -1;
@@ -6761,6 +6824,8 @@ static void ddp__cuda_backend_close(void *self)
         for (i = 0; i < DDP__UPLOAD_PARTS; i++)
             if (c->ring_free[i]) (void)cudaEventDestroy(c->ring_free[i]);
         if (c->ring) (void)cudaFreeHost(c->ring);
+        if (c->early) (void)cudaFreeHost(c->early);
+        if (c->early_done) (void)cudaEventDestroy(c->early_done);
         if (c->squares) (void)cudaFree(c->squares);
         ddp__cuda_close(c->dev);
     }
@@ -6812,6 +6877,8 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
                                         (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     for (i = 0; i < DDP__UPLOAD_PARTS && !dev->failed; i++)
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ring_free[i], cudaEventDisableTiming));
+    if (!dev->failed && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
+        (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -6822,10 +6889,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
 
 static ddp_status ddp__cuda_wait(void *self, ddp_error *err)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
-    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
-    return ddp__cuda_status(dev, err);
+    return ddp__cuda_await((ddp__cuda_self *)self, NULL, err);
 }
 
 static ddp_status ddp__cuda_check(void *self, ddp_error *err)
@@ -6946,7 +7010,7 @@ static char *ddp__cuda_ring(ddp__cuda_self *c)
 {
     const int part = c->ring_next;
 
-    (void)DDP__CUDA(c->dev, cudaEventSynchronize(c->ring_free[part]));
+    (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* poll says it once more */
     return c->ring + (size_t)part * DDP__UPLOAD_BYTES;
 }
 
@@ -7013,6 +7077,26 @@ static ddp_status ddp__cuda_download_elements(void *self, float *to, const void 
     return s;
 }
 
+static void ddp__cuda_early(void *self, const float *from)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    c->early_from = from;
+    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost,
+                                        dev->stream)))
+        (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
+}
+
+static int ddp__cuda_early_value(void *self, const float *from, float *value)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    if (c->early_from != from) return 0;
+    *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
+    return 1;
+}
+
 static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
@@ -7048,27 +7132,56 @@ static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->de
 
 /* ---- from device to device ---- */
 
-static ddp_status ddp__cuda_join(void *self, int rank, int world, double timeout_s,
-                                 ddp_backend_share share, void *user, ddp_error *err)
+static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
 
-    c->nccl = ddp__nccl_join(c->dev, rank, world, c->slots, timeout_s, share, user, err);
+    c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
 
-static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
-                                    const size_t *counts, int arrays_count, ddp_error *err)
+/* The copies that operators read follow the arrays that are final. */
+static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
+                                  const size_t *counts, int arrays_count, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     int i;
 
-    DDP__TRY(ddp__nccl_average(c->nccl, slot, arrays, counts, arrays_count, err));
     if (!c->mirrors) return DDP_OK;
     for (i = 0; i < arrays_count; i++)
         ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
+}
+
+static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
+                                    const size_t *counts, int arrays_count, int sum,
+                                    ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts,
+                             arrays_count, err));
+    return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
+}
+
+static void ddp__cuda_follow(void *self, int slot)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->nccl->stream));
+}
+
+static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn,
+                                   float *const *arrays, const size_t *counts, int arrays_count,
+                                   ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (turn)
+        DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
+    return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
 static void ddp__cuda_finish(void *self, int slot)
@@ -7119,6 +7232,8 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.upload_elements = ddp__cuda_upload_elements;
     b.download = ddp__cuda_download;
     b.download_elements = ddp__cuda_download_elements;
+    b.early = ddp__cuda_early;
+    b.early_value = ddp__cuda_early_value;
     b.copy = ddp__cuda_copy;
     b.zero = ddp__cuda_zero;
     b.scale = ddp__cuda_scale;
@@ -7127,6 +7242,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.clip_add = ddp__cuda_clip_add;
     b.clip_scale = ddp__cuda_clip_scale;
     b.op = ddp__cuda_backend_op;
+    b.pair = ddp__cuda_pair;
     b.scratch = ddp__cuda_backend_scratch;
     b.reserve = ddp__cuda_reserve;
     b.compute = ddp__cuda_compute;
@@ -7139,6 +7255,8 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.hold = ddp__cuda_hold;
     b.join = ddp__cuda_join;
     b.average = ddp__cuda_average;
+    b.follow = ddp__cuda_follow;
+    b.spread = ddp__cuda_spread;
     b.finish = ddp__cuda_finish;
     b.poll = ddp__cuda_poll;
     b.leave = ddp__cuda_leave;

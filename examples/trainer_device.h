@@ -15,7 +15,7 @@ static ddp_status choose_gpu(program *p, ddp_error *err)
         return refuse(err, "unknown --numbers %s; choose f32, tf32 or bf16", numbers);
     p->backend = ddp_cuda(as, -1);
     p->cfg.backend = &p->backend;
-    p->cfg.nccl = p->nccl;
+    p->cfg.nccl = p->both_links ? 2 : p->nccl;
     return DDP_OK;
 }
 #else
@@ -31,8 +31,8 @@ static ddp_status choose_gpu(program *p, ddp_error *err)
 static ddp_status choose_device(program *p, ddp_error *err)
 {
     if (!p->device || !strcmp(p->device, "cpu")) {
-        if (!p->numbers && !p->nccl) return DDP_OK;
-        return refuse(err, "--numbers and --nccl need --device cuda; the CPU computes in f32");
+        if (!p->numbers && !p->nccl && !p->both_links) return DDP_OK;
+        return refuse(err, "--numbers, --nccl and --both-links need --device cuda; the CPU computes in f32");
     }
     if (strcmp(p->device, "cuda"))
         return refuse(err, "unknown device %s; choose cpu or cuda", p->device);

@@ -12,7 +12,7 @@ typedef struct program {
     const char *net, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace,
         *write_profile;
     const char *device, *numbers;
-    int    nccl;
+    int    nccl, both_links;
     ddp_backend backend; /* of --device cuda */
     const char *report;
     const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
@@ -138,6 +138,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "of --device cuda: f32, tf32 or bf16 with float32 master weights [f32]"},
         {"--nccl", CLI_FLAG, &p->nccl, "",
          "of --device cuda: layers go from GPU to GPU, a GPU for each worker"},
+        {"--both-links", CLI_FLAG, &p->both_links, "",
+         "of --device cuda: from GPU to GPU and by --transport at once, each layer by the faster"},
         {"--threads", CLI_COUNT, &p->threads, "N", "operator threads per worker [1]"},
         {"--deterministic", CLI_FLAG, &p->deterministic, "",
          "equal bits on every transport; plan without clocks"},

@@ -342,6 +342,7 @@
 #include "sync/join.h"
 #include "sync/stage.c"
 #include "sync/device.c"
+#include "sync/direct.c"
 #include "sync/device_clock.c"
 #include "sync/account.c"
 #include "sync/update.c"

@@ -1,10 +1,22 @@
-/* Checks an operator of a device against the CPU's of the same name. Include after cmocka.h and the
+/* Checks an operator of a device against the CPU's of the same name. Include after the
  * operator's .cuh. Every array lies between guards; the GPU's are laid out as the graph lays them.
  */
 #ifndef CUDA_CHECK_H
 #define CUDA_CHECK_H
 
 #include "cuda/table.cuh"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+extern "C" {
+#include <cmocka.h>
+}
 
 typedef struct cuda_case {
     const char *op;
@@ -19,6 +31,23 @@ typedef struct cuda_case {
     double      within_half;/* of bfloat16; 0 = 2^-7 */
     int         shift;      /* elements by which every array starts off a multiple of 16 bytes */
 } cuda_case;
+
+/* A case of one input, with as many dimensions as sizes are given. */
+static inline cuda_case cuda_case_of(const char *op, long a, long b = 0, long c = 0, long d = 0)
+{
+    cuda_case k;
+
+    memset(&k, 0, sizeof k);
+    k.op = op;
+    k.inputs = 1;
+    k.training = 1;
+    k.in[0].dims = d ? 4 : c ? 3 : b ? 2 : 1;
+    k.in[0].dim[0] = a;
+    k.in[0].dim[1] = b;
+    k.in[0].dim[2] = c;
+    k.in[0].dim[3] = d;
+    return k;
+}
 
 enum { CUDA_GUARD = 64 }; /* bytes before and after an array */
 
@@ -43,9 +72,12 @@ typedef struct cuda_check {
     cuda_array    grad_in[DDP_OP_INPUTS], grad_param[DDP_OP_PARAMS];
 } cuda_check;
 
-/* The device of a test, with the families given. No device: the test is skipped. */
-static inline ddp__cuda *cuda_device(ddp_cuda_numbers numbers)
+typedef int cuda_family(const ddp__cuda_entry **list);
+
+/* The device of a test, with the family given. No device: the test is skipped. */
+static inline ddp__cuda *cuda_device(ddp_cuda_numbers numbers, cuda_family *family)
 {
+    const ddp__cuda_entry *list;
     ddp_cuda_options o;
     ddp_error err;
     ddp__cuda *dev;
@@ -56,6 +88,8 @@ static inline ddp__cuda *cuda_device(ddp_cuda_numbers numbers)
     o.numbers = numbers;
     dev = ddp__cuda_open(&o, &err);
     if (!dev) fail_msg("%s", err.msg);
+    n = family(&list);
+    ddp__cuda_add_ops(dev, list, n);
     return dev;
 }
 
@@ -328,17 +362,14 @@ static inline void cuda_check_run(ddp__cuda *dev, const cuda_case *k, int add)
 }
 
 /* A case in float32 and bfloat16, overwriting and adding, on arrays that start anywhere. */
-static inline void cuda_check_case(const cuda_case *k, int (*family)(const ddp__cuda_entry **list))
+static inline void cuda_check_case(const cuda_case *k, cuda_family *family)
 {
     static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
-    const ddp__cuda_entry *list;
     cuda_case at;
     int m, add;
 
     for (m = 0; m < 2; m++) {
-        ddp__cuda *dev = cuda_device(numbers[m]);
-        const int n = family(&list);
-        ddp__cuda_add_ops(dev, list, n);
+        ddp__cuda *dev = cuda_device(numbers[m], family);
         at = *k;
         for (add = 0; add < 2; add++) cuda_check_run(dev, &at, add);
         at.shift = 1;

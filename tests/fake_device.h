@@ -26,13 +26,33 @@ typedef struct fake_device {
     size_t          used; /* bytes */
     long            work, updates;
     ddp_error       error;
+    const float    *early_from;
+    float           early;
+    ddp_backend_peers peers;
+    struct fake_net *net; /* NULL = not joined */
 } fake_device;
+
+/* The network of the devices of a process that joined under one name: a message takes the arrays of
+ * all ranks at once, when the last of them has come. */
+typedef struct fake_net {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    int             name, joined, left, here;
+    long            done;      /* messages */
+    float *const   *arrays[8]; /* [rank] */
+    long            averages, sums, spreads;
+    size_t          floats;    /* averaged or summed, for each rank */
+} fake_net;
 
 /* What tests ask of all fake devices of a process. */
 typedef struct fake_wishes {
     size_t limit;    /* bytes of a device */
     long   fail_at;  /* the so-many-th piece of work fails; 0 = none */
     int    no_slots; /* the stager finds no memory */
+    double float_s;  /* what a message of the devices' network takes for each float */
+    fake_net net[8]; /* of all that joined since the last test */
+    int    nets;
+    long   follows;
     long   alive;    /* arrays and devices that nobody has freed; atomic */
 } fake_wishes;
 
@@ -184,6 +204,18 @@ static ddp_status fake_download(void *self, void *to, const void *from, size_t b
     assert_true((uintptr_t)to < FAKE_AWAY);
     memcpy(to, fake_here(from), bytes);
     return fake_check(self, err);
+}
+
+static void fake_early(void *self, const float *from)
+{
+    ((fake_device *)self)->early_from = from;
+    ((fake_device *)self)->early = *(const float *)fake_here(from);
+}
+
+static int fake_early_value(void *self, const float *from, float *value)
+{
+    *value = ((fake_device *)self)->early;
+    return ((fake_device *)self)->early_from == from;
 }
 
 static void fake_copy(void *self, void *to, const void *from, size_t bytes)
@@ -377,6 +409,150 @@ static void fake_hold(void *self, int slot, unsigned turn)
     pthread_mutex_unlock(&f->lock);
 }
 
+static pthread_mutex_t fake_nets_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static ddp_status fake_join(void *self, const ddp_backend_peers *p, ddp_error *err)
+{
+    fake_device *f = (fake_device *)self;
+    unsigned char name = 0;
+    int i;
+
+    pthread_mutex_lock(&fake_nets_lock);
+    if (p->rank == 0) name = (unsigned char)++fake.nets;
+    pthread_mutex_unlock(&fake_nets_lock);
+    if (p->share(p->user, &name, 1, err)) return err->code;
+    pthread_mutex_lock(&fake_nets_lock);
+    f->net = &fake.net[name - 1];
+    if (!f->net->name) {
+        memset(f->net, 0, sizeof *f->net);
+        f->net->name = name;
+        pthread_mutex_init(&f->net->lock, NULL);
+        pthread_cond_init(&f->net->changed, NULL);
+    }
+    i = ++f->net->joined;
+    pthread_mutex_unlock(&fake_nets_lock);
+    assert_true(i <= p->world && p->world <= 8);
+    f->peers = *p;
+    return DDP_OK;
+}
+
+/* Element by element in rank order, times scale; spread: those of rank 0. */
+static void fake_combine(fake_net *n, int world, int spread, float scale, const size_t *counts,
+                         int arrays)
+{
+    int a, r;
+    size_t i;
+
+    for (a = 0; a < arrays; a++)
+        for (i = 0; i < counts[a]; i++) {
+            float v = ((float *)fake_here(n->arrays[0][a]))[i];
+            for (r = 1; r < world && !spread; r++) v += ((float *)fake_here(n->arrays[r][a]))[i];
+            for (r = 0; r < world; r++)
+                ((float *)fake_here(n->arrays[r][a]))[i] = spread ? v : v * scale;
+        }
+}
+
+static ddp_status fake_message(fake_device *f, int spread, int sum, float *const *arrays,
+                               const size_t *counts, int arrays_count, ddp_error *err)
+{
+    fake_net *n = f->net;
+    const double since = ddp_now();
+    ddp_status s = DDP_OK;
+    size_t floats = 0;
+    long number;
+    int i;
+
+    for (i = 0; i < arrays_count; i++) floats += counts[i];
+    pthread_mutex_lock(&n->lock);
+    number = n->done;
+    n->arrays[f->peers.rank] = arrays;
+    if (++n->here == f->peers.world) {
+        ddp__sleep_until(ddp_now() + fake.float_s * (double)floats);
+        fake_combine(n, f->peers.world, spread, sum ? 1 : 1 / (float)f->peers.world, counts,
+                     arrays_count);
+        *(spread ? &n->spreads : sum ? &n->sums : &n->averages) += 1;
+        n->floats += spread ? 0 : floats;
+        n->here = 0;
+        n->done++;
+        pthread_cond_broadcast(&n->changed);
+    }
+    while (n->done == number && s == DDP_OK) {
+        struct timespec soon;
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_nsec += 1000000;
+        if (soon.tv_nsec >= 1000000000) soon.tv_nsec -= 1000000000, soon.tv_sec++;
+        pthread_cond_timedwait(&n->changed, &n->lock, &soon);
+        if (n->done == number) s = f->peers.watch(f->peers.user, since, err);
+    }
+    pthread_mutex_unlock(&n->lock);
+    for (i = 0; i < arrays_count; i++)
+        fake_refresh(f, fake_here(arrays[i]), counts[i] * sizeof(float));
+    return s;
+}
+
+static ddp_status fake_average(void *self, int slot, float *const *arrays, const size_t *counts,
+                               int arrays_count, int sum, ddp_error *err)
+{
+    (void)slot;
+    return fake_message((fake_device *)self, 0, sum, arrays, counts, arrays_count, err);
+}
+
+static void fake_follow(void *self, int slot)
+{
+    (void)slot;
+    assert_non_null(((fake_device *)self)->net);
+    __atomic_add_fetch(&fake.follows, 1, __ATOMIC_SEQ_CST);
+}
+
+static ddp_status fake_spread(void *self, int slot, int held, unsigned turn, float *const *arrays,
+                              const size_t *counts, int arrays_count, ddp_error *err)
+{
+    (void)slot;
+    if (turn) fake_hold(self, held, turn);
+    return fake_message((fake_device *)self, 1, 0, arrays, counts, arrays_count, err);
+}
+
+static void fake_finish(void *self, int slot) { (void)self, (void)slot; }
+
+static ddp_status fake_poll(void *self, ddp_error *err)
+{
+    fake_device *f = (fake_device *)self;
+
+    return f->peers.watch(f->peers.user, 0, err);
+}
+
+static void fake_leave(void *self, int on_error)
+{
+    fake_device *f = (fake_device *)self;
+
+    (void)on_error;
+    pthread_mutex_lock(&fake_nets_lock);
+    f->net->left++;
+    pthread_mutex_unlock(&fake_nets_lock);
+    f->net = NULL;
+}
+
+/* What the networks did since the last call of this. */
+static fake_net fake_nets(void)
+{
+    fake_net all;
+    int i;
+
+    memset(&all, 0, sizeof all);
+    for (i = 0; i < fake.nets; i++) {
+        fake_net *n = &fake.net[i];
+        assert_int_equal(n->joined, n->left);
+        all.averages += n->averages, all.sums += n->sums, all.spreads += n->spreads;
+        all.floats += n->floats;
+        pthread_cond_destroy(&n->changed);
+        pthread_mutex_destroy(&n->lock);
+        n->name = 0;
+    }
+    all.joined = fake.nets;
+    fake.nets = 0;
+    return all;
+}
+
 static int fake_marks(void *self, int marks)
 {
     (void)self;
@@ -400,12 +576,15 @@ static ddp_backend fake_backend(void)
     b.memory = fake_memory, b.element_bytes = fake_element_bytes;
     b.mirror = fake_mirror_of, b.forget = fake_forget;
     b.upload = fake_upload, b.download = fake_download, b.copy = fake_copy, b.zero = fake_zero;
+    b.early = fake_early, b.early_value = fake_early_value;
     b.upload_elements = fake_upload_elements, b.download_elements = fake_download_elements;
     b.scale = fake_scale, b.fill = fake_fill, b.update = fake_update;
     b.clip_add = fake_clip_add, b.clip_scale = fake_clip_scale;
     b.op = fake_op, b.scratch = fake_scratch, b.reserve = fake_reserve, b.compute = fake_compute;
     b.slots = fake_slots, b.record = fake_record, b.fetch = fake_fetch, b.give = fake_give;
     b.raise = fake_raise, b.hold = fake_hold, b.raise_all = fake_raise_all;
+    b.join = fake_join, b.average = fake_average, b.follow = fake_follow, b.spread = fake_spread;
+    b.finish = fake_finish, b.poll = fake_poll, b.leave = fake_leave;
     b.marks = fake_marks, b.mark = fake_mark, b.marked = fake_marked, b.range = fake_range;
     return b;
 }

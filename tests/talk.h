@@ -78,4 +78,25 @@ static void *talk(void *arg)
     return NULL;
 }
 
+/* A TLS of one and the same fresh key for each rank; the test is skipped in a build without. */
+static void talk_keys(ddp__tls **tls, int world)
+{
+    char path[] = "/tmp/dreamddp-psk-XXXXXX";
+    ddp__tls_files files;
+    ddp_error err;
+    ddp_status bad = DDP_OK;
+    int fd = mkstemp(path), k;
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "0123456789abcdef0123456789abcdef", 32), 32);
+    close(fd);
+    memset(&files, 0, sizeof files);
+    files.psk = path;
+    memset(tls, 0, (size_t)world * sizeof *tls);
+    for (k = 0; k < world && !bad; k++) bad = ddp__tls_open(&files, 7, &tls[k], &err);
+    unlink(path);
+    if (bad == DDP_UNSUPPORTED) skip();
+    assert_int_equal(bad, DDP_OK);
+}
+
 #endif /* TALK_H */

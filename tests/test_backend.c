@@ -252,6 +252,8 @@ static const char *sentence_of(ddp_config *cfg, lab_model model)
     x.cfg.backend = cfg->backend;
     x.cfg.min_world = cfg->min_world;
     x.cfg.nccl = cfg->nccl;
+    x.cfg.site = cfg->site;
+    x.cfg.net2 = cfg->net2;
     x.cfg.cuda_stream = cfg->cuda_stream;
     x.model = model;
     memset(&err, 0, sizeof err);
@@ -265,17 +267,25 @@ static const char *sentence_of(ddp_config *cfg, lab_model model)
 static void what_cannot_be_is_said(void **state)
 {
     const ddp_backend b = fake_backend();
+    ddp_backend lone = fake_backend();
     ddp_config cfg;
 
     (void)state;
+    lone.join = NULL;
     memset(&cfg, 0, sizeof cfg);
     cfg.nccl = 1;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl"));
-    cfg.backend = &b;
+    cfg.backend = &lone;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl"));
-    cfg.nccl = 0, cfg.min_world = 1;
+    cfg.backend = &b, cfg.nccl = 3;
+    assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl 3: 0, 1 or 2"));
+    cfg.nccl = 2, cfg.site = 4;
+    assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "two levels where nccl is 1"));
+    cfg.site = 0, cfg.net2 = "1Gbit";
+    assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "set nccl to 2"));
+    cfg.net2 = NULL, cfg.nccl = 1, cfg.min_world = 1;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "elastic"));
-    cfg.min_world = 0, cfg.backend = NULL, cfg.cuda_stream = &cfg;
+    cfg.min_world = cfg.nccl = 0, cfg.backend = NULL, cfg.cuda_stream = &cfg;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "cuda_stream"));
 }
 
@@ -345,10 +355,10 @@ static void a_failure_in_a_step_ends_all_ranks(void **state)
 
 static int leaves_early(ddp_ctx *d, void *user)
 {
-    lab *x = (lab *)user;
+    lab x = *(lab *)user;
 
-    if (ddp_rank(d) == 1) x->steps = 4; /* and is gone while others wait for its averages */
-    return lab_graph(d, x);
+    if (ddp_rank(d) == 1) x.steps = 4; /* and is gone while others wait for its averages */
+    return lab_graph(d, &x);
 }
 
 static void a_lost_peer_is_an_error_and_no_hang(void **state)
@@ -366,6 +376,233 @@ static void a_lost_peer_is_an_error_and_no_hang(void **state)
     assert_int_not_equal(ddp_launch(&x.cfg, leaves_early, &x, &err), 0);
     assert_non_null(strstr(err.msg, "rank"));
     lab_free(&x);
+}
+
+/* ---- elastic worlds ---- */
+
+/* Rank 2 dies between two steps, when nothing is in flight; the others go on without it. */
+static int dies_in_the_middle(ddp_ctx *d, void *user)
+{
+    lab *x = (lab *)user;
+    ddp_optimizer o = lab_optimizer(x->rule);
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_mlp_config c;
+    ddp_node *loss;
+    size_t at = 0, n;
+    int bad, i, l;
+
+    memset(&c, 0, sizeof c);
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.hidden[1] = 9, c.classes = 3;
+    loss = ddp_mlp(g, &c, NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    while (!bad && ddp_step(d) < x->steps) {
+        float *in = (float *)ddp_data(g, "inputs");
+        if (ddp_step(d) == 4) bad = ddp_wait(d);
+        if (!bad && ddp_step(d) == 4) bad = ddp_barrier(d);
+        if (ddp_step(d) == 4 && ddp_rank(d) == 2) _exit(0);
+        for (i = 0; i < 15; i++) in[i] = (float)((ddp_step(d) * 7 + i * (1 + ddp_rank(d))) % 5) - 2;
+        if (!bad) bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    if (!bad) bad = ddp_workers(d) != 2;
+    for (l = 0; !bad && l < ddp_layer_count(g); l++, at += n) {
+        const float *p = ddp_layer_params(g, l, &n);
+        bad = ddp_graph_read(g, x->params[ddp_rank(d)] + at, p, n);
+    }
+    if (ddp_rank(d) == 0) *x->values = at;
+    return bad;
+}
+
+static void devices_go_on_without_a_lost_rank(void **state)
+{
+    const ddp_backend b = fake_backend();
+    int s;
+
+    (void)state;
+    for (s = (int)DDP_SSGD; s <= (int)DDP_DREAMDDP; s++) {
+        ddp_error err;
+        lab cpu, device;
+        lab *run[2];
+        int k;
+        run[0] = &cpu, run[1] = &device;
+        for (k = 0; k < 2; k++) {
+            lab_new(run[k], 3, (ddp_strategy)s, 3);
+            run[k]->rule = LAB_ADAMW;
+            run[k]->cfg.transport = DDP_TCP;
+            run[k]->cfg.min_world = 2;
+            run[k]->cfg.backend = k ? &b : NULL;
+            if (ddp_launch(&run[k]->cfg, dies_in_the_middle, run[k], &err))
+                fail_msg("%s, %s: %s", ddp_strategy_name((ddp_strategy)s), k ? "device" : "CPU", err.msg);
+            assert_true(*run[k]->values > 100);
+            assert_memory_equal(run[k]->params[0], run[k]->params[1],
+                                *run[k]->values * sizeof(float));
+        }
+        assert_memory_equal(cpu.params[0], device.params[0], *cpu.values * sizeof(float));
+        lab_free(&cpu);
+        lab_free(&device);
+    }
+}
+
+/* ---- from device to device ---- */
+
+/* Rank by rank, as ddp_launch has no site for each. */
+static int in_its_site(ddp_ctx *d, void *user)
+{
+    lab *x = (lab *)user;
+
+    d->cfg.site = ddp_rank(d) < x->cfg.site ? 1 : 2;
+    return x->model == LAB_TINY || x->model == LAB_ODD ? lab_hand(d, x) : lab_graph(d, x);
+}
+
+static void networks_give_the_cpus_bits(ddp_strategy strategy, lab_model model, lab_rule rule,
+                                        int world, int nccl, int first_site, fake_net *did)
+{
+    const ddp_backend b = fake_backend();
+    ddp_error err;
+    lab cpu, device;
+    int r;
+
+    lab_new(&cpu, world, strategy, 3);
+    lab_new(&device, world, strategy, 3);
+    cpu.model = device.model = model;
+    cpu.rule = device.rule = rule;
+    cpu.cfg.site = device.cfg.site = first_site;
+    device.cfg.backend = &b;
+    device.cfg.nccl = nccl;
+    cpu.cfg.trace_spans = device.cfg.trace_spans = 0;
+    if (ddp_launch(&cpu.cfg, in_its_site, &cpu, &err)) fail_msg("%s", err.msg);
+    if (ddp_launch(&device.cfg, in_its_site, &device, &err)) fail_msg("%s", err.msg);
+    for (r = 0; r < world; r++)
+        assert_memory_equal(cpu.params[r], device.params[r], *cpu.values * sizeof(float));
+    assert_int_equal(fake.alive, 0);
+    *did = fake_nets();
+    lab_free(&cpu);
+    lab_free(&device);
+}
+
+static void the_devices_network_gives_the_cpus_bits(void **state)
+{
+    fake_net did;
+    int s;
+
+    (void)state;
+    for (s = (int)DDP_SSGD; s <= (int)DDP_DREAMDDP; s++) {
+        networks_give_the_cpus_bits((ddp_strategy)s, LAB_GPT, LAB_ADAMW, 3, 1, 0, &did);
+        assert_int_equal(did.joined, 1);
+        assert_true(did.averages > 3 && did.sums == 0 && did.spreads == 0);
+    }
+}
+
+/* Two of three sums of two levels, whatever the sites' sizes; alone in a site, and all in one. */
+static void two_levels_give_the_cpus_bits(void **state)
+{
+    fake_net did;
+    long follows;
+    int s;
+
+    (void)state;
+    for (s = (int)DDP_SSGD; s <= (int)DDP_DREAMDDP; s++) {
+        fake.follows = 0;
+        networks_give_the_cpus_bits((ddp_strategy)s, LAB_GPT, LAB_ADAMW, 4, 1, 2, &did);
+        follows = fake.follows;
+        assert_int_equal(did.joined, 2);
+        assert_true(did.averages == 0 && did.sums > 6 && did.spreads == did.sums);
+        assert_int_equal(follows, did.sums); /* what the first of each site sent on */
+        networks_give_the_cpus_bits((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 3, 1, 2, &did);
+        assert_int_equal(did.joined, 2);
+        assert_true(did.sums > 6);
+    }
+    networks_give_the_cpus_bits(DDP_DREAMDDP, LAB_GPT, LAB_SGD, 2, 1, 1, &did);
+    assert_int_equal(did.joined, 2);
+    networks_give_the_cpus_bits(DDP_DREAMDDP, LAB_GPT, LAB_SGD, 3, 1, 3, &did);
+    assert_true(did.joined == 1 && did.averages > 0 && did.sums == 0);
+}
+
+typedef struct both_links {
+    lab            lab;
+    ddp_link_stats stats[2];
+    int            links, layers, over_the_second;
+} both_links;
+
+static int over_both(ddp_ctx *d, void *user)
+{
+    both_links *x = (both_links *)user;
+    int bad = lab_graph(d, &x->lab), k;
+
+    if (ddp_rank(d)) return bad;
+    x->links = ddp_links(d);
+    x->layers = d->layers;
+    for (k = x->over_the_second = 0; k < d->layers; k++) x->over_the_second += d->unit[k].link;
+    for (k = 0; !bad && k < 2; k++) bad = ddp_get_link_stats(d, k, &x->stats[k]);
+    return bad;
+}
+
+static void both_links_give_the_cpus_bits(void **state)
+{
+    const ddp_backend b = fake_backend();
+    const char *slow = "20mbit,1ms";
+    both_links device;
+    ddp_error err;
+    fake_net did;
+    lab cpu;
+    int s;
+
+    (void)state;
+    for (s = (int)DDP_WFBP; s <= (int)DDP_DREAMDDP; s += (int)DDP_DREAMDDP - (int)DDP_WFBP) {
+        lab_new(&cpu, 2, (ddp_strategy)s, 3);
+        memset(&device, 0, sizeof device);
+        lab_new(&device.lab, 2, (ddp_strategy)s, 3);
+        cpu.model = device.lab.model = LAB_GPT;
+        cpu.cfg.bucket_bytes = device.lab.cfg.bucket_bytes = 4096;
+        lab_run(&cpu);
+        device.lab.cfg.backend = &b;
+        device.lab.cfg.nccl = 2;
+        device.lab.cfg.net = slow;
+        device.lab.cfg.deterministic = 0; /* the plan goes by measured links */
+        device.lab.cfg.profile_steps = 2;
+        fake.float_s = 1e-6;
+        if (ddp_launch(&device.lab.cfg, over_both, &device, &err)) fail_msg("%s", err.msg);
+        fake.float_s = 0;
+        did = fake_nets();
+        assert_int_equal(device.links, 2);
+        assert_true(did.averages > 0 && device.stats[0].operations > 0);
+        assert_in_range(device.over_the_second, 1, device.layers - 1);
+        if (s == (int)DDP_WFBP)
+            assert_memory_equal(cpu.params[0], device.lab.params[0], *cpu.values * sizeof(float));
+        assert_string_equal(device.stats[0].algorithm, "nccl");
+        assert_true(device.stats[0].link.beta_s > 0 && device.stats[1].link.beta_s > 0);
+        assert_true(device.stats[1].mu > 0);
+        printf("mu %.2f, %d of %d layers over the transport\n", device.stats[1].mu,
+               device.over_the_second, device.layers);
+        lab_free(&cpu);
+        lab_free(&device.lab);
+    }
+}
+
+static void a_rank_lost_behind_an_average_is_no_hang(void **state)
+{
+    const ddp_backend b = fake_backend();
+    int site;
+
+    (void)state;
+    for (site = 0; site < 2; site++) {
+        ddp_error err;
+        lab x;
+        lab_new(&x, 2, DDP_LOCALSGD, 3);
+        x.cfg.backend = &b;
+        x.cfg.nccl = 1;
+        x.cfg.site = site; /* both in one, or none */
+        x.cfg.peer_timeout_s = 1;
+        x.model = LAB_MLP;
+        x.no_sync_all = 1;
+        assert_int_not_equal(ddp_launch(&x.cfg, leaves_early, &x, &err), 0);
+        assert_non_null(strstr(err.msg, "rank"));
+        (void)fake_nets();
+        lab_free(&x);
+    }
 }
 
 /* ---- a loop of one's own, a rule of one's own, and the times of a device ---- */
@@ -450,6 +687,11 @@ int main(void)
         cmocka_unit_test(memory_and_kernels_that_lack_are_named),
         cmocka_unit_test(a_failure_in_a_step_ends_all_ranks),
         cmocka_unit_test(a_lost_peer_is_an_error_and_no_hang),
+        cmocka_unit_test(devices_go_on_without_a_lost_rank),
+        cmocka_unit_test(the_devices_network_gives_the_cpus_bits),
+        cmocka_unit_test(two_levels_give_the_cpus_bits),
+        cmocka_unit_test(both_links_give_the_cpus_bits),
+        cmocka_unit_test(a_rank_lost_behind_an_average_is_no_hang),
         cmocka_unit_test(an_own_loop_is_timed_by_the_device),
     };
 

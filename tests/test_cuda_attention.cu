@@ -4,19 +4,6 @@
 #include "dreamddp.h"
 
 #include "cuda/attention.cuh"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-extern "C" {
-#include <cmocka.h>
-}
-
 #include "cuda_check.h"
 
 static int attention_alone(const ddp__cuda_entry **list)
@@ -32,16 +19,8 @@ static int attention_alone(const ddp__cuda_entry **list)
 
 static cuda_case attention(long batch, long time, long heads, long kv_heads, long d)
 {
-    cuda_case k;
+    cuda_case k = cuda_case_of("attention", batch, time, (heads + 2 * kv_heads) * d);
 
-    memset(&k, 0, sizeof k);
-    k.op = "attention";
-    k.inputs = 1;
-    k.training = 1;
-    k.in[0].dims = 3;
-    k.in[0].dim[0] = batch;
-    k.in[0].dim[1] = time;
-    k.in[0].dim[2] = (heads + 2 * kv_heads) * d;
     k.arg[0] = (double)heads;
     k.arg[1] = (double)kv_heads;
     k.within_half = 0.015; /* weights are rounded to bfloat16 too */
@@ -64,21 +43,11 @@ static void small_heads_are_the_cpus(void **state)
     both(1, 33, 4, 2, 12);
 }
 
-static ddp__cuda *device(ddp_cuda_numbers numbers)
-{
-    const ddp__cuda_entry *list;
-    ddp__cuda *dev = cuda_device(numbers);
-    const int n = attention_alone(&list);
-
-    ddp__cuda_add_ops(dev, list, n);
-    return dev;
-}
-
 /* One device, one kernel each: what is large here is slow on the stand-in. */
 static void one(ddp_cuda_numbers numbers, long time, long heads, long kv_heads, long d)
 {
     const cuda_case k = attention(1, time, heads, kv_heads, d);
-    ddp__cuda *dev = device(numbers);
+    ddp__cuda *dev = cuda_device(numbers, attention_alone);
 
     cuda_check_run(dev, &k, 1);
     ddp__cuda_close(dev);
@@ -117,7 +86,7 @@ static void tensor_cores_are_the_plain_kernels(void **state)
     (void)state;
     for (i = 0; i < 2; i++) {
         cuda_case k = attention(1, 70, 1, 1, d[i]);
-        ddp__cuda *dev = device(DDP_CUDA_BF16);
+        ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, attention_alone);
         ddp_op_call gpu;
         cuda_check c;
         ddp__heads z;

@@ -220,7 +220,7 @@ static double worst(const lab *a, const lab *b, int world)
 }
 
 static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule, int world,
-                             ddp_cuda_numbers numbers, int nccl, double within)
+                             ddp_cuda_numbers numbers, double within)
 {
     const ddp_backend b = ddp_cuda(numbers, -1);
     lab cpu, device;
@@ -232,7 +232,6 @@ static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule ru
     cpu.rule = device.rule = rule;
     cpu.cfg.clip_norm = device.cfg.clip_norm = rule == LAB_MOMENTUM ? 0.5f : 0;
     device.cfg.backend = &b;
-    device.cfg.nccl = nccl;
     lab_run(&cpu);
     lab_run(&device);
     if (worst(&cpu, &device, world) > within)
@@ -252,31 +251,130 @@ static void every_strategy_trains_as_the_cpu(void **state)
     (void)state;
     if (!have_gpu()) skip();
     for (s = (int)DDP_SSGD; s <= (int)DDP_DREAMDDP; s++) {
-        equal_to_the_cpu((ddp_strategy)s, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 0, 1e-4);
-        equal_to_the_cpu((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 0, 1e-4);
+        equal_to_the_cpu((ddp_strategy)s, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1e-4);
+        equal_to_the_cpu((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1e-4);
     }
-    equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_ADAMW, 3, DDP_CUDA_F32, 0, 1e-3);
-    equal_to_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 1, DDP_CUDA_F32, 0, 1e-4);
+    equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_ADAMW, 3, DDP_CUDA_F32, 1e-3);
+    equal_to_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 1, DDP_CUDA_F32, 1e-4);
 }
 
 static void half_precision_trains_too(void **state)
 {
     (void)state;
     if (!have_gpu()) skip();
-    equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 0, 0.05);
-    equal_to_the_cpu(DDP_SSGD, LAB_MLP, LAB_SGD, 2, DDP_CUDA_BF16, 0, 0.05);
-    equal_to_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_TF32, 0, 0.01);
+    equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 0.05);
+    equal_to_the_cpu(DDP_SSGD, LAB_MLP, LAB_SGD, 2, DDP_CUDA_BF16, 0.05);
+    equal_to_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_TF32, 0.01);
+}
+
+/* ---- from device to device ---- */
+
+/* Ranks below x->cfg.site are one site, the others another; 0 = one site for all. */
+static int in_its_site(ddp_ctx *d, void *user)
+{
+    lab *x = (lab *)user;
+
+    d->cfg.site = x->cfg.site && ddp_rank(d) >= x->cfg.site ? x->cfg.site + 1 : x->cfg.site;
+    return lab_graph(d, x);
+}
+
+static void networks_train_as_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule,
+                                      int world, ddp_cuda_numbers numbers, int nccl, int first_site,
+                                      double within)
+{
+    const ddp_backend b = ddp_cuda(numbers, -1);
+    ddp_error err;
+    lab cpu, device;
+    int r;
+
+    lab_new(&cpu, world, strategy, 3);
+    lab_new(&device, world, strategy, 3);
+    cpu.model = device.model = model;
+    cpu.rule = device.rule = rule;
+    device.cfg.backend = &b;
+    device.cfg.nccl = nccl;
+    device.cfg.site = first_site;
+    if (nccl == 2) {
+        device.cfg.net = "50mbit,1ms";
+        device.cfg.deterministic = 0; /* the links are measured */
+        device.cfg.profile_steps = 2;
+    }
+    lab_run(&cpu);
+    if (ddp_launch(&device.cfg, in_its_site, &device, &err)) fail_msg("%s", err.msg);
+    if (worst(&cpu, &device, world) > within)
+        fail_msg("%s, model %d, nccl %d, site %d: %g", ddp_strategy_name(strategy), (int)model,
+                 nccl, first_site, worst(&cpu, &device, world));
+    for (r = 1; r < world; r++)
+        assert_memory_equal(device.params[0], device.params[r], *device.values * sizeof(float));
+    lab_free(&cpu);
+    lab_free(&device);
+    nothing_left();
+}
+
+static int devices(void)
+{
+    int n = 0;
+
+    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
 static void layers_go_from_device_to_device(void **state)
 {
-    int n = 0;
+    (void)state;
+    if (devices() < 2) skip();
+    networks_train_as_the_cpu(DDP_SSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1, 0, 1e-4);
+    networks_train_as_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1, 0, 1e-4);
+    networks_train_as_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 1, 0, 0.05);
+}
+
+static void sites_average_in_two_levels(void **state)
+{
+    (void)state;
+    if (devices() < 4) skip();
+    networks_train_as_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 4, DDP_CUDA_F32, 1, 2, 1e-4);
+    networks_train_as_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 3, DDP_CUDA_F32, 1, 2, 1e-4);
+    networks_train_as_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_SGD, 4, DDP_CUDA_BF16, 1, 3, 0.05);
+    networks_train_as_the_cpu(DDP_LOCALSGD, LAB_MLP, LAB_SGD, 2, DDP_CUDA_F32, 1, 1, 1e-4);
+}
+
+static void both_links_are_used_at_once(void **state)
+{
+    (void)state;
+    if (devices() < 2) skip();
+    networks_train_as_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 2, 0, 1e-4);
+    networks_train_as_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 2, 0, 0.05);
+}
+
+static int leaves_early(ddp_ctx *d, void *user)
+{
+    lab x = *(lab *)user;
+
+    if (ddp_rank(d) == 1) x.steps = 4; /* and is gone while rank 0's device waits for it */
+    return in_its_site(d, &x);
+}
+
+static void a_lost_rank_ends_the_wait_for_its_average(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    int site;
 
     (void)state;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n < 2) skip();
-    equal_to_the_cpu(DDP_SSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1, 1e-4);
-    equal_to_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1, 1e-4);
-    equal_to_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 1, 0.05);
+    if (devices() < 3) skip();
+    for (site = 0; site < 3; site += 2) {
+        ddp_error err;
+        lab x;
+        lab_new(&x, 3, DDP_LOCALSGD, 3);
+        x.cfg.backend = &b;
+        x.cfg.nccl = 1;
+        x.cfg.site = site;
+        x.cfg.peer_timeout_s = 1;
+        x.model = LAB_MLP;
+        x.no_sync_all = 1;
+        assert_int_not_equal(ddp_launch(&x.cfg, leaves_early, &x, &err), 0);
+        if (!strstr(err.msg, "rank 1")) fail_msg("%s", err.msg);
+        lab_free(&x);
+        nothing_left();
+    }
 }
 
 /* ---- pairs of operators ---- */
@@ -452,6 +550,48 @@ static void the_device_times_its_layers(void **state)
     nothing_left();
 }
 
+/* The loss is read while the device stands still behind it. */
+static void a_loss_waits_for_no_later_work(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_config cfg;
+    ddp_mlp_config c;
+    ddp_graph *g, *other;
+    ddp_node *loss, *second;
+    ddp_ctx *d;
+    float first, early;
+    int i;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    memset(&cfg, 0, sizeof cfg);
+    memset(&c, 0, sizeof c);
+    cfg.no_env = 1, cfg.backend = &b;
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    d = ddp_open(&cfg, NULL);
+    assert_non_null(d);
+    g = ddp_graph_new(d), other = ddp_graph_new(d);
+    loss = ddp_mlp(g, &c, NULL), second = ddp_mlp(other, &c, NULL);
+    assert_int_equal(ddp_graph_build(g) | ddp_graph_build(other), 0);
+    for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = (float)i / 7 - 1;
+    assert_int_equal(ddp_forward(g), 0);
+    first = *ddp_output(g, loss);
+    assert_true(b.slots(d->host.device, 2));
+    assert_int_equal(ddp_forward(g), 0);
+    b.hold(d->host.device, 1, 1);
+    assert_int_equal(ddp_backward(g, loss), 0);
+    early = ddp_value(g, loss);
+    b.raise(d->host.device, 1, 1);
+    assert_true(first > 0 && early == first);
+    for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = 0;
+    assert_int_equal(ddp_forward(g), 0);
+    assert_int_equal(ddp_forward(other), 0); /* the place of the copy is taken */
+    assert_true(ddp_value(g, loss) == *ddp_output(g, loss) && ddp_value(g, loss) != first);
+    assert_true(ddp_value(other, second) == *ddp_output(other, second));
+    ddp_close(d);
+    nothing_left();
+}
+
 /* ---- failures ---- */
 
 #ifdef DDP_CUDA_ON_CPU
@@ -555,8 +695,12 @@ int main(void)
         cmocka_unit_test(every_strategy_trains_as_the_cpu),
         cmocka_unit_test(half_precision_trains_too),
         cmocka_unit_test(layers_go_from_device_to_device),
+        cmocka_unit_test(sites_average_in_two_levels),
+        cmocka_unit_test(both_links_are_used_at_once),
+        cmocka_unit_test(a_lost_rank_ends_the_wait_for_its_average),
         cmocka_unit_test(residual_sums_run_with_their_norms),
         cmocka_unit_test(the_device_times_its_layers),
+        cmocka_unit_test(a_loss_waits_for_no_later_work),
 #ifdef DDP_CUDA_ON_CPU
         cmocka_unit_test(failures_are_sentences),
 #endif

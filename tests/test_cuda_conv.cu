@@ -3,29 +3,13 @@
 #include "dreamddp.h"
 
 #include "cuda/conv.cuh"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-extern "C" {
-#include <cmocka.h>
-}
-
 #include "cuda_check.h"
 
 /* One number format, overwriting or adding. */
 static void check_as(ddp_cuda_numbers numbers, const cuda_case *k, int add)
 {
-    const ddp__cuda_entry *list;
-    ddp__cuda *dev = cuda_device(numbers);
-    const int n = ddp__cuda_conv_ops(&list);
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_conv_ops);
 
-    ddp__cuda_add_ops(dev, list, n);
     cuda_check_run(dev, k, add);
     ddp__cuda_close(dev);
 }
@@ -36,17 +20,8 @@ typedef struct conv_case {
 
 static cuda_case conv_of(const conv_case *z)
 {
-    cuda_case k;
+    cuda_case k = cuda_case_of("conv2d", z->b, z->c, z->h, z->w);
 
-    memset(&k, 0, sizeof k);
-    k.op = "conv2d";
-    k.inputs = 1;
-    k.in[0].dims = 4;
-    k.in[0].dim[0] = z->b;
-    k.in[0].dim[1] = z->c;
-    k.in[0].dim[2] = z->h;
-    k.in[0].dim[3] = z->w;
-    k.training = 1;
     k.arg[0] = (double)z->channels;
     k.arg[1] = (double)z->kernel;
     k.arg[2] = (double)z->stride;
@@ -104,20 +79,17 @@ static void any_array_will_do(void **state)
 {
     static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
     static const int which[] = {1, 6, 10};
-    const ddp__cuda_entry *list;
     ddp_op_call call;
     cuda_check c;
     cuda_case k;
     float *got;
     long i;
-    int m, n, z;
+    int m, z;
 
     (void)state;
     for (m = 0; m < 2; m++)
         for (z = 0; z < 3; z++) {
-            ddp__cuda *dev = cuda_device(numbers[m]);
-            n = ddp__cuda_conv_ops(&list);
-            ddp__cuda_add_ops(dev, list, n);
+            ddp__cuda *dev = cuda_device(numbers[m], ddp__cuda_conv_ops);
             k = conv_of(&convs[which[z]]);
             k.shift = 1;
             cuda_check_run(dev, &k, 1);
@@ -141,20 +113,17 @@ static void any_array_will_do(void **state)
 /* What is not a number stays where its windows are: no product with padding spreads it. */
 static void an_infinity_reaches_only_its_windows(void **state)
 {
-    const ddp__cuda_entry *list;
     ddp_op_call cpu, gpu;
     cuda_check c;
     cuda_case k;
     float *got;
     long i, finite;
-    int n, z;
+    int z;
 
     (void)state;
     for (z = 0; z < 3; z += 2) {
-        ddp__cuda *dev = cuda_device(DDP_CUDA_F32);
+        ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_conv_ops);
         k = conv_of(&convs[z]);
-        n = ddp__cuda_conv_ops(&list);
-        ddp__cuda_add_ops(dev, list, n);
         cuda_open(&c, dev, &k);
         c.in[0].cpu[73] = INFINITY; /* of the stem: row 8, one below the windows of row 2 */
         cuda_each(&c, cuda_send_one);

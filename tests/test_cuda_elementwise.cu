@@ -3,34 +3,14 @@
 #include "dreamddp.h"
 
 #include "cuda/elementwise.cuh"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-extern "C" {
-#include <cmocka.h>
-}
-
 #include "cuda_check.h"
 
 static void check(const char *op, int inputs, long rows, long columns)
 {
-    cuda_case k;
-    int i;
+    cuda_case k = cuda_case_of(op, rows, columns);
 
-    memset(&k, 0, sizeof k);
-    k.op = op;
     k.inputs = inputs;
-    for (i = 0; i < inputs; i++) {
-        k.in[i].dims = 2;
-        k.in[i].dim[0] = rows;
-        k.in[i].dim[1] = columns;
-    }
+    k.in[1] = k.in[0];
     cuda_check_case(&k, ddp__cuda_elementwise_ops);
 }
 
@@ -63,23 +43,16 @@ static void add_is_the_cpus(void **state)
 /* out over in[0], and both inputs one array whose gradient the second adds to. */
 static void add_works_in_place(void **state)
 {
-    const ddp__cuda_entry *list;
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_elementwise_ops);
+    cuda_case k = cuda_case_of("add", 1030);
     ddp_op_call call;
     cuda_check c;
-    cuda_case k;
     float *got;
     long i;
-    int n;
 
     (void)state;
-    memset(&k, 0, sizeof k);
-    k.op = "add";
     k.inputs = 2;
-    k.in[0].dims = k.in[1].dims = 1;
-    k.in[0].dim[0] = k.in[1].dim[0] = 1030;
-    n = ddp__cuda_elementwise_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
+    k.in[1] = k.in[0];
     cuda_open(&c, dev, &k);
     cuda_each(&c, cuda_send_one);
     cuda_call(&c, 1, 0, &call);

@@ -4,19 +4,6 @@
 
 #include "cuda/batch_norm.cuh"
 #include "cuda/pool.cuh"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-extern "C" {
-#include <cmocka.h>
-}
-
 #include "cuda_check.h"
 
 static int image_ops(const ddp__cuda_entry **list)
@@ -29,22 +16,6 @@ static int image_ops(const ddp__cuda_entry **list)
     for (i = ddp__cuda_pool_ops(&part), k = 0; k < i; k++) all[n++] = part[k];
     *list = all;
     return n;
-}
-
-static cuda_case image_case(const char *op, long b, long c, long h, long w)
-{
-    cuda_case k;
-
-    memset(&k, 0, sizeof k);
-    k.op = op;
-    k.inputs = 1;
-    k.in[0].dims = 4;
-    k.in[0].dim[0] = b;
-    k.in[0].dim[1] = c;
-    k.in[0].dim[2] = h;
-    k.in[0].dim[3] = w;
-    k.training = 1;
-    return k;
 }
 
 static const long sizes[][4] = {
@@ -62,7 +33,7 @@ static void batch_norm_is_the_cpus(void **state)
 
     (void)state;
     for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        k = image_case("batch_norm2d", sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+        k = cuda_case_of("batch_norm2d", sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
         cuda_check_case(&k, image_ops);
         k.training = 0;
         cuda_check_case(&k, image_ops);
@@ -72,16 +43,14 @@ static void batch_norm_is_the_cpus(void **state)
 /* Values near 1000 that differ by hundredths: their variance is not lost. */
 static void a_mean_far_from_0_costs_no_digits(void **state)
 {
-    const cuda_case k = image_case("batch_norm2d", 3, 2, 40, 43);
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32);
-    const ddp__cuda_entry *list;
+    const cuda_case k = cuda_case_of("batch_norm2d", 3, 2, 40, 43);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, image_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     float *got;
     long i;
 
     (void)state;
-    ddp__cuda_add_ops(dev, image_ops(&list) ? list : NULL, image_ops(&list));
     cuda_open(&c, dev, &k);
     for (i = 0; i < c.in[0].n; i++) c.in[0].cpu[i] = 1000 + 0.01f * c.in[0].cpu[i];
     cuda_each(&c, cuda_send_one);
@@ -110,13 +79,13 @@ static void pools_are_the_cpus(void **state)
         for (i = 0; i < 2; i++)
             for (j = 0; j < sizeof windows / sizeof *windows; j++) {
                 cuda_case k =
-                    image_case(ops[o], sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+                    cuda_case_of(ops[o], sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
                 memcpy(k.arg, windows[j], sizeof windows[j]);
                 cuda_check_case(&k, image_ops);
             }
     for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        cuda_case k = image_case("global_avg_pool2d", sizes[i][0], sizes[i][1], sizes[i][2],
-                                 sizes[i][3]);
+        cuda_case k = cuda_case_of("global_avg_pool2d", sizes[i][0], sizes[i][1], sizes[i][2],
+                                   sizes[i][3]);
         cuda_check_case(&k, image_ops);
         k.op = "flatten";
         cuda_check_case(&k, image_ops);
@@ -126,9 +95,8 @@ static void pools_are_the_cpus(void **state)
 /* The first of equals has the maximum, and the first NaN before all: place and value. */
 static void a_maximum_has_the_cpus_place(void **state)
 {
-    cuda_case k = image_case("max_pool2d", 2, 3, 9, 11);
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32);
-    const ddp__cuda_entry *list;
+    cuda_case k = cuda_case_of("max_pool2d", 2, 3, 9, 11);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, image_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     float *got;
@@ -136,7 +104,6 @@ static void a_maximum_has_the_cpus_place(void **state)
 
     (void)state;
     memcpy(k.arg, windows[1], sizeof windows[1]);
-    ddp__cuda_add_ops(dev, image_ops(&list) ? list : NULL, image_ops(&list));
     cuda_open(&c, dev, &k);
     for (i = 0; i < c.in[0].n; i++) c.in[0].cpu[i] = (float)(i * 7 % 3);
     for (i = 5; i < c.in[0].n; i += 17) c.in[0].cpu[i] = NAN;

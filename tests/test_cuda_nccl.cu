@@ -93,6 +93,7 @@ static void *run_rank(void *user)
     rank_of *r = (rank_of *)user;
     meeting *a = r->all;
     const int size = a->world / a->parts;
+    ddp_backend_peers p;
     ddp_cuda_options o;
     ddp__cuda *dev;
     ddp__nccl *n;
@@ -102,7 +103,13 @@ static void *run_rank(void *user)
     dev = ddp__cuda_open(&o, &r->err);
     EXPECT(r, dev);
     if (!dev) return NULL;
-    n = ddp__nccl_join(dev, r->rank % size, size, SLOTS, a->timeout_s, share, r, &r->err);
+    memset(&p, 0, sizeof p);
+    p.rank = r->rank % size;
+    p.world = size;
+    p.join_timeout_s = p.op_timeout_s = a->timeout_s;
+    p.share = share;
+    p.user = r;
+    n = ddp__nccl_join(dev, &p, SLOTS, &r->err);
     r->joined = n ? DDP_OK : r->err.code;
     if (r->body) r->body(r, dev, n);
     else ddp__nccl_leave(n, 0);
@@ -204,8 +211,8 @@ static void average_twice(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
         arrays[1] = b;
         for (i = 0; i < 101; i++) /* long enough to be overtaken by who does not wait */
             DDP__LAUNCH(add_to_all, 12, 256, 0, dev->stream, a, LARGE, i % 2 ? -1.0f : 1.0f);
-        EXPECT(r, !ddp__nccl_average(n, 0, arrays, counts, 2, &r->err));
-        EXPECT(r, !ddp__nccl_average(n, 1, &c, &small, 1, &r->err));
+        EXPECT(r, !ddp__nccl_queue(n, 0, DDP__NCCL_MEAN, arrays, counts, 2, &r->err));
+        EXPECT(r, !ddp__nccl_queue(n, 1, DDP__NCCL_MEAN, &c, &small, 1, &r->err));
         ddp__nccl_finish(n, 0);
         DDP__LAUNCH(add_to_all, 12, 256, 0, dev->stream, a, LARGE, 2.0f);
         ddp__nccl_finish(n, 1);
@@ -257,7 +264,7 @@ static void lose_one(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
         ddp__nccl_leave(n, 1);
         n = NULL;
     } else if (n) {
-        s = ddp__nccl_average(n, 0, &x, &count, 1, &r->err);
+        s = ddp__nccl_queue(n, 0, DDP__NCCL_MEAN, &x, &count, 1, &r->err);
         while (!s && ddp_now() < until) {
             s = ddp__nccl_poll(n, &r->err);
             ddp__sleep_until(ddp_now() + 1e-3);
@@ -267,7 +274,7 @@ static void lose_one(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
         EXPECT(r, n->world == 2 && n->rank == r->rank / 2);
         (void)cudaFree(x);
         x = filled(r, 64);
-        EXPECT(r, !ddp__nccl_average(n, 0, &x, &count, 1, &r->err));
+        EXPECT(r, !ddp__nccl_queue(n, 0, DDP__NCCL_MEAN, &x, &count, 1, &r->err));
         ddp__nccl_finish(n, 0);
         expect_all(r, dev, x, 64, mean_of_first_and_last, 0);
     }
@@ -293,7 +300,7 @@ static void wait_for_nobody(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
     (void)dev;
     EXPECT(r, n);
     if (n && r->rank == 0) {
-        EXPECT(r, !ddp__nccl_average(n, 2, &x, &count, 1, &r->err));
+        EXPECT(r, !ddp__nccl_queue(n, 2, DDP__NCCL_MEAN, &x, &count, 1, &r->err));
         ddp__nccl_finish(n, 2);
         while (!s) {
             s = ddp__nccl_poll(n, &r->err);
@@ -323,7 +330,7 @@ static void two_levels(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
     long i;
 
     EXPECT(r, n && host);
-    EXPECT(r, !ddp__nccl_average(n, 0, &x, &count, 1, &r->err));
+    EXPECT(r, !ddp__nccl_queue(n, 0, DDP__NCCL_MEAN, &x, &count, 1, &r->err));
     ddp__nccl_finish(n, 0);
     if (n->rank == 0) {
         EXPECT(r, !DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
@@ -333,7 +340,7 @@ static void two_levels(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
         EXPECT(r, cudaMemcpyAsync(x, host, LARGE * sizeof *x, cudaMemcpyHostToDevice,
                                   dev->stream) == cudaSuccess);
     }
-    EXPECT(r, !ddp__nccl_spread(n, 1, &x, &count, 1, &r->err));
+    EXPECT(r, !ddp__nccl_queue(n, 1, DDP__NCCL_SPREAD, &x, &count, 1, &r->err));
     ddp__nccl_finish(n, 1);
     expect_all(r, dev, x, LARGE, mean_of_four, 0);
     free(host);
@@ -349,32 +356,12 @@ static void a_mean_in_two_levels(void **state)
     run_parts(4, 2, 0, 30, ranks, two_levels);
 }
 
-static void probe(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
-{
-    float *x = filled(r, LARGE);
-    double s = -1;
-
-    (void)dev;
-    EXPECT(r, n && !ddp__nccl_probe(n, x, LARGE, &s, &r->err));
-    EXPECT(r, s > 0 && s < 30);
-    (void)cudaFree(x);
-    ddp__nccl_leave(n, 0);
-}
-
-static void an_average_can_be_timed(void **state)
-{
-    rank_of ranks[MOST_RANKS];
-
-    (void)state;
-    run_parts(2, 1, 0, 30, ranks, probe);
-}
-
 static void alone(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
 {
     const size_t count = 64;
     float *x = filled(r, 64);
 
-    EXPECT(r, n && !ddp__nccl_average(n, 0, &x, &count, 1, &r->err));
+    EXPECT(r, n && !ddp__nccl_queue(n, 0, DDP__NCCL_MEAN, &x, &count, 1, &r->err));
     ddp__nccl_finish(n, 0);
     expect_all(r, dev, x, 64, mean_of_two, -4);
     EXPECT(r, !ddp__nccl_poll(n, &r->err));
@@ -398,7 +385,6 @@ int main(void)
         cmocka_unit_test(a_lost_peer_is_a_sentence_and_the_rest_goes_on),
         cmocka_unit_test(a_silent_peer_is_found_by_the_time_out),
         cmocka_unit_test(a_mean_in_two_levels),
-        cmocka_unit_test(an_average_can_be_timed),
         cmocka_unit_test(one_rank_needs_no_peer),
     };
 

@@ -6,45 +6,7 @@
 
 #include "cuda/elementwise.cuh"
 #include "cuda/text.cuh"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-extern "C" {
-#include <cmocka.h>
-}
-
 #include "cuda_check.h"
-
-static cuda_case a_case(const char *op, int dims, long a, long b, long c)
-{
-    cuda_case k;
-
-    memset(&k, 0, sizeof k);
-    k.op = op;
-    k.inputs = 1;
-    k.training = 1;
-    k.in[0].dims = dims;
-    k.in[0].dim[0] = a;
-    k.in[0].dim[1] = b;
-    k.in[0].dim[2] = c;
-    return k;
-}
-
-static ddp__cuda *device(ddp_cuda_numbers numbers)
-{
-    const ddp__cuda_entry *list;
-    ddp__cuda *dev = cuda_device(numbers);
-    const int n = ddp__cuda_text_ops(&list);
-
-    ddp__cuda_add_ops(dev, list, n);
-    return dev;
-}
 
 /* Both calls of a fresh check, its numbers sent. */
 static void begin(cuda_check *c, ddp__cuda *dev, const cuda_case *k, ddp_op_call *cpu,
@@ -72,7 +34,7 @@ static void in_place(const cuda_case *k)
     int m;
 
     for (m = 0; m < 2; m++) {
-        ddp__cuda *dev = device(numbers[m]);
+        ddp__cuda *dev = cuda_device(numbers[m], ddp__cuda_text_ops);
         ddp_op_call cpu, gpu;
         cuda_check c;
         begin(&c, dev, k, &cpu, &gpu);
@@ -96,16 +58,16 @@ static void in_place(const cuda_case *k)
 
 static void operators_work_in_place(void **state)
 {
-    cuda_case k = a_case("position", 3, 5, 7, 11);
+    cuda_case k = cuda_case_of("position", 5, 7, 11);
 
     (void)state;
     in_place(&k);
-    k = a_case("dropout", 2, 3, 4099, 0);
+    k = cuda_case_of("dropout", 3, 4099);
     k.arg[0] = 0.4;
     in_place(&k);
     k.training = 0;
     in_place(&k);
-    k = a_case("rope", 3, 3, 5, 8 * 6);
+    k = cuda_case_of("rope", 3, 5, 8 * 6);
     k.arg[0] = 4;
     k.arg[1] = 2;
     in_place(&k);
@@ -114,7 +76,7 @@ static void operators_work_in_place(void **state)
 /* The gradient over the input, as grad_over_input allows. */
 static void over_input(const cuda_case *k, ddp_cuda_numbers numbers)
 {
-    ddp__cuda *dev = device(numbers);
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     int i;
@@ -136,7 +98,7 @@ static void over_input(const cuda_case *k, ddp_cuda_numbers numbers)
 
 static void gradients_take_the_place_of_inputs(void **state)
 {
-    cuda_case k = a_case("swiglu", 2, 19, 48, 0);
+    cuda_case k = cuda_case_of("swiglu", 19, 48);
 
     (void)state;
     over_input(&k, DDP_CUDA_F32);
@@ -144,7 +106,7 @@ static void gradients_take_the_place_of_inputs(void **state)
     k.inputs = 2;
     k.in[1] = k.in[0];
     over_input(&k, DDP_CUDA_BF16);
-    k = a_case("cross_entropy", 2, 19, 2600, 0);
+    k = cuda_case_of("cross_entropy", 19, 2600);
     k.inputs = 2;
     k.in[1].dims = 1;
     k.in[1].dim[0] = 19;
@@ -158,7 +120,7 @@ static void gradients_take_the_place_of_inputs(void **state)
 /* without: bit i leaves out the gradient of parameter i, bit 4 that of the input. */
 static void wanted(const cuda_case *k, int without)
 {
-    ddp__cuda *dev = device(DDP_CUDA_BF16);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, ddp__cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     int i;
@@ -188,12 +150,13 @@ static void unwanted_gradients_stay_untouched(void **state)
     (void)state;
     for (i = 0; i < sizeof ops / sizeof ops[0]; i++)
         for (w = 0; w < sizeof without / sizeof without[0]; w++) {
-            cuda_case k = a_case(ops[i], 2, 21, 24, 0);
+            cuda_case k = cuda_case_of(ops[i], 21, 24);
             k.arg[0] = i == 0 ? 16 : 0;
             wanted(&k, without[w]);
         }
     for (w = 0; w < 4; w++) {
-        cuda_case k = a_case(w < 2 ? "position" : "embedding", w < 2 ? 3 : 1, 3, 5, 8);
+        cuda_case k =
+            w < 2 ? cuda_case_of("position", 3, 5, 8) : cuda_case_of("embedding", 3);
         if (w >= 2) {
             k.type[0] = DDP_I32;
             k.arg[0] = 9;
@@ -205,8 +168,8 @@ static void unwanted_gradients_stay_untouched(void **state)
 
 static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
 {
-    cuda_case k = a_case("embedding", 1, 4, 0, 0);
-    ddp__cuda *dev = device(DDP_CUDA_F32);
+    cuda_case k = cuda_case_of("embedding", 4);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
 
@@ -240,8 +203,8 @@ static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
 /* Two rows; the first label is given, logit 0 of row 1 is -inf. */
 static void loss_of(int label, int second, double *loss, double *first, double *last)
 {
-    cuda_case k = a_case("cross_entropy", 2, 2, 5, 0);
-    ddp__cuda *dev = device(DDP_CUDA_F32);
+    cuda_case k = cuda_case_of("cross_entropy", 2, 5);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     float *got;
@@ -294,7 +257,7 @@ static void labels_that_are_none_do_as_on_the_cpu(void **state)
 static void products_have_batches_and_epilogues(void **state)
 {
     enum { M = 3, N = 8, K = 5, COUNT = 2 };
-    ddp__cuda *dev = device(DDP_CUDA_F32);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
     float a[COUNT][K][M], b[COUNT][N][K], bias[N], c[COUNT][M][N], before[M][N];
     float *da, *db, *dbias, *dc, *dbefore;
     ddp__cuda_product p;

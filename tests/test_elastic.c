@@ -26,6 +26,7 @@ extern "C" {
 #endif
 
 #include "net/elastic.h"
+#include "sync/context.h"
 
 #include "elastic_lab.h"
 
@@ -49,8 +50,10 @@ typedef struct kill_plan {
     long after[LAB_MAX];         /* bytes that the victim sends before it dies */
     double hold;                 /* seconds between operations */
     double stall_s;              /* the victim stands still for so long */
+    int coded;                   /* two all-reduces of three travel as int8 blocks */
     /* what came out: [OPS] of each rank */
     uint64_t hash[LAB_MAX][OPS];
+    uint64_t rest[LAB_MAX][OPS]; /* what blocks cut off, of coded ones */
     int finished[LAB_MAX];       /* operations that it completed */
     double done_at[LAB_MAX];
     int changes[LAB_MAX];
@@ -78,6 +81,11 @@ static plan_op plan_of(const kill_plan *k, int i)
     return p;
 }
 
+static int plan_coded(const kill_plan *k, int i)
+{
+    return k->coded && i % 3 && plan_of(k, i).verb == DDP__ALL_REDUCE;
+}
+
 static void plan_fill(const kill_plan *k, int i, int rank, float *data)
 {
     plan_op p = plan_of(k, i);
@@ -86,6 +94,53 @@ static void plan_fill(const kill_plan *k, int i, int rank, float *data)
     for (size_t j = 0; j < p.n; j++) data[j] = net_value(rank, j, (unsigned)i + 10);
     for (size_t j = 0; p.verb == DDP__ALL_GATHER && j < p.n; j++)
         if (j / block != (size_t)rank) data[j] = 7;
+}
+
+static uint64_t hash_of(const float *data, size_t n)
+{
+    return ddp__hash(DDP__HASH_START, data, n * sizeof *data);
+}
+
+static void plan_round(float *x, size_t n)
+{
+    static unsigned char blocks[(FLOATS + LAB_MAX) * 2];
+
+    assert_int_equal(ddp__int8_coder()->encode(blocks, x, n, NULL), DDP_OK);
+    assert_int_equal(ddp__int8_coder()->decode(x, blocks, n, NULL), DDP_OK);
+}
+
+/* The same as int8 blocks. Each of `set` keeps what was cut off the segment that it finished in the
+ * world of that set, and nothing of those that were broken off; rest: hashes. */
+static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest)
+{
+    static float sum[FLOATS + LAB_MAX], own[FLOATS + LAB_MAX];
+    const plan_op p = plan_of(k, i);
+    const size_t workers = (size_t)ddp__bit_count(set);
+    size_t place = 0;
+
+    for (int r = 0; r < k->world; r++) {
+        if (!(set >> r & 1)) continue;
+        plan_fill(k, i, r, own);
+        plan_round(own, p.n);
+        for (size_t j = 0; j < p.n; j++) sum[j] = place ? sum[j] + own[j] : own[j];
+        place++;
+    }
+    for (size_t j = 0; j < p.n; j++) out[j] = sum[j] = sum[j] * (1.0f / (float)workers);
+    if (workers > 1) plan_round(out, p.n);
+    place = 0;
+    for (int r = 0; r < k->world; r++) {
+        size_t from, to;
+        if (!(set >> r & 1)) continue;
+        from = p.n / workers * place + p.n % workers * place / workers;
+        to = p.n / workers * (place + 1) + p.n % workers * (place + 1) / workers;
+        from -= from % DDP__CODING_BLOCK;
+        if (to < p.n) to -= to % DDP__CODING_BLOCK;
+        for (size_t j = 0; j < p.n; j++) own[j] = 1;
+        for (size_t j = from; j < to; j++)
+            own[j] += (sum[j] - out[j]) / (1.0f / (float)workers);
+        rest[r] = hash_of(own, p.n);
+        place++;
+    }
 }
 
 /* What operation i gives where those of `set` take part. */
@@ -114,11 +169,6 @@ static void plan_expect(const kill_plan *k, int i, unsigned set, float *out)
     }
 }
 
-static uint64_t hash_of(const float *data, size_t n)
-{
-    return ddp__hash(DDP__HASH_START, data, n * sizeof *data);
-}
-
 /* The divergence is that between what the operation found and what it left, whatever happened in
  * between. */
 static void plan_distance(kill_plan *k, int i, int rank, const float *data, double divergence)
@@ -142,6 +192,7 @@ static void plan_distance(kill_plan *k, int i, int rank, const float *data, doub
 static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_error *err)
 {
     float *data = (float *)calloc((size_t)OPS * (FLOATS + LAB_MAX), sizeof *data);
+    float *rest = (float *)calloc((size_t)OPS * (FLOATS + LAB_MAX), sizeof *rest);
     long tickets[OPS];
     double divergence[OPS];
     ddp_status s = DDP_OK;
@@ -165,6 +216,11 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
             m.peer = p.peer;
             m.priority = (OPS - i) % 3;
             m.divergence = i % 2 ? &divergence[i] : NULL;
+            if (plan_coded(k, i)) {
+                m.coding = DDP__AS_INT8;
+                m.residual = rest + (size_t)i * (FLOATS + LAB_MAX);
+                for (size_t j = 0; j < p.n; j++) m.residual[j] = 1;
+            }
             s = ddp__engine_submit(engine, &m, &tickets[i], err);
         }
         if (old >= 0 && s == DDP_OK) {
@@ -172,6 +228,8 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
             if (s != DDP_OK) break;
             k->hash[rank][old] =
                 hash_of(data + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
+            k->rest[rank][old] =
+                hash_of(rest + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
             if (old % 2) plan_distance(k, old, rank, data + (size_t)old * (FLOATS + LAB_MAX),
                                        divergence[old]);
             k->finished[rank] = old + 1;
@@ -181,6 +239,7 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
     ddp__engine_epoch(engine, &info);
     k->changes[rank] = (int)info.changes;
     k->done_at[rank] = ddp_now();
+    free(rest);
     free(data);
     return s;
 }
@@ -192,7 +251,7 @@ static void plan_check(const kill_plan *k, unsigned alive)
     unsigned all = (1u << k->world) - 1;
 
     for (int i = 0; i < OPS; i++) {
-        uint64_t hash = 0;
+        uint64_t hash = 0, rest[LAB_MAX];
         int some = 0, legal = 0;
         for (int r = 0; r < k->world; r++) {
             if (!(alive >> r & 1)) continue;
@@ -210,13 +269,18 @@ static void plan_check(const kill_plan *k, unsigned alive)
         }
         for (unsigned set = alive; set <= all && !legal; set++) {
             if ((set & alive) != alive) continue;
-            plan_expect(k, i, set, want);
+            if (plan_coded(k, i)) plan_expect_coded(k, i, set, want, rest);
+            else plan_expect(k, i, set, want);
             legal = hash_of(want, plan_of(k, i).n) == hash;
         }
         if (!legal)
             fail_msg("seed %lu: operation %d (verb %d, %lu values) is the average of no set",
                      (unsigned long)k->seed, i, (int)plan_of(k, i).verb,
                      (unsigned long)plan_of(k, i).n);
+        for (int r = 0; r < k->world; r++)
+            if (plan_coded(k, i) && (alive >> r & 1) && k->rest[r][i] != rest[r])
+                fail_msg("seed %lu: operation %d (%lu values) left rank %d another rest",
+                         (unsigned long)k->seed, i, (unsigned long)plan_of(k, i).n, r);
     }
 }
 
@@ -279,7 +343,10 @@ static unsigned alive_of(const kill_plan *k)
     return alive;
 }
 
-static void deaths(uint64_t first, int count, int tcp, int ring, int victims)
+/* What runs of deaths are like. */
+enum { OVER_TCP = 1, BY_RING = 2, CODED = 4 };
+
+static void deaths(uint64_t first, int count, int like, int victims)
 {
     first += (uint64_t)env_number("SEED_BASE", 0);
     for (uint64_t seed = first; seed < first + (uint64_t)count; seed++) {
@@ -288,9 +355,14 @@ static void deaths(uint64_t first, int count, int tcp, int ring, int victims)
         int world = victims > 1 ? 5 : 3 + (int)(seed % 3);
         if (env_number("SEED", (int)seed) != (int)seed) continue;
         plan_make(&k, &set, seed, world, victims);
-        set.tcp = tcp;
-        k.ring = ring;
-        if (ring) {
+        set.tcp = like & OVER_TCP;
+        k.ring = (like & BY_RING) != 0;
+        k.coded = (like & CODED) != 0;
+        if (k.coded) {
+            set.cfg.coding = DDP__AS_INT8;
+            set.cfg.coder = ddp__int8_coder();
+        }
+        if (k.ring) {
             set.cfg.deterministic = 0;
             set.cfg.ring_bytes = 4096;
         }
@@ -306,26 +378,34 @@ static void deaths(uint64_t first, int count, int tcp, int ring, int victims)
 static void one_death_at_any_moment_over_threads(void **state)
 {
     (void)state;
-    deaths(1, env_runs(80), 0, 0, 1);
+    deaths(1, env_runs(80), 0, 1);
 }
 
 static void one_death_at_any_moment_over_tcp(void **state)
 {
     (void)state;
-    deaths(2001, env_runs(60), 1, 0, 1);
+    deaths(2001, env_runs(60), OVER_TCP, 1);
 }
 
 static void one_death_in_a_ring(void **state)
 {
     (void)state;
-    deaths(4001, env_runs(60), 0, 1, 1);
+    deaths(4001, env_runs(60), BY_RING, 1);
 }
 
 static void two_deaths_in_a_row_or_at_once(void **state)
 {
     (void)state;
-    deaths(6001, env_runs(30), 0, 0, 2);
-    deaths(8001, env_runs(30) / 2, 1, 1, 2);
+    deaths(6001, env_runs(30), 0, 2);
+    deaths(8001, env_runs(30) / 2, OVER_TCP | BY_RING, 2);
+}
+
+static void deaths_while_int8_blocks_travel(void **state)
+{
+    (void)state;
+    deaths(40001, env_runs(60), CODED, 1);
+    deaths(42001, env_runs(40), CODED | OVER_TCP, 1);
+    deaths(44001, env_runs(30), CODED | BY_RING, 2);
 }
 
 /* ---- a worker that stands still for a while ---- */
@@ -677,6 +757,7 @@ int main(void)
         cmocka_unit_test(one_death_at_any_moment_over_tcp),
         cmocka_unit_test(one_death_in_a_ring),
         cmocka_unit_test(two_deaths_in_a_row_or_at_once),
+        cmocka_unit_test(deaths_while_int8_blocks_travel),
         cmocka_unit_test(a_stall_at_any_moment),
         cmocka_unit_test(processes_are_killed),
         cmocka_unit_test(a_stopped_process_is_given_up_after_the_peer_timeout),

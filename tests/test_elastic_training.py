@@ -14,6 +14,9 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TRAIN = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
+DEVICE = os.path.join(ROOT, "build/cuda/train_gpt")  # on the stand-in of tests/cuda_on_cpu
+SHAPE = "--layers 2 --heads 2 --dim 32 --seq 32 --batch 4 --lr 0.003".split()
+SMALL = "--layers 1 --heads 2 --dim 8 --seq 8 --batch 2 --lr 0.003 --device cuda".split()
 OWN = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|PMIX_|MPI_|SLURM_|MASTER_|TORCHELASTIC_")
 
 
@@ -23,19 +26,20 @@ STARTED = []
 class Run:
     """Workers of one run, each a process of its own."""
 
-    def __init__(self, folder, workers, strategy, steps):
+    def __init__(self, folder, workers, strategy, steps, program=TRAIN, shape=SHAPE):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.addr = "127.0.0.1:%d" % s.getsockname()[1]
         self.folder = folder
-        self.options = [*"--layers 2 --heads 2 --dim 32 --seq 32 --batch 4 --lr 0.003 --period 4 --min-world 2".split(), "--data",
-                        os.path.join(ROOT, "dreamddp.h"), "--workers", str(workers), "--strategy", strategy, "--steps", str(steps)]
+        self.program = program
+        self.options = [*shape, *"--period 4 --min-world 2 --data".split(), os.path.join(ROOT, "dreamddp.h"), "--workers", str(workers),
+                        "--strategy", strategy, "--steps", str(steps)]
         self.worker = [self.start("--rank", str(r), "--addr", self.addr) for r in range(workers)]
 
     def start(self, *how):
         name = os.path.join(self.folder, "%s-%f" % ("".join(how).replace("/", ""), time.time()))
         clean = {k: v for k, v in os.environ.items() if not OWN.search(k)}
-        p = subprocess.Popen([TRAIN, *self.options, *how], stdout=open(name + ".out", "w"), stderr=open(name + ".err", "w"),
+        p = subprocess.Popen([self.program, *self.options, *how], stdout=open(name + ".out", "w"), stderr=open(name + ".err", "w"),
                              env=dict(clean, DREAMDDP_LOG="info"))
         p.name = name
         STARTED.append(p)
@@ -70,9 +74,9 @@ def expect(holds, what, run=None):
         raise AssertionError(what)
 
 
-def goes_on(folder, strategy, victim):
+def goes_on(folder, strategy, victim, steps=6000, loss=3.2, **what):
     """A worker dies, another takes its place, and the run ends as if nothing had been."""
-    run = Run(folder, 3, strategy, 6000 if strategy != "ssgd" else 4000)
+    run = Run(folder, 3, strategy, steps, **what)
     expect(run.says(run.worker[0], r"step +\d{2,}/"), "training does not begin", run)
     door = run.says(run.worker[1], r"newcomers[^\n]*?(127\.0\.0\.1:\d+)")
     expect(door, "no address for newcomers was told", run)
@@ -83,7 +87,7 @@ def goes_on(folder, strategy, victim):
     codes, results = run.end()
     expect(codes == [0, 0, 0], "exit codes %s" % codes, run)
     expect(len(results) == 1, "%d workers printed results" % len(results), run)
-    expect(results[0]["final_loss"] < 3.2, "final_loss %.3f" % results[0]["final_loss"], run)
+    expect(results[0]["final_loss"] < loss, "final_loss %.3f" % results[0]["final_loss"], run)
 
 
 def no_majority(folder):
@@ -101,7 +105,9 @@ def main():
         sys.exit("build/train_gpt is missing: run make first")
     failed = 0
     cases = [("dreamddp, a worker dies", lambda f: goes_on(f, "dreamddp", 2)), ("localsgd, the coordinator dies", lambda f: goes_on(f, "localsgd", 0)),
-             ("ssgd, a worker dies", lambda f: goes_on(f, "ssgd", 1)), ("two of three die", no_majority)]
+             ("ssgd, a worker dies", lambda f: goes_on(f, "ssgd", 1, 4000)), ("two of three die", no_majority)]
+    if os.path.exists(DEVICE):
+        cases.append(("enp on a device, a worker dies", lambda f: goes_on(f, "enp", 2, 240, 4.2, program=DEVICE, shape=SMALL)))
     for name, function in cases:
         with tempfile.TemporaryDirectory() as folder:
             try:

@@ -60,7 +60,7 @@ typedef struct board { /* shared memory; a worker's number is the order of its s
     long step[WORKERS];        /* atomic */
     int  rank[WORKERS], status[WORKERS], done[WORKERS];
     long entered[WORKERS];     /* step at which a newcomer came in, -1 */
-    uint64_t hash[WORKERS];
+    uint64_t hash[WORKERS], averaged[WORKERS]; /* after and before the last ddp_sync_all */
     double first_loss[WORKERS], last_loss[WORKERS];
     char text[WORKERS][300];
     char door[WORKERS][DDP__ADDR_TEXT];
@@ -69,6 +69,7 @@ typedef struct board { /* shared memory; a worker's number is the order of its s
 typedef struct plan_of_run {
     board *b;
     ddp_strategy strategy;
+    ddp_wire wire;
     int  world, min_world, max_world, layers;
     int  last_comer;           /* who enters last: the run ends so many steps after that */
     size_t count;              /* floats of a layer */
@@ -136,6 +137,9 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
         if (ddp_step_end(d)) return ddp_last_error(d)->code;
         ddp__atomic_store(&b->step[number], s + 1);
     }
+    if (ddp_wait(d)) return ddp_last_error(d)->code;
+    for (int l = 0; l < p->layers; l++)
+        b->averaged[number] = ddp_hash_floats(b->averaged[number], params[l], p->count);
     if (ddp_sync_all(d)) return ddp_last_error(d)->code;
     for (int l = 0; l < p->layers; l++)
         b->hash[number] = ddp_hash_floats(b->hash[number], params[l], p->count);
@@ -152,6 +156,7 @@ static void work(const plan_of_run *p, int number, int join)
     memset(&c, 0, sizeof c);
     memset(&err, 0, sizeof err);
     c.strategy = p->strategy;
+    c.wire = p->wire;
     c.rank = join ? 0 : number;
     c.world = join ? 0 : p->world;
     c.min_world = p->min_world;
@@ -258,16 +263,19 @@ static void all_well(const plan_of_run *p, const int *numbers, int count)
         assert_int_equal(p->b->done[n], 1);
         assert_int_equal(p->b->step[n], p->b->last);
         assert_true(p->b->hash[n] == p->b->hash[numbers[0]]);
+        if (p->strategy != DDP_DREAMDDP) /* the others end with an average, of all layers */
+            assert_true(p->b->averaged[n] == p->b->averaged[numbers[0]]);
     }
 }
 
-static void killed_and_back(ddp_strategy strategy, int victim)
+static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
 {
     plan_of_run p;
     pid_t pid[4];
     int left[3], n = 0, witness = victim == 0 ? 1 : 0;
 
     run_begin(&p, strategy, 3, 3000);
+    p.wire = wire;
     for (int i = 0; i < 3; i++) pid[i] = start(&p, i, 0);
     until_step(&p, witness, 60);
     kill(pid[victim], SIGKILL);
@@ -291,18 +299,34 @@ static void killed_and_back(ddp_strategy strategy, int victim)
 static void a_killed_worker_comes_back(void **state)
 {
     (void)state;
-    killed_and_back(DDP_LOCALSGD, 1);
-    killed_and_back(DDP_DREAMDDP, 2);
-    killed_and_back(DDP_WFBP, 1);
-    killed_and_back(DDP_SSGD, 2);
+    killed_and_back(DDP_LOCALSGD, DDP_WIRE_F32, 1);
+    killed_and_back(DDP_DREAMDDP, DDP_WIRE_F32, 2);
+    killed_and_back(DDP_WFBP, DDP_WIRE_F32, 1);
+    killed_and_back(DDP_SSGD, DDP_WIRE_F32, 2);
+}
+
+/* The base that changes are counted from, and what is still to be sent, live in an elastic world. */
+static void a_killed_worker_comes_back_to_int8_blocks(void **state)
+{
+    (void)state;
+    killed_and_back(DDP_LOCALSGD, DDP_WIRE_INT8, 0);
+    killed_and_back(DDP_DREAMDDP, DDP_WIRE_INT8, 2);
+    killed_and_back(DDP_WFBP, DDP_WIRE_INT8, 1);
+    killed_and_back(DDP_SSGD, DDP_WIRE_INT8, 2);
+}
+
+static void a_killed_worker_comes_back_to_bfloat16(void **state)
+{
+    (void)state;
+    killed_and_back(DDP_LOCALSGD, DDP_WIRE_BF16, 1);
 }
 
 /* Rank 0 coordinates, and is the lowest again when it is back. */
 static void the_coordinator_comes_back_by_another_door(void **state)
 {
     (void)state;
-    killed_and_back(DDP_DREAMDDP, 0);
-    killed_and_back(DDP_WFBP, 0);
+    killed_and_back(DDP_DREAMDDP, DDP_WIRE_F32, 0);
+    killed_and_back(DDP_WFBP, DDP_WIRE_F32, 0);
 }
 
 /* Newcomers are killed at any moment of their coming; the last one is not. */
@@ -489,6 +513,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sha256_gives_the_standard_digests),
         cmocka_unit_test(a_killed_worker_comes_back),
+        cmocka_unit_test(a_killed_worker_comes_back_to_int8_blocks),
+        cmocka_unit_test(a_killed_worker_comes_back_to_bfloat16),
         cmocka_unit_test(the_coordinator_comes_back_by_another_door),
         cmocka_unit_test(newcomers_that_die_are_forgotten),
         cmocka_unit_test(a_newcomer_survives_its_donor),

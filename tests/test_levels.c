@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #ifdef __cplusplus
@@ -271,6 +272,32 @@ static void parameters_are_the_same_on_all_ranks(void **state)
     assert_memory_equal(two.w[0], one.w[0], sizeof two.w[0]);
 }
 
+/* Processes that meet over TCP, with their results in shared memory. */
+static void processes_hold_the_bits_of_threads(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP};
+    static run threads;
+    run *tcp = (run *)mmap(NULL, sizeof *tcp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                           -1, 0);
+    (void)state;
+    assert_true(tcp != MAP_FAILED);
+    for (int s = 0; s < 3; s++)
+        for (int kind = 0; kind < 3; kind++) {
+            const int world = kind == 1 ? 5 : 4, *site = kind == 1 ? unlike_sites : equal_sites;
+            run_config(&threads, strategies[s], world, site);
+            run_config(tcp, strategies[s], world, site);
+            tcp->cfg.transport = DDP_TCP;
+            if (kind == 2) threads.cfg.wire = tcp->cfg.wire = DDP_WIRE_BF16;
+            run_it(&threads);
+            run_it(tcp);
+            for (int r = 0; r < world; r++) {
+                assert_memory_equal(tcp->w[r], threads.w[0], sizeof threads.w[0]);
+                assert_true(tcp->sent[r] > 0);
+            }
+        }
+    munmap(tcp, sizeof *tcp);
+}
+
 static void mistakes_are_told(void **state)
 {
     static const int some[4] = {1, 2, 0, 1};
@@ -295,6 +322,7 @@ int main(void)
         cmocka_unit_test(messages_begin_when_the_one_before_is_done),
         cmocka_unit_test(gradients_are_summed_inside_the_sites_first),
         cmocka_unit_test(parameters_are_the_same_on_all_ranks),
+        cmocka_unit_test(processes_hold_the_bits_of_threads),
         cmocka_unit_test(mistakes_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

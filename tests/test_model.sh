@@ -9,13 +9,15 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 passed=0 failed=0
+level=-O0 # nine searches of a second each take less than it takes to optimise them
+[ -z "${ALL-}" ] || level=-O2
 
 # check WANTED-ERRORS NAME OPTIONS...
 check() {
     wanted=$1 name=$2
     shift 2
     if ! spin -a "$@" "$model" >spin.txt 2>&1 ||
-        ! ${CC:-cc} -O2 -DSAFETY -DVECTORSZ=2048 -o pan pan.c >cc.txt 2>&1; then
+        ! ${CC:-cc} $level -DSAFETY -DVECTORSZ=2048 -o pan pan.c >cc.txt 2>&1; then
         cat spin.txt cc.txt
         failed=$((failed + 1))
         return

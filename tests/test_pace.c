@@ -1,5 +1,6 @@
 /* Slow ranks are named by what they compute; a plan follows the link. */
 #include "dreamddp.h"
+#include "sync/context.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -13,19 +14,21 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define WORLD 3
+#define WORLD 3 /* usually; MOST with sites */
+#define MOST 4
 #define LAYERS 6
 
 typedef struct pace {
+    int    site[MOST];   /* of each rank; 0 = averages in one level */
     size_t count;        /* parameters of a layer */
     long   steps, until; /* rank 1 is slow until that step */
     double compute_s;    /* of a layer, forward and backward each */
-    ddp_stats at[WORLD]; /* after `until` steps, */
-    ddp_stats end[WORLD];
-    double   before[WORLD], after[WORLD]; /* seconds per byte of the link: first measured, last */
-    uint64_t plan[WORLD], last[WORLD];
-    ddp_note note[WORLD][64];
-    int      notes[WORLD];
+    ddp_stats at[MOST];  /* after `until` steps, */
+    ddp_stats end[MOST];
+    double   before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
+    uint64_t plan[MOST], last[MOST];
+    ddp_note note[MOST][64];
+    int      notes[MOST];
     pthread_mutex_t lock;
     char lines[4000];    /* of all ranks */
 } pace;
@@ -63,6 +66,7 @@ static int worker(ddp_ctx *d, void *user)
     double late = 0;
     int r = ddp_rank(d), bad = 0, l;
 
+    d->cfg.site = p->site[r]; /* every rank its own, as DREAMDDP_SITE gives it */
     for (l = 0; !bad && l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
@@ -105,7 +109,7 @@ static void train(pace *p, ddp_config *cfg)
 {
     ddp_error err;
 
-    cfg->world = WORLD;
+    if (!cfg->world) cfg->world = WORLD;
     cfg->no_env = 1;
     cfg->transport = DDP_THREADS;
     cfg->logger.fn = note;
@@ -182,50 +186,87 @@ static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
     }
 }
 
-/* Rank 0's access link, from 40 to 10 Mbit/s while the training goes on. */
-static void the_plan_follows_a_link_that_becomes_slower(void **state)
+/* A file with that text; name ends in XXXXXX and so many more. */
+static void write_file(char *name, int more, const char *text)
 {
-    static pace p;
-    char script[] = "/tmp/test_pace.XXXXXX", *lines = p.lines;
-    const char *text = "t=1.5 slow 0 to 10mbit\n";
-    int fd = mkstemp(script);
-    ddp_config cfg;
+    int fd = mkstemps(name, more);
 
-    (void)state;
     assert_true(fd >= 0);
     assert_int_equal(write(fd, text, strlen(text)), (long)strlen(text));
     close(fd);
-    memset(&p, 0, sizeof p);
+}
+
+/* Trains over a link that has become slower, or a network, as the script says. */
+static void follow(pace *p, int world, const char *net, const char *text)
+{
+    char script[] = "/tmp/test_pace.XXXXXX";
+    ddp_config cfg;
+
+    write_file(script, 0, text);
     memset(&cfg, 0, sizeof cfg);
+    cfg.world = world;
     cfg.strategy = DDP_DREAMDDP;
     cfg.period = 3;
-    cfg.net = "40mbit,1ms";
+    cfg.net = net;
     cfg.net_script = script;
-    p.count = 15000;
-    p.steps = 90;
-    p.until = -1;
-    p.compute_s = 0.006;
-    train(&p, &cfg);
+    p->count = 15000;
+    p->steps = 90;
+    p->until = -1;
+    p->compute_s = 0.006;
+    train(p, &cfg);
     unlink(script);
-    for (int r = 0; r < WORLD; r++) {
+    for (int r = 0; r < world; r++) {
         long told = 0;
-        if (p.end[r].replans < 1 || !(p.after[r] > 1.2 * p.before[r]))
-            fail_msg("rank %d: %ld plans, %g then %g s per byte: %s", r, p.end[r].replans,
-                     p.before[r], p.after[r], lines);
-        for (int i = 0; i < p.notes[r]; i++) {
-            const ddp_note *n = &p.note[r][i];
+        if (p->end[r].replans < 1 || !(p->after[r] > 1.2 * p->before[r]))
+            fail_msg("rank %d: %ld plans, %g then %g s per byte: %s", r, p->end[r].replans,
+                     p->before[r], p->after[r], p->lines);
+        for (int i = 0; i < p->notes[r]; i++) {
+            const ddp_note *n = &p->note[r][i];
             char sentence[128];
             if (n->kind != DDP_NOTE_REPLAN) continue;
             told++;
             ddp_note_text(n, sentence, sizeof sentence);
-            if (!(n->now > 1.2 * n->before || n->now < 0.8 * n->before) || n->workers != WORLD ||
+            if (!(n->now > 1.2 * n->before || n->now < 0.8 * n->before) || n->workers != world ||
                 !strstr(sentence, n->now > n->before ? "% longer than" : "% less than"))
                 fail_msg("%g then %g s: %s", n->before, n->now, sentence);
         }
-        if (told != p.end[r].replans) fail_msg("%ld notes of %ld plans", told, p.end[r].replans);
-        assert_true(p.last[r] == p.last[0] && p.plan[r] == p.plan[0]);
+        if (told != p->end[r].replans) fail_msg("%ld notes of %ld plans", told, p->end[r].replans);
+        assert_true(p->last[r] == p->last[0] && p->plan[r] == p->plan[0]);
     }
-    assert_non_null(strstr(lines, "planning again"));
+    assert_non_null(strstr(p->lines, "planning again"));
+}
+
+/* Rank 0's access link, from 40 to 10 Mbit/s while the training goes on. */
+static void the_plan_follows_a_link_that_becomes_slower(void **state)
+{
+    static pace p;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    follow(&p, WORLD, "40mbit,1ms", "t=1.5 slow 0 to 10mbit\n");
+}
+
+/* Two sites, 800 Mbit/s inside and 40 between, and then 30 for rank 0, whoever it sends to. */
+static void the_plan_follows_the_link_between_sites(void **state)
+{
+    static const char *const network[] = {
+        "{\"groups\": [\"A\", \"B\"], \"devices_per_group\": [2, 2],"
+        " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
+        " \"host_gbps\": [0.8, 0.8]}",
+        "{\"groups\": [\"A\", \"B\"], \"devices_per_group\": [2, 1],"
+        " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
+        " \"host_gbps\": [0.8, 0.8]}"};
+
+    (void)state;
+    for (int unlike = 0; unlike < 2; unlike++) {
+        static pace p;
+        char net[] = "/tmp/test_pace_XXXXXX.json";
+        write_file(net, 5, network[unlike]);
+        memset(&p, 0, sizeof p);
+        for (int r = 0; r < 4 - unlike; r++) p.site[r] = 1 + r / 2;
+        follow(&p, 4 - unlike, net, "t=1.5 slow 0 to 30mbit\n");
+        unlink(net);
+    }
 }
 
 int main(void)
@@ -233,6 +274,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_slow_rank_is_named_until_it_is_slow_no_more),
         cmocka_unit_test(the_plan_follows_a_link_that_becomes_slower),
+        cmocka_unit_test(the_plan_follows_the_link_between_sites),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -529,7 +529,7 @@ def check(folder):
     expect(0 < r["comm_cpu_s"] < 60, str(r))
     with open(os.path.join(folder, "x.jsonl")) as f:
         events = [json.loads(line) for line in f]
-    kinds = [e["event"] for e in events]
+    kinds = [e["event"] for e in events if e["event"] != "note"]  # a busy machine may have a slow rank
     expect(kinds == ["run", "profile", "plan"] + ["step"] * 24 + ["result"], "events: %s" % kinds)
     expect({"command", "version", "seed", "host"} <= {k for k, v in events[0].items() if v is not None},
            str(events[0]))
@@ -599,7 +599,10 @@ def check(folder):
     run(folder, *SMALL, *PERIOD, "--steps", 12, "--workers", 2, "--net", "100mbit,1ms", "--write-profile", "p.csv")
     with open(os.path.join(folder, "p.csv")) as f:
         rows = list(csv_module.DictReader(f))
-    expect(len(rows) == LAYERS and all(float(r["backward_s"]) > 0 and float(r["comm_s"]) > 0.001 for r in rows), str(rows))
+    expect(len(rows) == LAYERS and all(float(r["backward_s"]) > 0 for r in rows), str(rows))
+    for r in rows:  # two workers send each other what they have
+        sent = 4 * int(r["params"]) / 12.5e6
+        expect(0.8 * sent < float(r["comm_s"]) < 1.5 * sent + 0.02, str(r))
     run(folder, *SMALL, *PERIOD, "--steps", 12, "--workers", 2, "--profile", "p.csv")
     out, err = run(folder, *SMALL, "--steps", 2, "--workers", 2, "--write-profile", "q.csv", code=2)
     sentence(err, "q.csv", "profile")

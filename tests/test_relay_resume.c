@@ -78,25 +78,11 @@ static void relayed_pairs_come_back(void **state)
 
 static void relayed_pairs_of_tls_come_back(void **state)
 {
-    char path[] = "/tmp/djr-psk-XXXXXX";
-    ddp__tls_files files;
     ddp__tls *tls[RANKS];
-    ddp_error err;
-    ddp_status bad = DDP_OK;
-    int fd = mkstemp(path), k;
     (void)state;
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, "0123456789abcdef0123456789abcdef", 32), 32);
-    close(fd);
-    memset(&files, 0, sizeof files);
-    files.psk = path;
-    memset(tls, 0, sizeof tls);
-    for (k = 0; k < RANKS && !bad; k++) bad = ddp__tls_open(&files, 7, &tls[k], &err);
-    unlink(path);
-    if (bad == DDP_UNSUPPORTED) skip();
-    assert_int_equal(bad, DDP_OK);
+    talk_keys(tls, RANKS);
     talk_over_cuts(tls, 20);
-    for (k = 0; k < RANKS; k++) ddp__tls_free(tls[k]);
+    for (int k = 0; k < RANKS; k++) ddp__tls_free(tls[k]);
 }
 
 /* Who relays is gone: the pair is lost at once, not after the time-out. */

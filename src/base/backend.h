@@ -13,8 +13,18 @@ struct ddp_optimizer;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
 
-/* What the ranks tell each other while they start: root 0's bytes reach everybody. */
-typedef ddp_status (*ddp_backend_share)(void *user, void *bytes, size_t count, ddp_error *err);
+/* The ranks whose devices have a network of their own, as one of them sees them. */
+typedef struct ddp_backend_peers {
+    int    rank, world;    /* this one's place among them */
+    double join_timeout_s; /* until all have come */
+    double op_timeout_s;   /* a message that takes longer has failed */
+    /* While they start: the bytes of the first reach all. */
+    ddp_status (*share)(void *user, void *bytes, size_t count, ddp_error *err);
+    /* What else has told of a lost peer, without waiting; the context's thread. since: when the
+     * oldest message in flight was queued, ddp_now(); 0 = none is. */
+    ddp_status (*watch)(void *user, double since, ddp_error *err);
+    void *user;
+} ddp_backend_peers;
 
 /* self is what open gave: one per context. Work is queued in the order of the calls and done later
  * ("in order"), unless a line says that it waits. Functions without a status note their first
@@ -51,7 +61,11 @@ struct ddp_backend {
     ddp_status (*download)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
     void (*copy)(void *self, void *to, const void *from, size_t bytes);
     void (*zero)(void *self, void *at, size_t bytes);
-    /* The same from and to an array of elements, whose floats lie on the host. */
+    /* early: in order, a float is copied to where early_value reads it, which waits for that copy and
+     * not for later work; 0 = another was copied since. */
+    void (*early)(void *self, const float *from);
+    int  (*early_value)(void *self, const float *from, float *value);
+    /* upload and download from and to an array of elements, whose floats lie on the host. */
     void (*upload_elements)(void *self, void *to, const float *from, size_t count);
     ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count,
                                     ddp_error *err);
@@ -90,14 +104,19 @@ struct ddp_backend {
     void (*hold)(void *self, int slot, unsigned turn);
     void (*raise_all)(void *self);
 
-    /* Messages from device to device (NCCL); join NULL = none. average: in order after the work
-     * so far, the arrays become their mean over the ranks, beside later work; finish: later work
-     * waits for it. poll: the first failure of a peer, without waiting. leave: on_error 1 = give
-     * up what is in flight. */
-    ddp_status (*join)(void *self, int rank, int world, double timeout_s, ddp_backend_share share,
-                       void *user, ddp_error *err);
+    /* Messages from device to device (NCCL); join NULL = none; p is copied. average: in order after
+     * the work so far, the arrays become their mean over the ranks (sum 1: their sum), beside later
+     * work. follow: fetch of message slot waits for the averages so far, in place of record. spread:
+     * the first rank's arrays reach all; turn > 0: there once raise was called for message slot
+     * held with that turn. finish: later work waits for the average or spread in that slot. poll:
+     * the first failure of a peer, without waiting; once joined, no other function waits for a
+     * peer that poll knows to be lost. leave: on_error 1 = give up what is in flight. */
+    ddp_status (*join)(void *self, const ddp_backend_peers *p, ddp_error *err);
     ddp_status (*average)(void *self, int slot, float *const *arrays, const size_t *counts,
-                          int arrays_count, ddp_error *err);
+                          int arrays_count, int sum, ddp_error *err);
+    void (*follow)(void *self, int slot);
+    ddp_status (*spread)(void *self, int slot, int held, unsigned turn, float *const *arrays,
+                         const size_t *counts, int arrays_count, ddp_error *err);
     void (*finish)(void *self, int slot);
     ddp_status (*poll)(void *self, ddp_error *err);
     void (*leave)(void *self, int on_error);

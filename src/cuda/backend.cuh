@@ -30,6 +30,8 @@ static void ddp__cuda_backend_close(void *self)
         for (i = 0; i < DDP__UPLOAD_PARTS; i++)
             if (c->ring_free[i]) (void)cudaEventDestroy(c->ring_free[i]);
         if (c->ring) (void)cudaFreeHost(c->ring);
+        if (c->early) (void)cudaFreeHost(c->early);
+        if (c->early_done) (void)cudaEventDestroy(c->early_done);
         if (c->squares) (void)cudaFree(c->squares);
         ddp__cuda_close(c->dev);
     }
@@ -81,6 +83,8 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
                                         (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     for (i = 0; i < DDP__UPLOAD_PARTS && !dev->failed; i++)
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ring_free[i], cudaEventDisableTiming));
+    if (!dev->failed && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
+        (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -91,10 +95,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
 
 static ddp_status ddp__cuda_wait(void *self, ddp_error *err)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
-    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
-    return ddp__cuda_status(dev, err);
+    return ddp__cuda_await((ddp__cuda_self *)self, NULL, err);
 }
 
 static ddp_status ddp__cuda_check(void *self, ddp_error *err)
@@ -215,7 +216,7 @@ static char *ddp__cuda_ring(ddp__cuda_self *c)
 {
     const int part = c->ring_next;
 
-    (void)DDP__CUDA(c->dev, cudaEventSynchronize(c->ring_free[part]));
+    (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* poll says it once more */
     return c->ring + (size_t)part * DDP__UPLOAD_BYTES;
 }
 
@@ -282,6 +283,26 @@ static ddp_status ddp__cuda_download_elements(void *self, float *to, const void 
     return s;
 }
 
+static void ddp__cuda_early(void *self, const float *from)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    c->early_from = from;
+    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost,
+                                        dev->stream)))
+        (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
+}
+
+static int ddp__cuda_early_value(void *self, const float *from, float *value)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    if (c->early_from != from) return 0;
+    *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
+    return 1;
+}
+
 static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
@@ -317,27 +338,56 @@ static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->de
 
 /* ---- from device to device ---- */
 
-static ddp_status ddp__cuda_join(void *self, int rank, int world, double timeout_s,
-                                 ddp_backend_share share, void *user, ddp_error *err)
+static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
 
-    c->nccl = ddp__nccl_join(c->dev, rank, world, c->slots, timeout_s, share, user, err);
+    c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
 
-static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
-                                    const size_t *counts, int arrays_count, ddp_error *err)
+/* The copies that operators read follow the arrays that are final. */
+static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
+                                  const size_t *counts, int arrays_count, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     int i;
 
-    DDP__TRY(ddp__nccl_average(c->nccl, slot, arrays, counts, arrays_count, err));
     if (!c->mirrors) return DDP_OK;
     for (i = 0; i < arrays_count; i++)
         ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
+}
+
+static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
+                                    const size_t *counts, int arrays_count, int sum,
+                                    ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts,
+                             arrays_count, err));
+    return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
+}
+
+static void ddp__cuda_follow(void *self, int slot)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->nccl->stream));
+}
+
+static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn,
+                                   float *const *arrays, const size_t *counts, int arrays_count,
+                                   ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (turn)
+        DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
+    return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
 static void ddp__cuda_finish(void *self, int slot)
@@ -388,6 +438,8 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.upload_elements = ddp__cuda_upload_elements;
     b.download = ddp__cuda_download;
     b.download_elements = ddp__cuda_download_elements;
+    b.early = ddp__cuda_early;
+    b.early_value = ddp__cuda_early_value;
     b.copy = ddp__cuda_copy;
     b.zero = ddp__cuda_zero;
     b.scale = ddp__cuda_scale;
@@ -409,6 +461,8 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.hold = ddp__cuda_hold;
     b.join = ddp__cuda_join;
     b.average = ddp__cuda_average;
+    b.follow = ddp__cuda_follow;
+    b.spread = ddp__cuda_spread;
     b.finish = ddp__cuda_finish;
     b.poll = ddp__cuda_poll;
     b.leave = ddp__cuda_leave;

@@ -9,17 +9,19 @@
 
 #include <nccl.h>
 
+#include "base/backend.h"
 #include "base/clock.h"
 #include "cuda/runtime.cuh"
 
-/* How rank 0's bytes reach every rank while they start. */
-typedef ddp_status (*ddp__nccl_share)(void *user, void *bytes, size_t count, ddp_error *err);
+/* What an operation makes of its arrays. */
+typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
 typedef struct ddp__nccl {
     ddp__cuda    *dev;
     ncclComm_t    comm;    /* NULL: alone, or given up */
+    ddp_backend_peers peers;
     int           rank, world;
-    double        timeout_s;
+    ddp_error     why;     /* it was given up; code 0: it was not */
     cudaStream_t  stream;
     cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
     cudaEvent_t  *done;    /* [slots] they are averages */
@@ -48,7 +50,7 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, con
 static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
                                                ddp_error *err)
 {
-    const double until = ddp_now() + n->timeout_s;
+    const double until = ddp_now() + n->peers.join_timeout_s;
     ncclResult_t state = ncclInProgress;
 
     for (;;) {
@@ -57,12 +59,21 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
         if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
         if (ddp_now() > until)
             return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
-                             what, n->world, n->timeout_s);
+                             what, n->world, n->peers.join_timeout_s);
         ddp__sleep_until(ddp_now() + 5e-5);
     }
 }
 
-/* on_error 1: gives up what is in flight, without waiting for any peer. Frees n; NULL is fine. */
+/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer to
+ * all that is asked of n from here on. */
+static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
+{
+    if (n->comm) (void)ncclCommAbort(n->comm);
+    n->comm = NULL;
+    n->why = *why;
+}
+
+/* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
 {
     int i;
@@ -108,10 +119,9 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error
     return DDP_OK;
 }
 
-/* Meets the other ranks; collective. slots: how many averages may be in flight. timeout_s: for a
- * peer that is silent. NULL and a sentence on failure; freed by ddp__nccl_leave. */
-static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, int rank, int world, int slots,
-                                             double timeout_s, ddp__nccl_share share, void *user,
+/* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
+ * on failure; freed by ddp__nccl_leave. */
+static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
                                              ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -126,19 +136,19 @@ static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, int rank, int world
     memset(n, 0, sizeof *n);
     memset(&id, 0, sizeof id);
     n->dev = dev;
-    n->rank = rank;
-    n->world = world;
-    n->timeout_s = timeout_s;
+    n->peers = *p;
+    n->rank = p->rank;
+    n->world = p->world;
     if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
         (void)ddp__cuda_status(dev, err);
         goto failed;
     }
     if (ddp__nccl_slots(n, slots, err)) goto failed;
-    if (world < 2) return n;
-    if (rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
-    if (share(user, &id, sizeof id, err)) goto failed;
+    if (n->world < 2) return n;
+    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
+    if (p->share(p->user, &id, sizeof id, err)) goto failed;
     config.blocking = 0;
-    r = ncclCommInitRankConfig(&n->comm, world, id, rank, &config);
+    r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
     if (ddp__nccl_failed(n, r, "ncclCommInitRankConfig", err)) goto failed;
     if (ddp__nccl_settle(n, n->comm, "ncclCommInitRankConfig", err)) goto failed;
     return n;
@@ -147,63 +157,53 @@ failed:
     return NULL;
 }
 
+/* One array, in place. */
+static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__nccl *n, ddp__nccl_verb verb, float *x,
+                                                size_t count)
+{
+    if (verb == DDP__NCCL_SPREAD)
+        return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
+    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg,
+                         n->comm, n->stream);
+}
+
 /* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
- * stream wait for it. root < 0: the mean over the ranks, in place; else that rank's arrays, to all.
- */
-static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, float *const *arrays,
-                                              const size_t *counts, int arrays_count, int root,
-                                              ddp_error *err)
+ * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_verb verb,
+                                              float *const *arrays, const size_t *counts,
+                                              int arrays_count, ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
-    ncclResult_t r = ncclSuccess, end;
+    ncclResult_t r = ncclSuccess, end = ncclSuccess;
     int i;
 
-    if (n->world < 2) return DDP_OK;
-    if (!n->comm)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d has left NCCL after a failure", n->rank);
+    if (n->why.code) {
+        if (err) *err = n->why;
+        return n->why.code;
+    }
     if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
         DDP__CUDA(dev, cudaStreamWaitEvent(n->stream, n->ready[slot], 0)))
         return ddp__cuda_status(dev, err);
-    (void)ncclGroupStart();
-    for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++) {
-        if (!counts[i]) continue;
-        if (root < 0)
-            r = ncclAllReduce(arrays[i], arrays[i], counts[i], ncclFloat32, ncclAvg, n->comm,
-                              n->stream);
-        else
-            r = ncclBroadcast(arrays[i], arrays[i], counts[i], ncclFloat32, root, n->comm,
-                              n->stream);
+    if (n->comm) {
+        (void)ncclGroupStart();
+        for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
+            if (counts[i]) r = ddp__nccl_array(n, verb, arrays[i], counts[i]);
+        end = ncclGroupEnd();
+        DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
+        DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
+        /* an event recorded before NCCL has queued its kernels would pass at once */
+        DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
     }
-    end = ncclGroupEnd();
-    DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
-    DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
-    /* an event recorded before NCCL has queued its kernels would pass at once */
-    DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
     n->since[slot] = ddp_now();
     if (DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)))
         return ddp__cuda_status(dev, err);
     return DDP_OK;
 }
 
-static DDP__UNUSED ddp_status ddp__nccl_average(ddp__nccl *n, int slot, float *const *arrays,
-                                                const size_t *counts, int arrays_count,
-                                                ddp_error *err)
-{
-    return ddp__nccl_queue(n, slot, arrays, counts, arrays_count, -1, err);
-}
-
-/* Rank 0's arrays reach all ranks: the last part of an average in two levels. */
-static DDP__UNUSED ddp_status ddp__nccl_spread(ddp__nccl *n, int slot, float *const *arrays,
-                                               const size_t *counts, int arrays_count,
-                                               ddp_error *err)
-{
-    return ddp__nccl_queue(n, slot, arrays, counts, arrays_count, 0, err);
-}
-
-/* Later work on the computing stream waits for the slot's average; the host does not. */
+/* Later work on the computing stream waits for the slot's operation; the host does not. */
 static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
 {
-    if (n->world > 1 && n->since[slot] > 0)
+    if (n->since[slot] > 0)
         (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
 
@@ -211,27 +211,35 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
 static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;
-    if (cudaEventQuery(n->done[slot]) == cudaErrorNotReady) return 0;
+    if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
     n->since[slot] = 0;
     return 1;
 }
 
-/* The first failure of a peer, without waiting: NCCL's, or an average older than the time-out. */
+/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation older
+ * than the time-out. */
 static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
+    double oldest = 0;
     int i;
 
+    if (n->why.code) {
+        if (err) *err = n->why;
+        return n->why.code;
+    }
+    for (i = 0; i < n->slots; i++)
+        if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
+    if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
     if (!n->comm) return DDP_OK;
     DDP__TRY(
         ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
-    for (i = 0; i < n->slots; i++)
-        if (!ddp__nccl_ended(n, i) && ddp_now() - n->since[i] > n->timeout_s)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; "
-                             "one has stopped or is slower than the time-out of %g s",
-                             n->rank, n->world, ddp_now() - n->since[i], n->timeout_s);
+    if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
+                         "has stopped or is slower than the time-out of %g s",
+                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
@@ -242,9 +250,11 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t heir = NULL;
+    ddp_error own;
     ddp_status s;
     int i, below = 0, *out;
 
+    if (!err) err = &own;
     if (!n->comm || count < 1 || count >= n->world)
         return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
                          n->world);
@@ -263,6 +273,7 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
     (void)ncclCommAbort(n->comm);
     n->comm = NULL;
     if (s) {
+        n->why = *err;
         if (heir) (void)ncclCommAbort(heir);
         return s;
     }
@@ -271,36 +282,6 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
     else (void)ncclCommAbort(heir);
     for (i = 0; i < n->slots; i++) n->since[i] = 0;
     return DDP_OK;
-}
-
-/* Seconds of one average of count floats, the median of five after one to warm up: what the ratio
- * of two links is measured by. Collective; waits; array is a device array whose content is lost. */
-static DDP__UNUSED ddp_status ddp__nccl_probe(ddp__nccl *n, float *array, size_t count,
-                                              double *out_s, ddp_error *err)
-{
-    double took[5], swap;
-    int i, j;
-
-    for (i = -1; i < 5; i++) {
-        double begun;
-        if (DDP__CUDA(n->dev, cudaStreamSynchronize(n->dev->stream)))
-            return ddp__cuda_status(n->dev, err);
-        begun = ddp_now();
-        DDP__TRY(ddp__nccl_average(n, 0, &array, &count, 1, err));
-        while (!ddp__nccl_ended(n, 0)) {
-            DDP__TRY(ddp__nccl_poll(n, err));
-            ddp__sleep_until(ddp_now() + 2e-5);
-        }
-        if (i >= 0) took[i] = ddp_now() - begun;
-    }
-    for (i = 1; i < 5; i++)
-        for (j = i; j > 0 && took[j] < took[j - 1]; j--) {
-            swap = took[j];
-            took[j] = took[j - 1];
-            took[j - 1] = swap;
-        }
-    *out_s = took[2];
-    return ddp__cuda_status(n->dev, err);
 }
 
 #endif /* DDP_CUDA_NCCL_CUH */

@@ -53,7 +53,7 @@ static void ddp__cuda_mark(void *self, int mark)
 static double ddp__cuda_marked(void *self, int mark)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    const cudaError_t e = cudaEventQuery(c->mark[mark]);
+    const cudaError_t e = ddp__cuda_asked(cudaEventQuery(c->mark[mark]));
     float ms = 0;
 
     if (e == cudaErrorNotReady) return -1;

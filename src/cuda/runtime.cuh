@@ -113,6 +113,14 @@ static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char 
 /* DDP__CUDA(dev, cudaX(...)): the same of a call as written; its value is 1 after a failure. */
 #define DDP__CUDA(dev, call) ddp__cuda_note((dev), (call), #call)
 
+/* What cudaEventQuery or cudaStreamQuery said. They also keep "not ready" as the last error, which
+ * the next launch would take for its own. */
+static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
+{
+    if (e == cudaErrorNotReady) (void)cudaGetLastError();
+    return e;
+}
+
 static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const char *call)
 {
     if (s == CUBLAS_STATUS_SUCCESS) return 0;

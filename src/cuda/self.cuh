@@ -26,6 +26,9 @@ typedef struct ddp__cuda_self {
     char             *ring;
     cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
     int               ring_next;
+    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
+    const float      *early_from;
+    cudaEvent_t       early_done;
     double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
     /* messages over the host */
     cudaStream_t      out, in;  /* to the host, and back */

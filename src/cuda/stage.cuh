@@ -59,6 +59,38 @@ static int ddp__cuda_slots(void *self, int slots)
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
+static void ddp__cuda_raise_all(void *self)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    int i;
+
+    for (i = 0; i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+}
+
+/* Who waits behind messages of devices must not wait for a lost peer: what is in flight is given up.
+ * event NULL: for all that was queued. */
+static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
+{
+    ddp__cuda *dev = c->dev;
+    ddp_status s = DDP_OK;
+    ddp_error why;
+
+    while (c->nccl && s == DDP_OK &&
+           ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
+               cudaErrorNotReady) {
+        s = ddp__nccl_poll(c->nccl, &why);
+        if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
+    }
+    if (s != DDP_OK) {
+        ddp__cuda_raise_all(c);
+        ddp__nccl_give_up(c->nccl, &why);
+        if (err) *err = why;
+    }
+    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event))
+                 : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
+    return s ? s : ddp__cuda_status(dev, err);
+}
+
 static void ddp__cuda_record(void *self, int slot)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
@@ -98,14 +130,6 @@ static void ddp__cuda_raise(void *self, int slot, unsigned turn)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
 
     if (ddp__atomic_load(&c->flag[slot]) < turn) ddp__atomic_store(&c->flag[slot], turn);
-}
-
-static void ddp__cuda_raise_all(void *self)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
-
-    for (i = 0; i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
 static void ddp__cuda_hold(void *self, int slot, unsigned turn)

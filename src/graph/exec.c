@@ -178,6 +178,7 @@ int ddp_forward(ddp_graph *g)
         }
         ddp__pass_forward(g, i, 1);
     }
+    ddp__value_early(g);
     g->state->ready = 1;
     return 0;
 }
@@ -191,6 +192,7 @@ int ddp_evaluate(ddp_graph *g)
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
         if (g->node[i]->op) ddp__pass_forward(g, i, 0);
+    ddp__value_early(g);
     return 0;
 }
 
@@ -271,6 +273,7 @@ int ddp_forward_range(ddp_state *s, int first, int last)
     if (code) return code;
     if (!s->pass_given && (first < s->next || s->next == 0)) s->pass++;
     s->next = last + 1;
+    s->graph->early = -1;
     for (i = first; i <= last; i++)
         if (s->graph->node[i]->op) ddp__run_forward(s, s->graph->node[i], 1);
     return 0;

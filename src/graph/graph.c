@@ -180,6 +180,7 @@ void ddp_layer_end(ddp_graph *g)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
                   "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
     g->open_layer = -1;
+    g->early = -1;
 }
 
 /* ---- nodes ---- */

@@ -114,6 +114,7 @@ struct ddp_graph {
     ddp__layout        reuse;      /* of the built-in state */
     ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own */
     ddp_state         *state;      /* the built-in one */
+    int                early;      /* node whose scalar the device copies in good time; -1: none */
     uint64_t           states_made;
     ddp_error          error;
 };
@@ -132,6 +133,9 @@ DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
 
 /* Element 0 of node n's output or gradient, at, becomes 1. */
 DDP_LIB void ddp__node_one(const ddp_node *n, void *at);
+
+/* The last node of a pass, a loss most often, will be read while later work is under way. */
+DDP_LIB void ddp__value_early(ddp_graph *g);
 
 /* The inputs that the user filled go to the device. */
 DDP_LIB void ddp__feed_inputs(const ddp_graph *g);

@@ -152,9 +152,33 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
     return 0;
 }
 
+void ddp__value_early(ddp_graph *g)
+{
+    void *device;
+    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_node *n = g->node[g->nodes - 1];
+    const float *from;
+
+    g->early = -1;
+    if (!b || n->type != DDP_F32 || n->spec.out.dims || g->state->layout->fate[n->index] != DDP__KEPT)
+        return;
+    from = (const float *)ddp_state_data(g->state, n);
+    if (!from) return;
+    b->early(device, from);
+    g->early = n->index;
+}
+
 float ddp_value(ddp_graph *g, const ddp_node *n)
 {
-    const float *out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
+    const ddp_backend *b;
+    const float *out;
+    void *device;
+    float value;
 
+    if (g && n && g->state && n->graph == g && g->early == n->index) {
+        b = ddp__graph_backend(g, &device);
+        if (b->early_value(device, (const float *)ddp_state_data(g->state, n), &value)) return value;
+    }
+    out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
     return out ? *out : NAN;
 }

@@ -148,7 +148,10 @@ DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp__message *m, ddp_er
 /* 1 if the operation may begin now. */
 DDP_LIB int    ddp__shadow_may(ddp__engine *e, const ddp__op *op);
 DDP_LIB void   ddp__shadow_take(ddp__engine *e, const ddp__op *op);    /* keeps its input */
-DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* input back in place */
+DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
+/* The same of the residual, before the operation begins again; not where it is complete elsewhere:
+ * then what it cut off this worker's segment is part of the result. */
+DDP_LIB void   ddp__shadow_again(ddp__engine *e, const ddp__op *op);
 DDP_LIB void   ddp__shadow_result(ddp__engine *e, const ddp__op *op);  /* keeps its result */
 /* Forgets what every live worker has completed. */
 DDP_LIB void   ddp__shadow_release(ddp__engine *e);

@@ -622,3 +622,14 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
     pthread_mutex_unlock(&e->lock);
     return status;
 }
+
+int ddp__engine_left(ddp__engine *e)
+{
+    int r, gone = -1;
+
+    pthread_mutex_lock(&e->lock);
+    for (r = e->world - 1; r >= 0; r--)
+        if (r != e->rank && e->peers[r].left) gone = r;
+    pthread_mutex_unlock(&e->lock);
+    return gone;
+}

@@ -175,6 +175,8 @@ DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
+/* The lowest rank that has said goodbye; -1 = none. */
+DDP_LIB int        ddp__engine_left(ddp__engine *e);
 
 /* Copies spans that overlap t0..t1, running ones included, newest last; returns how many.
  * The engine remembers the last few thousand. */

@@ -264,6 +264,7 @@ static void ddp__ops_restart(ddp__engine *e, double now)
     for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
         for (int i = 0; i < DDP__WINDOW; i++)
             if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
+                ddp__shadow_again(e, e->window[i]);
                 ddp__start(e, e->window[i], now);
                 break;
             }
@@ -334,8 +335,10 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     ddp__peer *p = &e->peers[id];
     ddp__elastic_peer *ep = &e->elastic->peer[id];
     unsigned char *tail = ep->tail;
+    uint16_t *coded = p->coded;
 
     memset(p, 0, sizeof *p);
+    p->coded = coded;
     p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;

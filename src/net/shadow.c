@@ -1,12 +1,18 @@
 /* The memory of an elastic world: what an operation began with, until it is complete, and what came
- * of it, until all live workers have that. First in, first out, in the order of the operations. */
+ * of it, until all live workers have that. First in, first out, in the order of the operations. The
+ * input has two parts where an operation has a residual: its values and that. */
 #include "net/elastic.h"
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
 
-static size_t ddp__shadow_bytes(size_t n)
+static size_t ddp__shadow_part(size_t n)
 {
     return (n * sizeof(float) + 63) / 64 * 64;
+}
+
+static size_t ddp__shadow_bytes(const ddp__message *m, size_t n)
+{
+    return ddp__shadow_part(n) * (m->residual ? 2 : 1);
 }
 
 int ddp__done_has(const ddp__done_set *d, uint32_t seq)
@@ -33,11 +39,11 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp__message *m, ddp_error *err
 
     if (m->verb == DDP__SEND || m->verb == DDP__RECV) return DDP_OK;
     for (int i = 0; i < m->piece_count; i++) n += m->pieces[i].count;
-    bytes = ddp__shadow_bytes(n);
+    bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.elastic_bytes > 0)
         return ddp__fail(err, DDP_ARG,
-                         "a message of %lu bytes is longer than the %lu bytes that an elastic "
-                         "world may keep of what is in flight: raise elastic_bytes",
+                         "a message needs %lu bytes, more than the %lu that an elastic world may "
+                         "keep of what is in flight: raise elastic_bytes",
                          (unsigned long)bytes, (unsigned long)el->room);
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
@@ -70,7 +76,7 @@ static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
 {
     ddp__elastic *el = e->elastic;
-    size_t bytes = ddp__shadow_bytes(op->n);
+    size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     if (el->frozen) return 0;
     if (op->p2p) return 1;
@@ -98,11 +104,18 @@ static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, int back)
     }
 }
 
+static unsigned char *ddp__shadow_residual(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+
+    return el->ring + ddp__kept_of(el, op->seq)->at % el->room + ddp__shadow_part(op->n);
+}
+
 void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 {
     ddp__elastic *el = e->elastic;
     ddp__kept *k = ddp__kept_of(el, op->seq);
-    size_t bytes = ddp__shadow_bytes(op->n);
+    size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     memset(k, 0, sizeof *k);
     k->seq = op->seq;
@@ -112,9 +125,17 @@ void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, 0);
+    if (op->m.residual && op->n)
+        memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
 }
 
 void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, 1); }
+
+void ddp__shadow_again(ddp__engine *e, const ddp__op *op)
+{
+    if (op->m.residual && op->n && ddp__shadow_donor(e, op->seq) < 0)
+        memcpy(op->m.residual, ddp__shadow_residual(e, op), op->n * sizeof(float));
+}
 
 void ddp__shadow_result(ddp__engine *e, const ddp__op *op)
 {

@@ -147,7 +147,7 @@ void ddp__account_step(ddp_ctx *d, double now)
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
         d->stats.comm_s += comm;
         d->stats.exposed_s += exposed;
-        if (d->measured && !d->levels) ddp__drift_observe(d, d->step_begin, now);
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += d->wait_this_step;

@@ -68,7 +68,7 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
     ddp_status status;
     int l, h, taken = 0;
 
-    if (!d->second) return DDP_OK;
+    if (ddp_links(d) < 2) return DDP_OK;
     links = (float *)ddp__calloc((size_t)d->layers, sizeof *links);
     if (!links)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
@@ -94,7 +94,7 @@ ddp_status ddp__balance_nominal(ddp_ctx *d, ddp_error *err)
     ddp_profile p;
     ddp_status s;
 
-    if (!d->second) return DDP_OK;
+    if (ddp_links(d) < 2) return DDP_OK;
     DDP__TRY(ddp__profile_start(d, &p, err));
     ddp__profile_nominal(d, &p);
     s = ddp__balance_links(d, &p, err);

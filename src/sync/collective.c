@@ -14,7 +14,7 @@ static ddp_status ddp__run_message(ddp_ctx *d, const ddp__message *m, ddp_error 
             ddp__scale(m->pieces[i].data, m->pieces[i].count, m->scale);
         return DDP_OK;
     }
-    if (m->link == 0) DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(e, m, err);
 }
 
@@ -62,10 +62,10 @@ static int ddp__collective_of(ddp_ctx *d, const char *name, ddp__message *m, flo
                               m->peer, d->world);
     if ((m->verb == DDP__SEND || m->verb == DDP__RECV) && m->peer == d->rank)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && !d->second))
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
         return ddp__ctx_failf(d, DDP_ARG,
                               "%s: this context has no link %d; a second one is opened where net2 "
-                              "or addr2 is set",
+                              "or addr2 is set, or nccl is 2",
                               name, m->link);
     p.data = x;
     p.count = n;

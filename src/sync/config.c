@@ -229,15 +229,21 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG,
                          "a second link (net2 or addr2) needs the tcp or threads transport, not "
                          "mpi");
-    if (c->backend && (c->min_world > 0 || c->join))
+    if (c->nccl && (c->min_world > 0 || c->join))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%s: the %s backend does not take part in elastic worlds; leave it out, or "
-                         "train on the CPU", c->join ? "join" : "min_world", c->backend->name);
-    if (c->backend && (c->site > 0 || c->net2 || c->addr2))
+                         "%s: elastic worlds average by transport; set nccl to 0, or leave it out",
+                         c->join ? "join" : "min_world");
+    if (c->backend && (c->net2 || c->addr2))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%s: averages of the %s backend go over one link and in one level; leave it "
-                         "out, or train on the CPU", c->site > 0 ? "site" : "net2 and addr2",
+                         "net2 and addr2: the second link of the %s backend is its own network; set "
+                         "nccl to 2 instead, or train on the CPU", c->backend->name);
+    if (c->backend && c->site > 0 && c->nccl != 1)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "site %d: averages of the %s backend go in two levels where nccl is 1, the "
+                         "first of them inside the site; set that, or leave the site out", c->site,
                          c->backend->name);
+    if (c->nccl < 0 || c->nccl > 2)
+        return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
     if (c->backend && c->wire == DDP_WIRE_INT8)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "wire int8: averages of the %s backend travel as f32 or bf16; choose one "

@@ -148,10 +148,7 @@ struct ddp_ctx {
     struct ddp__stage *stage;    /* of a device's messages; NULL = they are here */
     struct ddp__clock *clock;    /* of a device's times; NULL = hooks are punctual */
     int          joined;         /* the devices have a network of their own */
-    unsigned     direct;         /* messages over it so far */
-    float      **direct_data;    /* [direct_room] of the one that is being made */
-    size_t      *direct_count;
-    int          direct_room;
+    struct ddp__direct *direct;  /* and what is sent over it */
     double       begun;          /* the wait or the update that is under way */
 
     double       step_begin;     /* end of the previous step */
@@ -277,10 +274,14 @@ DDP_LIB ddp_status ddp__blocking_on(ddp_ctx *d, int link, int group, ddp__verb v
 /* site: [world] of each rank; all 0: none. Collective. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const float *site, size_t stride, ddp_error *err);
 DDP_LIB void       ddp__levels_close(ddp_ctx *d);
+/* How this rank lies in sites; NULL: in one level. */
+DDP_LIB const struct ddp_sites *ddp__levels_site(const ddp_ctx *d);
 /* Submits a mean over the message's group, in two levels where there are any; the ticket of the
  * last message. Within two levels divergence is not measured. */
 DDP_LIB ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket,
                                     ddp_error *err);
+/* How many messages an average is on this rank, where it goes in two levels. */
+DDP_LIB int        ddp__levels_messages(const ddp_ctx *d);
 
 /* balance.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times. Nothing may be in flight. */
@@ -292,7 +293,9 @@ DDP_LIB ddp_status ddp__balance_nominal(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
-/* Times averages over one link; all ranks get rank 0's fit. */
+/* Times averages over one link, of at most so many times as many floats; all ranks get rank 0's
+ * fit. */
+enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);   /* before the first averaging */
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err); /* after the profile steps */

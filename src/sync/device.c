@@ -32,26 +32,6 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* The bytes of a name travel as floats: the engine moves nothing else. */
-static ddp_status ddp__device_share(void *user, void *bytes, size_t count, ddp_error *err)
-{
-    ddp_ctx *d = (ddp_ctx *)user;
-    unsigned char *byte = (unsigned char *)bytes;
-    float *x = (float *)ddp__calloc(count, sizeof *x);
-    ddp__piece p;
-    ddp_status s;
-    size_t i;
-
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %zu bytes", count);
-    for (i = 0; i < count; i++) x[i] = (float)byte[i];
-    p.data = x;
-    p.count = count;
-    s = ddp__blocking(d, DDP__BROADCAST, &p, 1, 1, 0, err);
-    for (i = 0; s == DDP_OK && i < count; i++) byte[i] = (unsigned char)x[i];
-    DDP_FREE(x);
-    return s;
-}
-
 /* Messages that may be under way: a layer has one at most, and a few are the context's own. */
 static int ddp__device_room(const ddp_ctx *d) { return 2 * d->layers + 16; }
 
@@ -74,26 +54,24 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         if (layer > largest) largest = layer;
     }
     if (d->strategy->id == DDP_SSGD || d->strategy->id == DDP_WFBP) largest = total;
+    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+        largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
     DDP__TRY(ddp__stage_open(b, d->host.device, d->engine, d->layers, ddp__device_room(d),
                              largest * sizeof(float), total * sizeof(float), &d->stage, err));
-    if (!d->cfg.nccl) return DDP_OK;
-    DDP__TRY(b->join(d->host.device, d->rank, d->world, d->cfg.peer_timeout_s, ddp__device_share, d,
-                     err));
-    d->joined = 1;
-    return DDP_OK;
+    return d->cfg.nccl ? ddp__direct_open(d, ddp__device_room(d), err) : DDP_OK;
 }
 
 void ddp__device_stop(ddp_ctx *d)
 {
+    ddp__direct_stop(d); /* the stager may wait behind an average that never ends */
     ddp__stage_stop(d->stage);
-    if (d->joined) d->host.backend->leave(d->host.device, d->host.error.code != DDP_OK);
-    d->joined = 0;
 }
 
 void ddp__device_close(ddp_ctx *d)
 {
     ddp__stage_free(d->stage);
     ddp__clock_free(d);
+    ddp__direct_close(d);
     if (d->host.backend) d->host.backend->close(d->host.device);
     d->host.backend = NULL;
     d->stage = NULL;
@@ -119,38 +97,12 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 
 /* ---- messages ---- */
 
-/* An average that goes from device to device. Its ticket is below -1: -2 - slot. */
-static ddp_status ddp__post_direct(ddp_ctx *d, const ddp__message *m, long *ticket, ddp_error *err)
-{
-    const int slot = (int)(d->direct++ % (unsigned)ddp__device_room(d));
-    int i;
-
-    if (m->piece_count > d->direct_room) {
-        DDP_FREE((void *)d->direct_data);
-        DDP_FREE(d->direct_count);
-        d->direct_data = (float **)ddp__calloc((size_t)m->piece_count, sizeof *d->direct_data);
-        d->direct_count = (size_t *)ddp__calloc((size_t)m->piece_count, sizeof *d->direct_count);
-        d->direct_room = d->direct_data && d->direct_count ? m->piece_count : 0;
-        if (!d->direct_room)
-            return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays",
-                             m->piece_count);
-    }
-    for (i = 0; i < m->piece_count; i++) {
-        d->direct_data[i] = m->pieces[i].data;
-        d->direct_count[i] = m->pieces[i].count;
-    }
-    *ticket = -2 - slot;
-    return d->host.backend->average(d->host.device, slot, d->direct_data, d->direct_count,
-                                    m->piece_count, err);
-}
-
 ddp_status ddp__post(ddp_ctx *d, const ddp__message *m, int there, long *ticket, ddp_error *err)
 {
     if (!d->stage && m->mean) return ddp__submit_mean(d, m, ticket, err);
     if (!d->stage) return ddp__ctx_submit(d, m, ticket, err);
-    if (there && d->joined && !m->group && m->verb == DDP__ALL_REDUCE && m->mean)
-        return ddp__post_direct(d, m, ticket, err);
-    return ddp__stage_submit(d->stage, m, there, ticket, err);
+    if (there && ddp__direct_takes(d, m)) return ddp__direct_post(d, m, ticket, err);
+    return ddp__stage_submit(d->stage, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
 }
 
 ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err)
@@ -162,7 +114,7 @@ ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err)
 ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
 {
     const double begin = ddp_now();
-    ddp_status s;
+    ddp_status s = DDP_OK;
 
     if (!d->stage) {
         s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
@@ -171,10 +123,10 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
         return s;
     }
     ddp__clock_note(d, DDP__M_HOLD, layer, DDP__OUTSIDE);
-    if (ticket < -1) d->host.backend->finish(d->host.device, (int)(-2 - ticket));
+    if (ticket < -1) s = ddp__direct_hold(d, ticket, err);
     else ddp__stage_hold(d->stage, ticket);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
-    return ddp__stage_error(d->stage, err);
+    return s ? s : ddp__stage_error(d->stage, err);
 }
 
 ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
@@ -194,6 +146,6 @@ ddp_status ddp__layer_blocking(ddp_ctx *d, int group, ddp__verb verb, float *dat
     if (!d->stage) return ddp__blocking_on(d, 0, group, verb, &p, 1, scale, peer, err);
     ddp__message_fill(d, &m, verb, &p, 1, scale, peer);
     m.group = group;
-    DDP__TRY(ddp__stage_submit(d->stage, &m, 1, &ticket, err));
+    DDP__TRY(ddp__stage_submit(d->stage, &m, DDP__BEHIND_WORK, &ticket, err));
     return ddp__stage_wait(d->stage, ticket, err);
 }

@@ -34,6 +34,25 @@ DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__layer_blocking(ddp_ctx *d, int group, ddp__verb verb, float *data,
                                        size_t count, float scale, int peer, ddp_error *err);
 
+/* ---- from device to device (direct.c) ----
+ *
+ * Tickets of such messages are below -1. slots: how many may be under way. */
+DDP_LIB ddp_status ddp__direct_open(ddp_ctx *d, int slots, ddp_error *err);
+/* stop: before the stager does; close: behind it. */
+DDP_LIB void       ddp__direct_stop(ddp_ctx *d);
+DDP_LIB void       ddp__direct_close(ddp_ctx *d);
+/* Whether a message over a layer's memory goes this way. */
+DDP_LIB int        ddp__direct_takes(const ddp_ctx *d, const ddp__message *m);
+DDP_LIB ddp_status ddp__direct_post(ddp_ctx *d, const ddp__message *m, long *ticket,
+                                    ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB ddp_status ddp__direct_hold(ddp_ctx *d, long ticket, ddp_error *err);
+/* One such message, waited for; and DDP__PROBE_FLOATS zeros of the device to make one of. */
+DDP_LIB ddp_status ddp__direct_run(ddp_ctx *d, const ddp__message *m, ddp_error *err);
+DDP_LIB float     *ddp__direct_zeros(const ddp_ctx *d);
+/* operations, bytes that were averaged (no headers are known), and the algorithm. */
+DDP_LIB void       ddp__direct_stats(const ddp_ctx *d, ddp_link_stats *out);
+
 /* ---- times (device_clock.c) ----
  *
  * Hooks return long before the device has done what was queued, so its times are marks in its own

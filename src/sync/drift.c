@@ -32,11 +32,40 @@ static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double 
     return 1;
 }
 
+/* The messages of an average in two levels become one operation, from the first byte of the first
+ * to the last byte of the last; one that is not all here has no layer. How many are left. */
+static int ddp__chains(ddp_ctx *d, int ops)
+{
+    const int whole = ddp__levels_messages(d);
+    ddp__op_span *o = d->op_scratch;
+    int i, j, n = 0;
+
+    for (i = 0; i < ops; i++) {
+        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);)
+            j++;
+        if (j == n) {
+            o[n] = o[i];
+            o[n++].peer = 1; /* messages so far */
+            continue;
+        }
+        o[j].verb = DDP__ALL_REDUCE;
+        o[j].peer++;
+        if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
+        if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
+    }
+    for (j = 0; j < n; j++)
+        if (o[j].peer != whole) o[j].layer = DDP__NO_LAYER;
+    return n;
+}
+
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room), i;
+    int ops, i;
 
+    if (d->direct) return; /* the engine's operations tell nothing of the devices' network */
+    ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
+    if (d->levels) ops = ddp__chains(d, ops);
     for (i = 0; i < ops; i++) {
         double begin, end, bytes;
         if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
@@ -85,7 +114,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     long every = (long)d->plan.period * DDP__DRIFT_PERIODS;
     double before;
 
-    if (!d->engine || !d->strategy->partial || d->levels) return DDP_OK;
+    if (!d->engine || !d->strategy->partial || d->direct) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan.period) return DDP_OK;
     DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "sync/device.h"
 #include "sync/join.h"
 #include "sync/shard.h"
 
@@ -157,7 +158,7 @@ ddp_status ddp__join_ask(ddp_ctx *d, ddp_error *err)
     m.layer = DDP__NO_LAYER;
     m.priority = d->layers;
     m.filler = 1;
-    return ddp__engine_submit(d->engine, &m, &j->ticket, err);
+    return ddp__post(d, &m, 0, &j->ticket, err);
 }
 
 static void ddp__join_attach(ddp__wire *w, int id, void *user)
@@ -180,10 +181,12 @@ static ddp_status ddp__join_admit(ddp_ctx *d, int id, ddp_error *err)
     DDP__TRY(ddp__average_wait_all(d, err));
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0)
-        DDP__TRY(ddp__engine_wait(d->engine, d->drift_ticket, err));
+        DDP__TRY(ddp__post_wait(d, d->drift_ticket, err));
     if (d->measured) d->drift_ticket = -1;
-    if (d->pace_ticket >= 0) DDP__TRY(ddp__engine_wait(d->engine, d->pace_ticket, err));
+    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, d->pace_ticket, err));
     d->pace_ticket = -1;
+    DDP__TRY(ddp__device_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
     memset(&local, 0, sizeof local);
     s = ddp__engine_admit(d->engine, id, ddp__join_attach, j, &local);
     pthread_mutex_lock(&j->lock);
@@ -216,7 +219,7 @@ ddp_status ddp__join_step(ddp_ctx *d, ddp_error *err)
     if (!j || d->step % d->cfg.period) return DDP_OK;
     DDP__TRY(ddp__snapshot_take(d, err));
     if (j->ticket >= 0) {
-        DDP__TRY(ddp__engine_wait(d->engine, j->ticket, err));
+        DDP__TRY(ddp__post_wait(d, j->ticket, err));
         j->ticket = -1;
         id = (int)j->word;
         if (id >= 0 && id < d->world) DDP__TRY(ddp__join_admit(d, id, err));

@@ -1,5 +1,6 @@
 /* The first operations of an epoch with a newcomer: it learns the step, the learning rate, the
- * profile and the plan, and under ssgd and wfbp, where all hold the same, parameters and state. */
+ * profile and the plan, and what all hold alike: parameters and state under ssgd and wfbp, what
+ * changes are counted from where strategies average as int8 blocks. */
 #include "base/platform.h"
 #include "base/clock.h"
 #include "sync/device.h"
@@ -127,6 +128,17 @@ static ddp_status ddp__entry_values(ddp_ctx *d, int from, ddp_error *err)
     return DDP_OK;
 }
 
+/* The layers' last averages, which were others when the clone was taken. */
+static ddp_status ddp__entry_bases(ddp_ctx *d, int from, ddp_error *err)
+{
+    int l;
+
+    for (l = 0; l < d->layers; l++)
+        if (d->unit[l].base)
+            DDP__TRY(ddp__entry_broadcast(d, d->unit[l].base, d->unit[l].trained, from, err));
+    return DDP_OK;
+}
+
 ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     float word[DDP__E_SIZE];
@@ -144,6 +156,7 @@ ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
     DDP__TRY(ddp__entry_plan(d, (int)word[DDP__E_PLAN], from, err));
     if (d->strategy->id == DDP_SSGD || d->strategy->id == DDP_WFBP)
         DDP__TRY(ddp__entry_values(d, from, err));
+    DDP__TRY(ddp__entry_bases(d, from, err));
     if (!measured) return DDP_OK;
     DDP__TRY(ddp__entry_profile(d, from, newcomer, err));
     return d->strategy->partial ? ddp__plan_again(d, err) : DDP_OK;

@@ -73,9 +73,12 @@ ddp_status ddp__levels_open(ddp_ctx *d, const float *site, size_t stride, ddp_er
         if (err != &d->host.error) *err = d->host.error;
         return (ddp_status)bad;
     }
-    if (alike || unlike) ddp__levels_close(d); /* one level is all there is */
+    /* one level is all there is; the devices' own network joins those of a site in any case */
+    if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
     return DDP_OK;
 }
+
+const ddp_sites *ddp__levels_site(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
 
 void ddp__levels_close(ddp_ctx *d)
 {
@@ -83,6 +86,11 @@ void ddp__levels_close(ddp_ctx *d)
     if (d->levels->slice) DDP_FREE(d->levels->slice);
     DDP_FREE(d->levels);
     d->levels = NULL;
+}
+
+int ddp__levels_messages(const ddp_ctx *d)
+{
+    return d->levels->site.equal || d->levels->site.place == 0 ? 3 : 2;
 }
 
 /* Values from..to of a list of pieces. */
@@ -121,7 +129,7 @@ ddp_status ddp__submit_mean(ddp_ctx *d, const ddp__message *m, long *ticket, ddp
     part.divergence = NULL;
     DDP__TRY(ddp__ctx_submit(d, &part, &before, err));
     part.after = before + 1;
-    if (v->site.equal || v->site.place == 0) {
+    if (ddp__levels_messages(d) == 3) {
         part.verb = DDP__ALL_REDUCE;
         part.group = v->site.across;
         part.scale = m->mean ? 1.0f / (float)d->world : m->scale;

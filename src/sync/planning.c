@@ -167,10 +167,8 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 /* ---- link ---- */
 
 enum {
-    DDP__PROBE_FLOATS = 1024,
     DDP__PROBE_SHORT = 1,
     DDP__PROBE_MEDIUM = 16,
-    DDP__PROBE_MOST = 1024,
     DDP__PROBE_LEAST = 3,
     DDP__PROBE_REPEATS = 8
 };
@@ -226,7 +224,10 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp__piece *list, 
     m.layer = DDP__NO_LAYER;
     m.link = link;
     m.filler = 1;
-    if (d->levels || link == 0) DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    m.mean = d->direct && link == 0;
+    if (m.mean && ddp__direct_takes(d, &m)) return ddp__direct_run(d, &m, err);
+    m.mean = 0;
     if (!d->levels) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
     DDP__TRY(ddp__submit_mean(d, &m, &ticket, err));
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
@@ -244,7 +245,7 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
     for (i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
-        list[i].data = x;
+        list[i].data = d->direct && link == 0 && !d->team ? ddp__direct_zeros(d) : x;
         list[i].count = DDP__PROBE_FLOATS;
     }
     one.data = &next;
@@ -493,7 +494,7 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
     ddp__profile_local(d, &d->profile);
     if (d->engine) {
         DDP__TRY(ddp__probe_link(d, 0, &d->link, err));
-        if (d->second) DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
+        if (ddp_links(d) == 2) DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
         DDP__TRY(ddp__profile_agree(d, &d->profile, err));
     }
     ddp__profile_link(d, &d->profile);

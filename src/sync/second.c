@@ -4,6 +4,7 @@
 #include "base/platform.h"
 #include "net/socket.h"
 #include "sync/context.h"
+#include "sync/device.h"
 
 int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
 
@@ -56,20 +57,28 @@ ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd
     return s;
 }
 
-ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link ? d->second : d->engine; }
+ddp__engine *ddp__engine_of(const ddp_ctx *d, int link)
+{
+    return link && d->second ? d->second : d->engine;
+}
 
 ddp_status ddp__ctx_submit(ddp_ctx *d, const ddp__message *m, long *ticket, ddp_error *err)
 {
     return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
 }
 
-int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second ? 2 : 1; }
+int ddp_links(const ddp_ctx *d)
+{
+    return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1;
+}
 
 int ddp_measure_links(ddp_ctx *d)
 {
     int link;
 
     DDP__ENTER(d);
+    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
     for (link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
@@ -82,11 +91,15 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
-    ddp__engine_stats(ddp__engine_of(d, link), &net);
-    out->bytes_sent = net.bytes_sent;
-    out->operations = net.operations;
-    out->busy_s = net.busy_s;
-    out->algorithm = ddp__algorithm_name(net.algorithm);
+    if (d->direct && link == 0) {
+        ddp__direct_stats(d, out);
+    } else {
+        ddp__engine_stats(ddp__engine_of(d, link), &net);
+        out->bytes_sent = net.bytes_sent;
+        out->operations = net.operations;
+        out->busy_s = net.busy_s;
+        out->algorithm = ddp__algorithm_name(net.algorithm);
+    }
     out->link = link ? d->second_link : d->link;
     if (link == 0) out->mu = 1;
     else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;

@@ -220,8 +220,6 @@ void ddp_close(ddp_ctx *d)
     for (i = 0; i < d->buckets; i++)
         if (d->bucket[i].piece) DDP_FREE(d->bucket[i].piece);
     ddp__device_close(d);
-    if (d->direct_data) DDP_FREE((void *)d->direct_data);
-    if (d->direct_count) DDP_FREE(d->direct_count);
     if (d->bucket) DDP_FREE(d->bucket);
     if (d->all_gradients) DDP_FREE(d->all_gradients);
     ddp__coded_close(d);

@@ -110,7 +110,7 @@ typedef struct ddp_config {
     int join; /* 1: come into a run that is going on, whose workers addr names, separated by commas;
                  rank, world and min_world are its (docs/elastic-join.md); DREAMDDP_JOIN */
     size_t elastic_bytes; /* min_world: memory for inputs and results in flight, at least the
-                             longest message; 0 = twice that */
+                             longest message (int8 blocks: two of it); 0 = twice that */
     int insecure; /* 1: allow addresses beyond this machine without encryption; DREAMDDP_INSECURE */
     const char *tls_psk; /* file with the pre-shared key of all workers: TLS 1.3 on TCP; NULL = none;
                             DREAMDDP_TLS_PSK */
@@ -123,8 +123,9 @@ typedef struct ddp_config {
         *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
     const ddp_backend *backend; /* where layers and activations live: the CPU; &ddp_cuda(...) of
                                    dreamddp_cuda.cuh. Borrowed until ddp_close */
-    int nccl; /* 1: with a backend, averages of layers go from device to device (NCCL), all else by
-                 transport; 0: all by transport */
+    int nccl; /* with a backend, averages of layers go: 0: by transport; 1: from device to device
+                 (NCCL), and between sites by transport; 2: over both, as two links, each by the
+                 one that should finish it first. All else goes by transport */
     void *cuda_stream; /* with a backend: the program's own stream (cudaStream_t), so that its
                           kernels and the library's follow each other; one of the context's own.
                           Borrowed until ddp_close */
@@ -279,7 +280,8 @@ DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 /* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm
  * worker and measurements; operations on the two do not wait for one another. The plain collectives
  * exist for either link (0 or 1); those above are link 0's.
- *   ddp_links           how many this context has: 0 with one worker, 1 or 2
+ *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
+ *                       devices' network is the first
  *   ddp_measure_links   times averages on each link alone. Collective, between steps
  *   ddp_get_link_stats  0, or DDP_ARG for a link that does not exist; *out is zero then */
 typedef struct ddp_link_stats {

@@ -321,7 +321,7 @@ void ddp__stage_free(ddp__stage *s)
 
 /* ---- the context's thread ---- */
 
-ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, long *ticket,
+ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, ddp__stage_from from, long *ticket,
                              ddp_error *err)
 {
     ddp__stage_entry *x;
@@ -337,9 +337,10 @@ ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, lo
         x = &s->entry[s->submitted % s->room];
         memset(x, 0, sizeof *x);
         x->m = *m;
-        x->there = there;
+        x->there = from != DDP__HERE;
         x->state = DDP__STAGER_QUEUED;
-        if (there) s->b->record(s->device, (int)(s->submitted % s->room));
+        if (from == DDP__BEHIND_WORK) s->b->record(s->device, (int)(s->submitted % s->room));
+        if (from == DDP__BEHIND_AVERAGES) s->b->follow(s->device, (int)(s->submitted % s->room));
         *ticket = s->submitted++;
         pthread_cond_broadcast(&s->changed);
     }
@@ -362,6 +363,12 @@ void ddp__stage_hold(ddp__stage *s, long ticket)
     pthread_mutex_unlock(&s->lock);
     if (!done)
         s->b->hold(s->device, (int)(ticket % s->room), ddp__stage_turn(s, ticket));
+}
+
+void ddp__stage_flag(const ddp__stage *s, long ticket, int *slot, unsigned *turn)
+{
+    *slot = (int)(ticket % s->room);
+    *turn = ddp__stage_turn(s, ticket);
 }
 
 ddp_status ddp__stage_wait(ddp__stage *s, long ticket, ddp_error *err)

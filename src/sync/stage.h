@@ -14,6 +14,13 @@
 
 typedef struct ddp__stage ddp__stage;
 
+/* Where a message's pieces lie, and what makes them final. */
+typedef enum ddp__stage_from {
+    DDP__HERE,            /* in this machine's memory, now */
+    DDP__BEHIND_WORK,     /* on the device, when its work so far is done */
+    DDP__BEHIND_AVERAGES  /* on the device, when its averages of devices so far are done */
+} ddp__stage_from;
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -29,12 +36,14 @@ DDP_LIB ddp_status ddp__stage_open(const ddp_backend *b, void *device, ddp__engi
 DDP_LIB void ddp__stage_stop(ddp__stage *s);
 DDP_LIB void ddp__stage_free(ddp__stage *s);
 
-/* As ddp__engine_submit, which it comes to; there: the pieces are the device's. What m points at is
- * borrowed until the message is done. Returns the stager's first error, also the engine's. */
-DDP_LIB ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, int there, long *ticket,
-                                     ddp_error *err);
+/* As ddp__engine_submit, which it comes to. What m points at is borrowed until the message is done.
+ * Returns the stager's first error, also the engine's. */
+DDP_LIB ddp_status ddp__stage_submit(ddp__stage *s, const ddp__message *m, ddp__stage_from from,
+                                     long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
 DDP_LIB void ddp__stage_hold(ddp__stage *s, long ticket);
+/* The flag that is raised when a message is done, for who holds by himself. */
+DDP_LIB void ddp__stage_flag(const ddp__stage *s, long ticket, int *slot, unsigned *turn);
 /* The caller waits: that message is done; or all so far lie in the engine, in order. */
 DDP_LIB ddp_status ddp__stage_wait(ddp__stage *s, long ticket, ddp_error *err);
 DDP_LIB ddp_status ddp__stage_flush(ddp__stage *s, ddp_error *err);

@@ -69,7 +69,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
-    d->op_room = d->cfg.trace_spans > 0 ? 2048 : 4 * d->layers + 64;
+    d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
     d->merge_room = per_step + d->op_room;
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
@@ -94,6 +94,7 @@ enum {
     DDP__F_TEAM,
     DDP__F_MIXED,
     DDP__F_SITE,
+    DDP__F_NCCL,
     DDP__F_HASH,
     DDP__F_SIZE = DDP__F_HASH + DDP__WORDS
 };
@@ -137,6 +138,7 @@ static void ddp__fingerprint(const ddp_ctx *d, float *f)
     f[DDP__F_TEAM] = (float)d->team;
     f[DDP__F_MIXED] = (float)d->mixed;
     f[DDP__F_SITE] = (float)d->cfg.site;
+    f[DDP__F_NCCL] = (float)d->cfg.nccl;
     ddp__pack64(f + DDP__F_HASH, h);
 }
 
@@ -186,6 +188,10 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d accumulates %.0f micro-batches, rank 0 %.0f", r,
                              (double)f[DDP__F_MICRO], (double)zero[DDP__F_MICRO]);
+        if (f[DDP__F_NCCL] != zero[DDP__F_NCCL])
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d has nccl %.0f, rank 0 has %.0f: start every rank with the same",
+                             r, (double)f[DDP__F_NCCL], (double)zero[DDP__F_NCCL]);
         if (f[DDP__F_WIRE] != zero[DDP__F_WIRE])
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d sends averages as %s, rank 0 as %s: start every rank with "

@@ -291,7 +291,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     if (s) {
         std::lock_guard<std::mutex> hold(s->q.m);
-        if (s->q.done < s->q.given) return cudaErrorNotReady;
+        if (s->q.done < s->q.given) return cuda_on_cpu::note(cudaErrorNotReady);
     }
     return cuda_on_cpu::ready();
 }
@@ -355,7 +355,7 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned =
 inline cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     std::lock_guard<std::mutex> hold(e->s->m);
-    return e->s->done < e->s->asked ? cudaErrorNotReady : cuda_on_cpu::ready();
+    return e->s->done < e->s->asked ? cuda_on_cpu::note(cudaErrorNotReady) : cuda_on_cpu::ready();
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {

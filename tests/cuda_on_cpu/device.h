@@ -112,7 +112,7 @@ inline cudaError_t &last_error()
 
 inline cudaError_t note(cudaError_t e)
 {
-    if (e != cudaSuccess && e != cudaErrorNotReady) last_error() = e;
+    if (e != cudaSuccess) last_error() = e;
     return e;
 }
 

@@ -6,15 +6,17 @@ cd "$(dirname "$0")/../.." || exit 1
 skipped=0
 for cc in gcc clang g++ clang++ nvcc; do command -v $cc >/dev/null || skipped=$((skipped + 1)); done
 
-# The last compiler of each language links and runs every use, clang where it is here, which is four times as
-# fast; the others read the same files, and link and run what they have optimised.
+# A compiler of each maker optimises, since C and C++ have one optimiser. The last compiler of each language links
+# and runs every use, clang where it is here, which is four times as fast; the others read the same files.
 h=tests/header
+optimising=$(languages | awk -F'|' '{ last[$1 ~ /clang/] = $1 } END { for (maker in last) printf " %s ", last[maker] }')
 linking=$(languages | awk -F'|' '{ last[$2] = $1 } END { for (std in last) printf " %s ", last[std] }')
 while IFS='|' read -r cc std; do
     c="$cc $std $warn $flags -I."
     run="-x none -lm -lpthread -o @/a && @/a"
-    check "$cc: one file at -O2, beside a second translation unit, beside a program that uses our stb_ds" \
-        "$c -O2 -c $h/impl.c -o @/o && $c $h/main.c -x none @/o $run && $c $h/stb_main.c -x none @/o $run"
+    case "$optimising" in *" $cc "*) level=-O2 ;; *) level=-O0 ;; esac
+    check "$cc: one file at $level, beside a second translation unit, beside a program that uses our stb_ds" \
+        "$c $level -c $h/impl.c -o @/o && $c $h/main.c -x none @/o $run && $c $h/stb_main.c -x none @/o $run"
     check "$cc: NDEBUG" "$c -DNDEBUG -fsyntax-only $h/impl.c"
     case "$linking" in
     *" $cc "*)
@@ -36,8 +38,7 @@ while IFS='|' read -r cc std; do
 done < <(languages)
 
 # The implementation has passed above. So tests and programs are read with the headers only, private ones
-# too: as C11, and as C++17 by one compiler. Whole, as a user compiles them, `make test` builds the
-# examples; here the other programs are read so.
+# too: as C11, and as C++17 by one compiler. Programs are read whole too, as a user compiles them.
 make -s build/headers/dreamddp.h
 apart="-DDDP_SEPARATE -include tests/heap.h -Ibuild/headers -Isrc"
 while IFS='|' read -r cc std; do
@@ -47,13 +48,17 @@ while IFS='|' read -r cc std; do
     done
 done < <(languages)
 whole="$(languages | awk -F'|' '$2 == "-std=c11" { cc = $1 } END { print cc }') -std=c11 $warn $flags -I. -Iexamples -fsyntax-only"
-for f in bench/bench_*.c; do
+for f in examples/*.c bench/bench_*.c; do
     check "$f, whole" "$whole $f"
 done
 if command -v mpicc >/dev/null; then
     mpi=$(mpicc -show | sed 's/^[^ ]* *//; s/ -I/ -isystem /g; s/^-I/-isystem /')
     while IFS='|' read -r cc std; do
-        check "$cc: DDP_USE_MPI" "$cc $std $warn $flags -I. -DDDP_USE_MPI $h/impl.c $h/main.c -x none -o @/a $mpi -lm -lpthread && @/a"
+        c="$cc $std $warn $flags -I. -DDDP_USE_MPI $h/impl.c"
+        case "$linking" in
+        *" $cc "*) check "$cc: DDP_USE_MPI" "$c $h/main.c -x none -o @/a $mpi -lm -lpthread && @/a" ;;
+        *) check "$cc: DDP_USE_MPI" "$c $(printf %s "$mpi" | sed 's/ -[lLW][^ ]*//g') -fsyntax-only" ;;
+        esac
     done < <(languages)
     check "mpi_allreduce.c" "mpicc $warn -fsyntax-only bench/mpi_allreduce.c"
 else
