@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training on a GPU against PyTorch on the same device in the same run, and kernels against a copy.
 
-    bench/gpu.py [--quick] [--steps 30] [--rounds 2] [--only WORD] [--json FILE]
+    bench/gpu.py [--quick] [--steps 30] [--rounds 2] [--only WORD] [--json FILE] [--seconds N]
 
 Prints the tables of docs/benchmarks.md, "On a GPU": device, driver and date; tokens/s, MFU and device
 memory of GPT-2 124M (32 x 1024) in bfloat16, TF32 and float32 and of a Llama of 176 M parameters,
@@ -9,7 +9,9 @@ ResNet-50 on images of 32 x 32, each against PyTorch eager and torch.compile (au
 attention, fused AdamW), A B A B; the kernels of bench/bench_gpu.cu; Top-K against torch.topk; two
 workers on one GPU over an emulated 1 Gbit/s, whose step time and hidden share are compared with what
 the planner predicted, and the device memory that dreamddp takes beyond training alone. A reach that is
-missed is marked and counted. --quick: small sizes. Exit 77: there is no GPU.
+missed is marked and counted. Each part stands alone: what fails or does not fit into --seconds is one
+sentence, and the rest goes on; FILE grows as parts end. --quick: small sizes. Exit 77: there is no GPU,
+1: a part failed.
 
 MFU counts 6 N + 6 L C T operations per token (N parameters, L blocks of width C, T tokens) against the
 dense peak of the device in bfloat16, whatever the numbers. Needs build/gpu/train_gpt, train_image and
@@ -18,9 +20,11 @@ bench_gpu (`make gpu-check` builds them).
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -33,10 +37,24 @@ GPT2 = dict(model="gpt2", layers=12, heads=12, dim=768, seq=1024, batch=32, voca
 LLAMA = dict(model="llama2", layers=12, heads=12, dim=768, hidden=3072, seq=1024, batch=32, vocab=32000)
 CELLS = {  # name: sizes, numbers, least ratio to torch.compile
     "GPT-2 124M bf16": (GPT2, "bf16", 0.85),
+    "Llama 176M bf16": (LLAMA, "bf16", 0.85),
     "GPT-2 124M tf32": (GPT2, "tf32", None),
     "GPT-2 124M f32": (dict(GPT2, batch=8), "f32", None),
-    "Llama 176M bf16": (LLAMA, "bf16", 0.85),
 }
+
+
+class Failed(Exception):
+    pass
+
+
+class Clock:
+    until = float("inf")
+
+    def left(self):
+        return self.until - time.monotonic()
+
+
+CLOCK = Clock()
 
 
 def gpu():
@@ -58,8 +76,11 @@ class Memory:
 
     def used(self):
         out = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
-                             stdout=subprocess.PIPE, text=True).stdout
-        return float(out.split()[0])
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+        try:
+            return float(out.split()[0])
+        except (IndexError, ValueError): # a driver that does not say
+            return float("nan")
 
     def watch(self):
         while not self.over.wait(0.1):
@@ -78,13 +99,27 @@ class Memory:
         self.mb = self.top - self.before
 
 
-def last_object(command, **more):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **more)
-    if done.returncode == 77:
-        return None
-    if done.returncode:
-        sys.exit("gpu.py: %s: %s" % (" ".join(command), done.stderr.strip()[-800:]))
-    return json.loads(done.stdout.strip().splitlines()[-1])
+def output(command, most=300, **more):
+    """(exit code, stdout), at most so many seconds; what a command leaves running is killed with it."""
+    most = min(most, CLOCK.left())
+    if most < 1:
+        raise Failed("no time is left")
+    p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                         start_new_session=True, **more)
+    try:
+        out, err = p.communicate(timeout=most)
+    except subprocess.TimeoutExpired:
+        os.killpg(p.pid, signal.SIGKILL)
+        p.communicate()
+        raise Failed("%s: timed out after %.0f s" % (os.path.basename(command[0]), most)) from None
+    if p.returncode not in (0, 77):
+        raise Failed("%s: %s" % (" ".join(command)[:300], err.strip()[-800:]))
+    return p.returncode, out
+
+
+def last_object(command):
+    code, out = output(command)
+    return None if code == 77 else json.loads(out.strip().splitlines()[-1])
 
 
 def trainer(program, options, numbers, steps):
@@ -238,8 +273,13 @@ def child(sizes, numbers, compiled, steps):
 
 
 def theirs(sizes, numbers, compiled, steps):
-    return last_object([sys.executable, os.path.abspath(__file__), "--child", json.dumps(sizes), numbers,
-                        str(int(compiled)), str(steps)])
+    """None where PyTorch is not here or fails, which it says then."""
+    try:
+        return last_object([sys.executable, os.path.abspath(__file__), "--child", json.dumps(sizes), numbers,
+                            str(int(compiled)), str(steps)])
+    except Failed as e:
+        print("PyTorch %s: %s" % ("compiled" if compiled else "eager", e), file=sys.stderr, flush=True)
+        return None
 
 
 # ---- tables ----
@@ -259,51 +299,61 @@ def model_row(name, args, peak, reach, rows):
     if args.quick:
         sizes = dict(sizes, batch=2, seq=256)
     a, eager, fast = [], [], []
-    for _ in range(args.rounds):
+    begin = time.monotonic()
+    for i in range(args.rounds):
+        if i and CLOCK.left() < (time.monotonic() - begin) / i:
+            break
         a.append(ours(sizes, numbers, args.steps))
         eager.append(theirs(sizes, numbers, False, args.steps))
         fast.append(theirs(sizes, numbers, True, args.steps))
     tokens = sizes["batch"] * sizes["seq"]
-    best = min(a, key=lambda r: r["step_ms"])
+    best, e, c = (min(filter(None, r), key=lambda x: x["step_ms"], default=None) for r in (a, eager, fast))
     rate = 1e3 * tokens / best["step_ms"]
-    row = {"cell": name, "tokens_per_s": rate, "memory_mb": best["memory_mb"]}
+    row = {"cell": name, "rounds": len(a), "tokens_per_s": rate, "memory_mb": best["memory_mb"]}
     words = ["-"] * 4
-    if eager[0] and fast[0]:
-        e, c = (min(r, key=lambda x: x["step_ms"]) for r in (eager, fast))
-        per_token = 6 * c["params"] + 6 * sizes["layers"] * sizes["dim"] * sizes["seq"]
-        row.update(eager=1e3 * tokens / e["step_ms"], compiled=1e3 * tokens / c["step_ms"],
-                   ratio=c["step_ms"] / best["step_ms"], torch=c["torch"], mfu=rate * per_token / peak if peak else None)
-        ratio = reach.mark(row["ratio"], least) if least and not args.quick else "%.2f" % row["ratio"]
-        words = ["%.0f" % row["eager"], "%.0f" % row["compiled"], ratio,
-                 "%.1f %%" % (100 * row["mfu"]) if peak else "-"]
+    if e:
+        row.update(eager=1e3 * tokens / e["step_ms"], torch=e["torch"])
+        words[0] = "%.0f" % row["eager"]
+    if c:
+        row.update(compiled=1e3 * tokens / c["step_ms"], ratio=c["step_ms"] / best["step_ms"], torch=c["torch"])
+        words[1] = "%.0f" % row["compiled"]
+        words[2] = reach.mark(row["ratio"], least) if least and not args.quick else "%.2f" % row["ratio"]
+    if peak and (e or c):
+        row["mfu"] = rate * (6 * (e or c)["params"] + 6 * sizes["layers"] * sizes["dim"] * sizes["seq"]) / peak
+        words[3] = "%.1f %%" % (100 * row["mfu"])
     print("| %s | %.0f | %s | %.0f |" % (name, rate, " | ".join(words), best["memory_mb"]), flush=True)
     rows.append(row)
 
 
+def noise(folder, name, images):
+    """Random images as CIFAR-10's files hold them: a label, then a plane per colour."""
+    with open(os.path.join(folder, name), "wb") as f:
+        for i in range(images):
+            f.write(bytes([i % 10]) + os.urandom(3 * 32 * 32))
+
+
 def image_row(args, reach, rows):
-    images, data = 8 if args.quick else 256, os.path.join(os.environ.get("DDP_DATA", "data"), "cifar10")
-    if not os.path.isdir(os.path.join(ROOT, data)):
-        print("\nResNet-50: skipped, there are no images in %s" % data)
-        return
-    r = last_object(trainer("train_image", dict(model="resnet50", batch=images, optimizer="sgd", data=data), "bf16",
-                            args.steps))
+    images = 8 if args.quick else 256
+    with tempfile.TemporaryDirectory() as data:
+        noise(data, "data_batch_1.bin", 4 * images)
+        noise(data, "test_batch.bin", images)
+        r = last_object(trainer("train_image", dict(model="resnet50", batch=images, optimizer="sgd", data=data), "bf16",
+                                args.steps))
     t = theirs({"images": images}, "bf16", True, args.steps)
     row = {"cell": "ResNet-50 bf16", "images_per_s": r["images_per_s"]}
     if t:
         row["ratio"] = r["images_per_s"] * t["step_ms"] / 1e3 / images
     print("| ResNet-50 bf16 (images/s) | %.0f | - | - | %s | - | - |" % (
-        r["images_per_s"], "-" if not t else "%.2f" % row["ratio"] if args.quick else reach.mark(row["ratio"], 0.6)))
+        r["images_per_s"], "-" if not t else "%.2f" % row["ratio"] if args.quick else reach.mark(row["ratio"], 0.6)),
+          flush=True)
     rows.append(row)
 
 
 def kernels(args, reach, rows):
     least = {"adamw": 0.85, "cross_entropy forward": 0.8, "cross_entropy backward": 0.8}
-    done = subprocess.run([os.path.join(BUILT, "bench_gpu")] + ["--small"] * args.quick, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit("gpu.py: bench_gpu: %s" % done.stderr.strip()[-800:])
-    print("\n| kernel | ms | GB/s | of a copy | TFLOP/s |\n|---|---|---|---|---|")
-    for line in done.stdout.splitlines():
+    _, out = output([os.path.join(BUILT, "bench_gpu")] + ["--small"] * args.quick, 120)
+    print("| kernel | ms | GB/s | of a copy | TFLOP/s |\n|---|---|---|---|---|")
+    for line in out.splitlines():
         r = json.loads(line)
         rows.append(r)
         if r["event"] == "gpu_kernel":
@@ -312,7 +362,11 @@ def kernels(args, reach, rows):
                 share = reach.mark(r["share"], least[r["what"]])
             print("| %s | %.3f | %.0f | %s | %.0f |" % (r["what"], r["ms"], r["gb_per_s"], share, r["tflops"]))
         if r["event"] == "gpu_topk":
-            t = last_object([sys.executable, "-c", TOPK % (r["n"], r["k"])])
+            try:
+                t = last_object([sys.executable, "-c", TOPK % (r["n"], r["k"])])
+            except Failed as e:
+                print("torch.topk: %s" % e, file=sys.stderr)
+                t = None
             words = "reads of the array: " + (reach.mark(r["reads"], 4, True) if not args.quick else "%.2f" % r["reads"])
             if t:
                 r["torch_ms"] = t["ms"]
@@ -362,31 +416,35 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default="", help="cells whose name contains this")
     parser.add_argument("--json", help="file for the rows")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="what does not fit is left out")
     args = parser.parse_args()
     if args.quick:
         args.steps, args.rounds = 6, 1
+    CLOCK.until = time.monotonic() + args.seconds
     name, driver = gpu()
-    for program in ("train_gpt", "train_image", "bench_gpu"):
-        if not os.path.exists(os.path.join(BUILT, program)):
-            sys.exit("gpu.py: build/gpu/%s is not there; run make gpu-check" % program)
     peak = next((v for k, v in PEAK.items() if k in name), None)
     reach, rows = Reach(), [{"event": "gpu", "name": name, "driver": driver, "date": time.strftime("%Y-%m-%d")}]
-    print("%s, driver %s, %s\n" % (name, driver, time.strftime("%Y-%m-%d")))
-    print("| training | tokens/s | PyTorch eager | torch.compile | ratio to it | MFU | device MB |\n" + "|---" * 7 + "|")
-    for cell in CELLS:
-        if args.only in cell:
-            model_row(cell, args, peak, reach, rows)
-    if args.only in "ResNet-50":
-        image_row(args, reach, rows)
-    if args.only in "kernels":
-        kernels(args, reach, rows)
-    if args.only in "link":
-        slow_link(args, reach, rows)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as f:
-            f.writelines(json.dumps(r) + "\n" for r in rows)
-    print("\n%d of the reaches were missed" % reach.missed)
-    return 0
+    print("%s, driver %s, %s\n" % (name, driver, time.strftime("%Y-%m-%d")), flush=True)
+    parts = [("kernels", lambda: kernels(args, reach, rows)), ("link", lambda: slow_link(args, reach, rows))]
+    parts += [(cell, lambda cell=cell: model_row(cell, args, peak, reach, rows)) for cell in CELLS]
+    parts.insert(4, ("ResNet-50", lambda: image_row(args, reach, rows)))
+    failed = 0
+    for number, (part, run) in enumerate(parts):
+        if number == 2:
+            print("\n| training | tokens/s | PyTorch eager | torch.compile | ratio to it | MFU | device MB |\n" +
+                  "|---" * 7 + "|", flush=True)
+        if args.only not in part:
+            continue
+        try:
+            run()
+        except (Failed, ArithmeticError, IndexError, KeyError, OSError, TypeError, ValueError) as e:
+            print("%s: FAILED: %s" % (part, e if isinstance(e, Failed) else repr(e)), flush=True)
+            failed += 1
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as f:
+                f.writelines(json.dumps(r) + "\n" for r in rows)
+    print("\n%d of the reaches were missed, %d of the parts failed" % (reach.missed, failed))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

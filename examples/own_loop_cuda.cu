@@ -11,8 +11,6 @@
 enum { HIDDEN = 64, LAYERS = 3, BATCH = 64, STEPS = 400 };
 static const int width[LAYERS + 1] = {2, HIDDEN, HIDDEN, 1};
 
-static int count(int l) { return (width[l] + 1) * width[l + 1]; }
-
 /* Every worker its own data: a hash of worker, step and place. */
 __global__ void batch(float *x, int seed)
 {
@@ -21,7 +19,7 @@ __global__ void batch(float *x, int seed)
     x[threadIdx.x] = (float)(h >> 8) * (2.0f / 16777216) - 1;
 }
 
-/* A block per sample, a thread per output. */
+/* A block per sample, a thread per output; the biases lie behind the weights. */
 __global__ void forward(const float *w, const float *x, float *y, int in, int out, int last)
 {
     const int b = (int)blockIdx.x, o = (int)threadIdx.x;
@@ -30,23 +28,15 @@ __global__ void forward(const float *w, const float *x, float *y, int in, int ou
     y[b * out + o] = last ? s : tanhf(s);
 }
 
-/* Mean squared error against sin(3x) cos(2y); e gets its gradient. */
-__global__ void error(const float *x, const float *y, float *e, float *loss)
+/* Mean squared error against sin(3x) cos(2y), and its gradient. */
+__global__ void error(const float *x, const float *y, float *dy, float *loss)
 {
-    float sum = 0;
+    *loss = 0;
     for (int b = 0; b < BATCH; b++) {
         const float d = y[b] - sinf(3 * x[2 * b]) * cosf(2 * x[2 * b + 1]);
-        e[b] = 2 * d / BATCH;
-        sum += d * d / BATCH;
+        dy[b] = 2 * d / BATCH;
+        *loss += d * d / BATCH;
     }
-    *loss = sum;
-}
-
-/* dy becomes the gradient before the tanh. */
-__global__ void through_tanh(const float *y, float *dy)
-{
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    dy[i] *= 1 - y[i] * y[i];
 }
 
 /* A block per output, a thread per weight of it, and one for the bias. */
@@ -58,19 +48,20 @@ __global__ void gradient(const float *x, const float *dy, float *g, int in, int 
     g[i < in ? o * in + i : in * out + o] += s;
 }
 
-__global__ void backward(const float *w, const float *dy, float *dx, int in, int out)
+/* A block per sample, a thread per input x = tanh(u): the gradient of u. */
+__global__ void backward(const float *w, const float *x, const float *dy, float *du, int in,
+                         int out)
 {
-    const int b = (int)blockIdx.x, i = (int)threadIdx.x;
+    const int b = (int)blockIdx.x, i = (int)threadIdx.x, at = b * in + i;
     float s = 0;
     for (int o = 0; o < out; o++) s += dy[b * out + o] * w[o * in + i];
-    dx[b * in + i] = s;
+    du[at] = s * (1 - x[at] * x[at]);
 }
 
 static float *array(int n)
 {
     float *p = NULL;
-    if (cudaMalloc((void **)&p, (size_t)n * sizeof *p)) return NULL;
-    cudaMemset(p, 0, (size_t)n * sizeof *p);
+    if (!cudaMalloc((void **)&p, (size_t)n * sizeof *p)) cudaMemset(p, 0, (size_t)n * sizeof *p);
     return p;
 }
 
@@ -78,33 +69,30 @@ static int train(ddp_ctx *d, cudaStream_t s)
 {
     ddp_optimizer adam = ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0);
     ddp_rng r = ddp_rng_seed(1, 0);
-    float *w[LAYERS], *g[LAYERS], *a[LAYERS + 1], *e[LAYERS + 1], *loss = array(1);
-    float host[HIDDEN * (HIDDEN + 1)];
+    float *a[LAYERS + 1], *e[LAYERS + 1], *loss = array(1), host[HIDDEN * (HIDDEN + 1)];
+    ddp_layer layer[LAYERS] = {};
     uint64_t hash = 0;
     for (int l = 0; l <= LAYERS; l++)
         a[l] = array(BATCH * width[l]), e[l] = array(BATCH * width[l]);
     for (int l = 0; l < LAYERS; l++) {
-        ddp_layer layer;
-        memset(&layer, 0, sizeof layer);
-        layer.count = (size_t)count(l);
-        layer.params = w[l] = array(count(l)), layer.grads = g[l] = array(count(l));
-        for (int i = 0; i < count(l); i++) host[i] = (float)(ddp_rng_normal(&r) / sqrt(width[l]));
-        cudaMemcpy(w[l], host, layer.count * sizeof *host, cudaMemcpyHostToDevice);
-        ddp_add_layer(d, &layer);                                                  /* dreamddp */
+        const int n = (width[l] + 1) * width[l + 1];
+        for (int i = 0; i < n; i++) host[i] = (float)(ddp_rng_normal(&r) / sqrt(width[l]));
+        layer[l].params = array(n), layer[l].grads = array(n), layer[l].count = (size_t)n;
+        cudaMemcpy(layer[l].params, host, (size_t)n * sizeof *host, cudaMemcpyHostToDevice);
+        ddp_add_layer(d, &layer[l]);                                               /* dreamddp */
     }
     ddp_set_optimizer(d, &adam); /* takes rank 0's parameters */                   /* dreamddp */
     for (int step = 0; step < STEPS; step++) {
         batch<<<1, 2 * BATCH, 0, s>>>(a[0], step * 64 + ddp_rank(d));
         for (int l = 0; l < LAYERS; l++)
-            forward<<<BATCH, width[l + 1], 0, s>>>(w[l], a[l], a[l + 1], width[l], width[l + 1],
-                                                   l + 1 == LAYERS);
+            forward<<<BATCH, width[l + 1], 0, s>>>(layer[l].params, a[l], a[l + 1], width[l],
+                                                   width[l + 1], l + 1 == LAYERS);
         error<<<1, 1, 0, s>>>(a[0], a[LAYERS], e[LAYERS], loss);
         for (int l = LAYERS - 1; l >= 0; l--) {
-            if (l + 1 < LAYERS)
-                through_tanh<<<BATCH, width[l + 1], 0, s>>>(a[l + 1], e[l + 1]);
-            gradient<<<width[l + 1], width[l] + 1, 0, s>>>(a[l], e[l + 1], g[l], width[l],
-                                                           width[l + 1]);
-            backward<<<BATCH, width[l], 0, s>>>(w[l], e[l + 1], e[l], width[l], width[l + 1]);
+            const int in = width[l], out = width[l + 1];
+            gradient<<<out, in + 1, 0, s>>>(a[l], e[l + 1], layer[l].grads, in, out);
+            if (l > 0)
+                backward<<<BATCH, in, 0, s>>>(layer[l].params, a[l], e[l + 1], e[l], in, out);
             ddp_backward_end(d, l); /* queues update and averaging */              /* dreamddp */
         }
         if (ddp_step_end(d)) break; /* what follows waits for them */              /* dreamddp */
@@ -115,8 +103,8 @@ static int train(ddp_ctx *d, cudaStream_t s)
     }
     int bad = ddp_sync_all(d); /* all workers leave with equal parameters */       /* dreamddp */
     for (int l = 0; l < LAYERS; l++) {
-        cudaMemcpy(host, w[l], (size_t)count(l) * sizeof *host, cudaMemcpyDeviceToHost);
-        hash = ddp_hash_floats(hash, host, (size_t)count(l));
+        cudaMemcpy(host, layer[l].params, layer[l].count * sizeof *host, cudaMemcpyDeviceToHost);
+        hash = ddp_hash_floats(hash, host, layer[l].count);
     }
     if (!bad) printf("rank %d  parameters %016" PRIx64 "\n", ddp_rank(d), hash);
     return bad;
@@ -126,11 +114,10 @@ int main(void)
 {
     const ddp_backend gpu = ddp_cuda(DDP_CUDA_F32, 0);                             /* dreamddp */
     cudaStream_t s = NULL;
-    ddp_config cfg;
+    ddp_config cfg = {};
     ddp_error err;
     if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking))
         return fprintf(stderr, "own_loop_cuda: no GPU was found here\n"), 1;
-    memset(&cfg, 0, sizeof cfg);
     cfg.backend = &gpu, cfg.cuda_stream = s, cfg.period = 4;                       /* dreamddp */
     ddp_ctx *d = ddp_open(&cfg, &err);                                             /* dreamddp */
     int bad = d ? train(d, s) : (int)err.code;

@@ -595,7 +595,7 @@ static void a_loss_waits_for_no_later_work(void **state)
 /* ---- failures ---- */
 
 #ifdef DDP_CUDA_ON_CPU
-static const char *refused(const ddp_backend *b, int world, lab_model model,
+static const char *refused(const ddp_backend *b, int world, int nccl,
                            int (*worker)(ddp_ctx *, void *))
 {
     static char text[DDP_ERROR_TEXT];
@@ -603,8 +603,9 @@ static const char *refused(const ddp_backend *b, int world, lab_model model,
     lab x;
 
     lab_new(&x, world, DDP_DREAMDDP, 3);
-    x.model = model;
+    x.model = LAB_MLP;
     x.cfg.backend = b;
+    x.cfg.nccl = nccl;
     memset(&err, 0, sizeof err);
     assert_int_not_equal(ddp_launch(&x.cfg, worker, &x, &err), 0);
     snprintf(text, sizeof text, "%s", err.msg);
@@ -663,25 +664,35 @@ static int breaks_in_a_step(ddp_ctx *d, void *user)
     return bad;
 }
 
+static void says(const char *text, const char *one, const char *two)
+{
+    if (!strstr(text, one) || !strstr(text, two)) fail_msg("%s", text);
+}
+
 static void failures_are_sentences(void **state)
 {
     const ddp_backend one = ddp_cuda(DDP_CUDA_F32, 0), ninth = ddp_cuda(DDP_CUDA_F32, 9);
+    const ddp_backend each = ddp_cuda(DDP_CUDA_F32, -1);
     const char *why;
 
     (void)state;
     cuda_on_cpu::set_devices(0);
-    assert_non_null(strstr(refused(&one, 2, LAB_MLP, lab_worker), "no CUDA device"));
+    says(refused(&one, 2, 0, lab_worker), "no CUDA device", "train on the CPU");
     cuda_on_cpu::set_devices(8);
-    assert_non_null(strstr(refused(&ninth, 1, LAB_MLP, lab_worker), "GPU 9 does not exist"));
+    cuda_on_cpu::set_driver(12040);
+    says(refused(&one, 2, 0, lab_worker), "supports CUDA 12.4", "compiled for 13.0");
+    cuda_on_cpu::set_driver(0);
+    says(refused(&ninth, 1, 0, lab_worker), "GPU 9 does not exist", "GPUs 0 to 7");
     cuda_on_cpu::set_memory((size_t)48 << 20);
-    (void)refused(&one, 1, LAB_MLP, built_too_large);
-    why = sentence;
-    if (!strstr(why, "the graph needs") || !strstr(why, "the device has")) fail_msg("%s", why);
+    (void)refused(&one, 1, 0, built_too_large);
+    says(sentence, "out of memory: the graph needs", "the device has");
     cuda_on_cpu::set_memory((size_t)16 << 20); /* less than cuBLAS's workspace */
-    assert_non_null(strstr(refused(&one, 1, LAB_MLP, lab_worker), "out of memory"));
+    says(refused(&one, 1, 0, lab_worker), "GPU 0", "out of memory");
     cuda_on_cpu::set_memory((size_t)1 << 32);
-    why = refused(&one, 2, LAB_MLP, breaks_in_a_step);
-    if (!strstr(why, "GPU 0") || !strstr(why, "unspecified launch failure")) fail_msg("%s", why);
+    says(refused(&one, 2, 0, breaks_in_a_step), "GPU 0", "unspecified launch failure");
+    why = refused(&each, 2, 1, breaks_in_a_step); /* of the rank itself, or of who has lost it */
+    if (!strstr(why, "unspecified launch failure")) says(why, "of 2", "lost a peer");
+    says(refused(&one, 2, 1, lab_worker), "two ranks use one GPU", "a GPU of its own");
 }
 
 #endif

@@ -38,6 +38,8 @@ static const conv_case convs[] = {
     {35, 6, 2, 4, 5, 1, 1, 0, 1, 0},      /* for the library; images in two portions */
     {2, 32, 7, 9, 40, 3, 2, 1, 1, 0},     /* four phases of dx */
     {2, 5, 8, 12, 70, 3, 1, 1, 1, 0},     /* dy 16 bytes at a time */
+    {2, 32, 5, 16, 64, 3, 1, 1, 1, 1},    /* x 16 bytes at a time, too, two of them in a row */
+    {1, 64, 3, 8, 66, 3, 1, 1, 2, 0},
     {1, 17, 6, 6, 9, 1, 2, 0, 1, 1},      /* elements of x that no window sees */
     {2, 12, 8, 5, 8, 3, 1, 1, 4, 1},      /* groups */
     {2, 6, 9, 10, 12, 3, 2, 1, 6, 1},     /* depthwise, two channels out of each */
@@ -76,6 +78,7 @@ static void tensor_cores_multiply_as_the_cpu(void **state)
 static void any_array_will_do(void **state)
 {
     static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
+    static const int which[] = {1, 6, 10};
     ddp_op_call call;
     cuda_check c;
     cuda_case k;
@@ -85,9 +88,9 @@ static void any_array_will_do(void **state)
 
     (void)state;
     for (m = 0; m < 2; m++)
-        for (z = 1; z < 9; z += 7) {
+        for (z = 0; z < 3; z++) {
             ddp__cuda *dev = cuda_device(numbers[m], ddp__cuda_conv_ops);
-            k = conv_of(&convs[z]);
+            k = conv_of(&convs[which[z]]);
             k.shift = 1;
             cuda_check_run(dev, &k, 1);
             cuda_open(&c, dev, &k);

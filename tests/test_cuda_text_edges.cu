@@ -369,8 +369,8 @@ static void pair_run(cuda_check *s, cuda_check *n, const ddp_op_pair *pair, int 
 static void pair_check(const char *op, ddp_cuda_numbers numbers, long rows, long columns, int shift)
 {
     static const int adds[] = {0, 1, 2, 5, 7, 9, 13};
-    cuda_case k = a_case(op, 2, rows, columns, 0), add = a_case("add", 2, rows, columns, 0);
-    ddp__cuda *dev = device(numbers);
+    cuda_case k = cuda_case_of(op, rows, columns), add = cuda_case_of("add", rows, columns);
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
     const ddp__cuda_entry *list;
     const int ops = ddp__cuda_elementwise_ops(&list);
     const ddp_op_pair *pair = ddp__cuda_pair(NULL, "add", op);

@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run of under 8 minutes: `make gpu-check`.
 
-    tools/gpu_check.py [--small] [--sanitize] [--no-bench]
+    tools/gpu_check.py [--small] [--sanitize] [--no-bench] [--seconds 480]
 
+0. finds the headers and libraries of STB, cmocka, NCCL and cuBLAS: where compilers look, in
+   build/include and build/lib, or where pip put NCCL and cuBLAS;
 1. builds with nvcc for the GPU that is here: tests/test_cuda_*.cu, the trainers, bench_gpu;
 2. runs the tests: every operator against the CPU, the backend, NCCL with the GPUs there are;
 3. trains 50 steps on the CPU and on the GPU from the same seed: the curves must stay together;
 4. trains with two processes that share the GPU over TCP under every strategy: no failure, equal
    replicas, a loss like the CPU's;
-5. runs bench/gpu.py.
+5. runs bench/gpu.py, which writes build/gpu.jsonl as it goes.
+
+What does not come within --seconds is skipped and counted, so that there is always a report.
 
 --small: short runs and `bench/gpu.py --quick`. --sanitize: the tests of step 2 under
 compute-sanitizer's memcheck, racecheck and synccheck, where it is installed. The last line counts
 what passed, failed and was skipped. Exit 0, 1, or 77 without a GPU.
 """
+import argparse
+import glob
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,12 +32,24 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODEL = dict(model="gpt2", layers=2, heads=4, dim=64, seq=64, batch=8, data="dreamddp.h", lr=1e-3, seed=1)
+STB = ("stb/stb_ds.h", "stb_ds.h")  # where the library looks for it
 GAP = {"f32": 2e-3, "tf32": 1e-2, "bf16": 4e-2}  # largest relative distance of two losses of one step
 
 
 class Score:
-    def __init__(self):
+    def __init__(self, seconds):
         self.passed = self.failed = self.skipped = 0
+        self.until = time.monotonic() + seconds
+
+    def left(self, most):
+        """Seconds that a command may take."""
+        return min(most, self.until - time.monotonic())
+
+    def late(self, name):
+        """Whether the time is over; if so, name is skipped."""
+        if self.left(10) < 10:
+            self.add(name, "no time is left", time.monotonic(), True)
+        return self.left(10) < 10
 
     def add(self, name, fault, begin, skipped=False):
         word = "skipped" if skipped else "FAILED" if fault else "ok"
@@ -48,49 +67,105 @@ def say(code, text):
 
 def find_gpu():
     """(name, driver, architecture) of the first GPU; ends the program where there is none."""
+    os.environ["PATH"] += ":/usr/local/cuda/bin:/usr/local/nvidia/bin"
     if not shutil.which("nvidia-smi"):
         say(77, "gpu-check: skipped, no NVIDIA GPU was found here (there is no nvidia-smi)")
-    out = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"],
-                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    if out.count(",") < 2:
+    _, out, _ = run(["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], 30)
+    found = re.match(r"(.*), ([\d.]+), (\d+)\.(\d+)$", (out.splitlines() or [""])[0])
+    if not found:
         say(77, "gpu-check: skipped, no NVIDIA GPU was found here (nvidia-smi lists none)")
-    name, driver, capability = [w.strip() for w in out.splitlines()[0].split(",")]
     if not shutil.which("nvcc"):
-        say(77, "gpu-check: skipped, there is a GPU (%s) but no nvcc to compile with" % name)
-    return name, driver, capability.replace(".", "")
+        say(77, "gpu-check: skipped, there is a GPU (%s) but no nvcc to compile with" % found[1])
+    return found[1], found[2], "sm_%s%s" % (found[3], found[4])
 
 
-def build(arch, names):
-    """What make said; every core compiles."""
-    words = ["make", "--no-print-directory", "-s", "-k", "-j%d" % (os.cpu_count() or 2),
-             "NVCC_DIR=build/gpu"] + [
-                 "%s=-O3 -gencode arch=compute_%s,code=sm_%s" % (n, arch, arch) for n in ("NVCC_ARCHS", "NVCC_TEST")] + [
-                     "build/train_gpt"]
-    done = subprocess.run(words + ["build/gpu/" + n for n in names], cwd=ROOT, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True)
-    return done.stdout
+def compiles(headers, libraries):
+    with tempfile.TemporaryDirectory() as d:
+        with open(os.path.join(d, "t.cu"), "w", encoding="ascii") as f:
+            f.write("".join("#include <%s>\n" % h for h in ["setjmp.h", "stdarg.h", "stdint.h", *headers]) +
+                    "int main(void) { return 0; }\n")
+        return run(["nvcc", "-isystem", "build/include", d + "/t.cu", "-o", d + "/t"] + ["-l" + n for n in libraries],
+                   60)[0] == 0
+
+
+def look_in(variable, folder):
+    os.environ[variable] = ":".join(filter(None, [os.environ.get(variable), folder]))
+
+
+def find_libraries(score):
+    """Ends the program where more is missing than cmocka, which only the tests need. True: it is here."""
+    lib = os.path.join(ROOT, "build", "lib")
+    os.makedirs(lib, exist_ok=True)
+    look_in("LIBRARY_PATH", lib)
+    look_in("LD_LIBRARY_PATH", lib)
+    need = {"nccl.h": "nccl", "cublas_v2.h": "cublas", "cublasLt.h": "cublasLt"}
+    for stb in STB:
+        if compiles([stb, "cmocka.h", *need], ["cmocka", *need.values()]):
+            return True
+    for header, library in need.items():
+        if compiles([header], [library]):
+            continue
+        for folder in sys.path: # pip's libraries have a number behind .so, and no link without it
+            headers = glob.glob(folder + "/nvidia/*/include/" + header)
+            files = glob.glob(folder + "/nvidia/*/lib/lib" + library + ".so*")
+            if headers and files and not os.path.lexists(lib + "/lib" + library + ".so"):
+                look_in("CPATH", os.path.dirname(headers[0]))
+                look_in("LD_LIBRARY_PATH", os.path.dirname(files[0]))
+                os.symlink(files[0], lib + "/lib" + library + ".so")
+        if not compiles([header], [library]):
+            say(1, "gpu-check: %s or lib%s is not here; install it, or put it into build/include and build/lib" %
+                (header, library))
+    if not any(compiles([h, "cmocka.h"], ["cmocka"]) for h in STB):
+        run(["tools/deps.sh", "test"], 90)
+    if not any(compiles([h], []) for h in STB):
+        say(1, "gpu-check: stb_ds.h is not here; install libstb-dev, or put it into build/include")
+    if compiles(["cmocka.h"], ["cmocka"]):
+        return True
+    score.add("tests", "cmocka is not here; install libcmocka-dev, or put it into build/include and build/lib",
+              time.monotonic(), True)
+    return False
 
 
 def run(command, seconds=300, **more):
-    """(exit code or None, stdout, the end of stderr)"""
+    """(exit code or None, stdout, the end of stderr); what is left of it after that time is killed."""
+    more = dict(dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE), **more)
     try:
-        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=seconds, **more)
-        return done.returncode, done.stdout, (done.stdout + done.stderr).strip()[-1500:]
+        p = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **more)
+    except OSError as e:
+        return None, "", str(e)
+    try:
+        out, err = p.communicate(timeout=max(seconds, 1))
+        code = p.returncode
     except subprocess.TimeoutExpired:
-        return None, "", "timed out after %d s" % seconds
+        os.killpg(p.pid, signal.SIGKILL)
+        out, err = p.communicate()
+        code, err = None, "%s\ntimed out after %.0f s" % (err or "", seconds)
+    return code, out or "", ((out or "") + (err or "")).strip()[-1500:]
+
+
+def build(arch, names, seconds):
+    """What make said; every core compiles."""
+    words = ["make", "--no-print-directory", "-s", "-k", "-j%d" % (os.cpu_count() or 2), "NVCC_DIR=build/gpu",
+             "NVCC_ARCHS=-arch=" + arch, "NVCC_TEST=-O3 -arch=" + arch, "NVCC_WARN="]
+    print("compiling %d programs for %s" % (len(names) + 1, arch), flush=True)
+    code, _, end = run(words + ["build/train_gpt"] + ["build/gpu/" + n for n in names], seconds,
+                       stderr=subprocess.STDOUT)
+    return "" if code == 0 else end
 
 
 def check_tests(tests, score, tools):
     for test in tests:
         for tool in tools:
             begin = time.monotonic()
+            name = test + (" under " + tool if tool else "")
+            if score.late(name):
+                continue
             words = ["build/gpu/" + test]
             if tool:
                 words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"] + words
-            code, _, end = run(words, 300)
+            code, _, end = run(words, score.left(300 if tool else 60))
             fault = "" if code in (0, 77) else "exit code %s: %s" % (code, end)
-            score.add(test + (" under " + tool if tool else ""), fault, begin, code == 77)
+            score.add(name, fault, begin, code == 77)
 
 
 def losses(path):
@@ -109,7 +184,10 @@ def check_curves(score, folder, steps):
             (n, "build/gpu/train_gpt", ["--device", "cuda", "--numbers", n]) for n in GAP]:
         begin = time.monotonic()
         path = os.path.join(folder, where + ".jsonl")
-        code, _, end = run([program, *words_of(MODEL), "--steps", str(steps), "--json", path, "--quiet", *more])
+        if score.late("%d steps, %s" % (steps, where)):
+            continue
+        code, _, end = run([program, *words_of(MODEL), "--steps", str(steps), "--json", path, "--quiet", *more],
+                           score.left(60))
         fault = "" if code == 0 else "exit code %s: %s" % (code, end)
         if not fault:
             curve[where] = losses(path)
@@ -120,7 +198,6 @@ def check_curves(score, folder, steps):
             if not gap <= GAP[where]:
                 fault = "losses differ from the CPU's by up to %g of them; at most %g is fine" % (gap, GAP[where])
         score.add("%d steps, %s" % (steps, where), fault, begin)
-    return curve
 
 
 def strategies():
@@ -135,11 +212,13 @@ def check_strategies(score, steps):
         score.add("two processes, tcp", "the trainer names no strategies", time.monotonic())
     for strategy in names:
         begin = time.monotonic()
+        if score.late("two processes, tcp, " + strategy):
+            continue
         options = dict(MODEL, batch=4, steps=steps, workers=2, transport="tcp", strategy=strategy, net="1gbit,1ms")
         ends = []
         fault = ""
         for program, more in (("build/train_gpt", []), ("build/gpu/train_gpt", ["--device", "cuda"])):
-            code, out, end = run([program, *words_of(options), "--quiet", *more], 120)
+            code, out, end = run([program, *words_of(options), "--quiet", *more], score.left(30))
             if code != 0:
                 fault = "%s: exit code %s: %s" % (program, code, end)
                 break
@@ -150,34 +229,40 @@ def check_strategies(score, steps):
 
 
 def main(argv):
-    if any(a not in ("--small", "--sanitize", "--no-bench") for a in argv):
-        sys.stderr.write(__doc__)
-        return 2
-    small, begin, score = "--small" in argv, time.monotonic(), Score()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="short runs and bench/gpu.py --quick")
+    parser.add_argument("--sanitize", action="store_true", help="the tests under compute-sanitizer, and no more")
+    parser.add_argument("--no-bench", action="store_true", help="without bench/gpu.py")
+    parser.add_argument("--seconds", type=float, default=480, help="what comes later is skipped [480]")
+    args = parser.parse_args(argv)
     name, driver, arch = find_gpu()
-    print("%s, driver %s, sm_%s, %s" % (name, driver, arch, time.strftime("%Y-%m-%d")), flush=True)
+    begin, score = time.monotonic(), Score(args.seconds)
+    print("%s, driver %s, %s, %s" % (name, driver, arch, time.strftime("%Y-%m-%d")), flush=True)
     tests = sorted(f[:-3] for f in os.listdir(os.path.join(ROOT, "tests"))
                    if f.startswith("test_cuda_") and f.endswith(".cu"))
-    names = tests + ["train_gpt", "train_image", "bench_gpu"]
-    output = build(arch, names)
+    if not find_libraries(score):
+        tests = []
+    names = ["train_gpt", "train_image", "bench_gpu"] + tests
+    output = build(arch, names, score.left(300))
     missing = [n for n in names if not os.path.exists(os.path.join(ROOT, "build", "gpu", n))]
-    score.add("build", "not built: %s: %s" % (" ".join(missing), output[-2000:]) if missing else "", begin)
+    score.add("build", "not built: %s: %s" % (" ".join(missing), output) if missing else "", begin)
     tools = [""]
-    if "--sanitize" in argv:
+    if args.sanitize:
         if shutil.which("compute-sanitizer"):
             tools = ["memcheck", "racecheck", "synccheck"]
         else:
-            score.add("compute-sanitizer is not installed", "", time.monotonic(), True)
+            score.add("compute-sanitizer", "it is not installed", time.monotonic(), True)
     check_tests([t for t in tests if t not in missing], score, tools)
-    if "train_gpt" not in missing and "--sanitize" not in argv:
+    if "train_gpt" not in missing and not args.sanitize:
         with tempfile.TemporaryDirectory() as folder:
-            check_curves(score, folder, 10 if small else 50)
-        check_strategies(score, 8 if small else 20)
-    if not missing and "--no-bench" not in argv and "--sanitize" not in argv:
+            check_curves(score, folder, 10 if args.small else 50)
+        check_strategies(score, 8 if args.small else 20)
+    if not (args.no_bench or args.sanitize or score.late("bench/gpu.py")):
         at = time.monotonic()
-        code, out, end = run([sys.executable, "bench/gpu.py", "--json", "build/gpu.jsonl"] + ["--quick"] * small, 420)
-        print(out, flush=True)
-        score.add("bench/gpu.py", "" if code == 0 else "exit code %s: %s" % (code, end), at)
+        code, _, _ = run([sys.executable, "bench/gpu.py", "--json", "build/gpu.jsonl", "--seconds",
+                          "%.0f" % score.left(1e9)] + ["--quick"] * args.small, score.left(1e9) + 20,
+                         stdout=None, stderr=None)
+        score.add("bench/gpu.py", "" if code == 0 else "exit code %s" % code, at)
     print("in %.0f s" % (time.monotonic() - begin))
     print("%d passed, %d failed, %d skipped" % (score.passed, score.failed, score.skipped))
     return 1 if score.failed else 0

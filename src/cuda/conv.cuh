@@ -124,10 +124,15 @@ static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
                                ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
                     (unsigned)v.groups);
 
-    if (v.planes % M::depth == 0)
-        DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, 0, dev->stream, v);
+    if (v.planes % M::depth)
+        DDP__LAUNCH((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v);
+    else if (ddp__conv_by_rows<typename M::value>(v))
+        DDP__LAUNCH((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v);
     else
-        DDP__LAUNCH((ddp__k_conv_images<M, false>), grid, DDP__CONV_THREADS, 0, dev->stream, v);
+        DDP__LAUNCH((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v);
 }
 
 /* Short and Tall: the product with tiles of 64 and 128 rows. */
@@ -162,12 +167,15 @@ static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float
     const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
     float *to = parts > 1 ? (float *)dev->scratch : grad;
 
-    if (v.y_plane % ddp__vec<typename M::value>::width == 0 && ddp__aligned(v.y))
-        DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, 0, dev->stream, v, to,
-                    part);
+    if (v.y_plane % ddp__vec<typename M::value>::width || !ddp__aligned(v.y))
+        DDP__LAUNCH((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, 0,
+                    dev->stream, v, to, part);
+    else if (ddp__conv_by_rows<typename M::value>(v))
+        DDP__LAUNCH((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v, to, part);
     else
-        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, 0, dev->stream, v,
-                    to, part);
+        DDP__LAUNCH((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v, to, part);
     if (parts > 1)
         DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
                     grad, (const float *)to, n, parts);

@@ -87,28 +87,69 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
     }
 }
 
+/* Windows whose rows can be read 16 bytes at a time: positions are as far apart as elements, and
+ * a row of positions begins where one of elements does. Then 16 bytes of positions lie in one row
+ * and see, at a tap, as many elements, from at most one before to one behind the same place. */
+template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &v)
+{
+    const int width = ddp__vec<T>::width;
+
+    return v.step == 1 && v.left >= -1 && v.left + v.kw <= 2 && v.cols <= v.w &&
+           v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
+}
+
+/* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it. in:
+ * the row is there. */
+template <typename M>
+__device__ static __forceinline__ ddp__vec<typename M::tile>
+ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
+{
+    typedef typename M::value value;
+    const int width = ddp__vec<value>::width;
+    const value zero = ddp__from_float<value>(0);
+    ddp__vec<value> e;
+    ddp__vec<typename M::tile> r;
+    value next = zero;
+
+    DDP__UNROLL
+    for (int i = 0; i < width; i++) e.v[i] = zero;
+    if (in) e = ddp__vec_load(at - d);
+    if (in && d < 0 && c > 0) next = at[0];
+    if (in && d > 0 && c + width < v.w) next = at[width - 1];
+    DDP__UNROLL
+    for (int i = 0; i < width; i++) {
+        const value before = i > 0 ? e.v[i > 0 ? i - 1 : 0] : next;
+        const value behind = i + 1 < width ? e.v[i + 1 < width ? i + 1 : 0] : next;
+        r.v[i] = M::number(d < 0 ? before : d > 0 ? behind : e.v[i]);
+    }
+    return r;
+}
+
 /* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
  *
  * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions;
- * y: groups. Whole: planes are a multiple of the depth, so that a tile is of one tap. ---- */
+ * y: groups. Whole: planes are a multiple of the depth, so that a tile is of one tap. Rows: that,
+ * and ddp__conv_by_rows. ---- */
 
-template <typename M, bool Whole>
+template <typename M, bool Whole, bool Rows>
 __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
 {
     typedef typename M::tile tile;
     typedef typename M::value value;
     enum { A = M::tall / 64, B = M::depth / 2, W = 16 / sizeof(tile) };
+    enum { Across = DDP__CONV_COLUMNS / (Rows ? (int)W : 1), N = DDP__CONV_THREADS / Across };
     alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
-    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, half = t / DDP__CONV_COLUMNS;
+    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, lane_p = t / Across;
+    const int column = t % Across * (Rows ? (int)W : 1); /* of the tile; lane_p: its first plane */
     const int tiles = (v.m + M::tall - 1) / M::tall,
               top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
     const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
     const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
-    const ddp__conv_place from = ddp__conv_position(v, first + t % DDP__CONV_COLUMNS);
+    const ddp__conv_place from = ddp__conv_position(v, first + column);
     const long plane = (long)v.h * v.w;
     const value *x = (const value *)v.x + group * (long)v.planes * plane + from.x;
     const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top) * v.k_pad;
-    ddp__vec<tile> left[A];
+    ddp__vec<tile> left[A], piece[M::depth / N];
     tile right[B];
     int a = 0, b = 0, p = 0;
     M product;
@@ -116,19 +157,23 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
     const auto load = [&](int k) {
         const int in = (unsigned)(from.row + a) < (unsigned)v.h &&
                        (unsigned)(from.col + b) < (unsigned)v.w;
-        const value *at = x + (long)a * v.w + b + (p + half) * plane;
+        const value *at = x + (long)a * v.w + b + (p + lane_p) * plane;
 
         for (int i = 0; i < A; i++) {
             const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
             left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
         }
         DDP__UNROLL
-        for (int i = 0; i < B; i++) {
+        for (int i = 0; i < M::depth / N && Rows; i++)
+            piece[i] = ddp__conv_row<M>(at + i * N * plane, v, v.left + b, from.col - v.left,
+                                        (unsigned)(from.row + a) < (unsigned)v.h);
+        DDP__UNROLL
+        for (int i = 0; i < B && !Rows; i++) {
             value e = ddp__from_float<value>(0);
             if (Whole) {
                 if (in) e = at[2 * i * plane];
             } else {
-                const ddp__conv_reach tap = v.taps[k + half + 2 * i];
+                const ddp__conv_reach tap = v.taps[k + lane_p + 2 * i];
                 if ((unsigned)(from.row + tap.a) < (unsigned)v.h &&
                     (unsigned)(from.col + tap.b) < (unsigned)v.w)
                     e = x[tap.at];
@@ -149,8 +194,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
             M::put_a(to, row, part * W, left[i]);
         }
         to += M::a_size;
+        for (int i = 0; i < M::depth / N && Rows; i++)
+            ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
         DDP__UNROLL
-        for (int i = 0; i < B; i++) to[M::b_at(t % DDP__CONV_COLUMNS, half + 2 * i)] = right[i];
+        for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
     };
 
     product.clear();
@@ -181,18 +228,19 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
 /* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
  *
  * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous;
- * Wide: it can be read 16 bytes at a time, and parts begin at a multiple of that.
+ * Wide: it can be read 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and
+ * ddp__conv_by_rows.
  * Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
  * writes out + s*groups*m*columns; a single part adds to out. ---- */
 
-template <typename M, bool Wide>
+template <typename M, bool Wide, bool Rows>
 __global__ void __launch_bounds__(DDP__CONV_THREADS)
     ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
 {
     typedef typename M::tile tile;
     typedef typename M::value value;
     enum { Step = DDP__CONV_THREADS / M::depth, A = M::tall / Step, B = DDP__CONV_COLUMNS / Step };
-    enum { V = M::tall / 64, W = 16 / sizeof(tile) };
+    enum { V = M::tall / 64, W = 16 / sizeof(tile), C = DDP__CONV_COLUMNS / 64 };
     alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
     __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
     const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32;
@@ -205,7 +253,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
     const int lane_k = t % M::depth, first = t / M::depth;
     const value *x = (const value *)v.x + group * (long)v.planes * plane;
     const value *y = (const value *)v.y + ((long)group * v.m + top) * v.y_plane;
-    ddp__vec<tile> wide[V];
+    ddp__vec<tile> wide[V], piece[C];
     tile rows[A], cols[B];
     M product;
 
@@ -224,13 +272,20 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
 
         if (Wide) {
             const long pixel = k + t % 4 * W;
-            const long from = ddp__conv_position(v, pixel).y;
+            const ddp__conv_place from = ddp__conv_position(v, pixel);
             for (int i = 0; i < V; i++) {
                 const int row = (t + i * DDP__CONV_THREADS) / 4;
                 for (int e = 0; e < (int)W; e++) wide[i].v[e] = ddp__from_float<tile>(0);
                 if (pixel >= end || top + row >= v.m) continue;
-                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from);
+                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from.y);
                 for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
+            }
+            DDP__UNROLL
+            for (int i = 0; i < C && Rows; i++) {
+                const ddp__conv_reach tap = taps[(t + i * DDP__CONV_THREADS) / 4];
+                const int there = pixel < end && (unsigned)(from.row + tap.a) < (unsigned)v.h;
+                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b,
+                                            from.col - v.left, there);
             }
         }
         DDP__UNROLL
@@ -241,7 +296,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
             rows[i] = M::number(e);
         }
         DDP__UNROLL
-        for (int i = 0; i < B; i++) {
+        for (int i = 0; i < B && !Rows; i++) {
             const ddp__conv_reach tap = taps[first + i * Step];
             value e = ddp__from_float<value>(0);
             if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h &&
@@ -256,8 +311,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
         DDP__UNROLL
         for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
         to += M::a_size;
+        for (int i = 0; i < C && Rows; i++)
+            M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
         DDP__UNROLL
-        for (int i = 0; i < B; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
+        for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
     };
 
     product.clear();

@@ -52,6 +52,12 @@ template <typename T, int BM, bool ByRow> struct ddp__conv_plain {
         for (int i = 0; i < 4; i++) a[a_at(m, k + i)] = e.v[i];
     }
 
+    /* The same of column n of B, where B is not by row. */
+    static __device__ void put_b(float *b, int n, int k, const ddp__vec<float> &e)
+    {
+        for (int i = 0; i < 4; i++) b[b_at(n, k + i)] = e.v[i];
+    }
+
     __device__ void clear()
     {
         for (int i = 0; i < rows; i++) sum[i] = 0;
@@ -123,6 +129,11 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
     static __device__ void put_a(tile *a, int m, int k, const ddp__vec<tile> &e)
     {
         ddp__vec_store(a + a_at(m, k), e);
+    }
+
+    static __device__ void put_b(tile *b, int n, int k, const ddp__vec<tile> &e)
+    {
+        ddp__vec_store(b + b_at(n, k), e);
     }
 
 #if DDP__CONV_MMA

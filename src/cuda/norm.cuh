@@ -115,9 +115,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
         mean_dh = ddp__warp_sum(mean_dh) / (float)n;
-        DDP__UNROLL
-        for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
-            if (j >= n) continue;
+        for (j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);

@@ -64,8 +64,18 @@ inline cudaError_t cudaPeekAtLastError() { return cuda_on_cpu::last_error(); }
 
 /* ---- devices ---- */
 
+inline cudaError_t cudaDriverGetVersion(int *v)
+{
+    *v = cuda_on_cpu::the_world().driver ? cuda_on_cpu::the_world().driver : CUDART_VERSION;
+    return cudaSuccess;
+}
 inline cudaError_t cudaGetDeviceCount(int *n)
 {
+    int driver;
+
+    *n = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver < CUDART_VERSION)
+        return cuda_on_cpu::note(cudaErrorInsufficientDriver);
     *n = cuda_on_cpu::the_world().devices;
     return *n < 1 ? cuda_on_cpu::note(cudaErrorNoDevice) : cudaSuccess;
 }
@@ -110,7 +120,6 @@ inline cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
     snprintf(text, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
     return cuda_on_cpu::ready();
 }
-inline cudaError_t cudaDriverGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
 inline cudaError_t cudaRuntimeGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
 inline cudaError_t cudaDeviceSynchronize()
 {

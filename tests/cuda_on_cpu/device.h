@@ -79,6 +79,7 @@ struct world {
     std::map<int, size_t>            used;
     size_t                           limit = (size_t)1 << 32; /* bytes of each device */
     int                              devices = 8;
+    int                              driver = 0; /* CUDA's version that it knows; 0: this one */
     int                              events = 0;
     std::atomic<int>                 broken{0};  /* a cudaError_t that stays */
     std::atomic<int>                 user{0};    /* the process that called first */
@@ -212,6 +213,7 @@ inline void give(CUstream_st *s, std::function<void()> job)
 /* ---- what tests of failures ask for; on a real device there is no such thing ---- */
 
 inline void set_devices(int n) { the_world().devices = n; }
+inline void set_driver(int version) { the_world().driver = version; }
 inline void set_memory(size_t bytes) { the_world().limit = bytes; }
 inline const char *why() { return the_world().why; }
 inline long launches() { return the_world().launches; }
