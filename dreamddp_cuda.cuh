@@ -1836,9 +1836,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
         mean_dh = ddp__warp_sum(mean_dh) / (float)n;
-        DDP__UNROLL
-        for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
-            if (j >= n) continue;
+        for (j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);
@@ -3537,6 +3535,12 @@ template <typename T, int BM, bool ByRow> struct ddp__conv_plain {
         for (int i = 0; i < 4; i++) a[a_at(m, k + i)] = e.v[i];
     }
 
+    /* The same of column n of B, where B is not by row. */
+    static __device__ void put_b(float *b, int n, int k, const ddp__vec<float> &e)
+    {
+        for (int i = 0; i < 4; i++) b[b_at(n, k + i)] = e.v[i];
+    }
+
     __device__ void clear()
     {
         for (int i = 0; i < rows; i++) sum[i] = 0;
@@ -3608,6 +3612,11 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
     static __device__ void put_a(tile *a, int m, int k, const ddp__vec<tile> &e)
     {
         ddp__vec_store(a + a_at(m, k), e);
+    }
+
+    static __device__ void put_b(tile *b, int n, int k, const ddp__vec<tile> &e)
+    {
+        ddp__vec_store(b + b_at(n, k), e);
     }
 
 #if DDP__CONV_MMA
@@ -3751,28 +3760,69 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
     }
 }
 
+/* Windows whose rows can be read 16 bytes at a time: positions are as far apart as elements, and
+ * a row of positions begins where one of elements does. Then 16 bytes of positions lie in one row
+ * and see, at a tap, as many elements, from at most one before to one behind the same place. */
+template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &v)
+{
+    const int width = ddp__vec<T>::width;
+
+    return v.step == 1 && v.left >= -1 && v.left + v.kw <= 2 && v.cols <= v.w &&
+           v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
+}
+
+/* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it. in:
+ * the row is there. */
+template <typename M>
+__device__ static __forceinline__ ddp__vec<typename M::tile>
+ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
+{
+    typedef typename M::value value;
+    const int width = ddp__vec<value>::width;
+    const value zero = ddp__from_float<value>(0);
+    ddp__vec<value> e;
+    ddp__vec<typename M::tile> r;
+    value next = zero;
+
+    DDP__UNROLL
+    for (int i = 0; i < width; i++) e.v[i] = zero;
+    if (in) e = ddp__vec_load(at - d);
+    if (in && d < 0 && c > 0) next = at[0];
+    if (in && d > 0 && c + width < v.w) next = at[width - 1];
+    DDP__UNROLL
+    for (int i = 0; i < width; i++) {
+        const value before = i > 0 ? e.v[i > 0 ? i - 1 : 0] : next;
+        const value behind = i + 1 < width ? e.v[i + 1 < width ? i + 1 : 0] : next;
+        r.v[i] = M::number(d < 0 ? before : d > 0 ? behind : e.v[i]);
+    }
+    return r;
+}
+
 /* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
  *
  * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions;
- * y: groups. Whole: planes are a multiple of the depth, so that a tile is of one tap. ---- */
+ * y: groups. Whole: planes are a multiple of the depth, so that a tile is of one tap. Rows: that,
+ * and ddp__conv_by_rows. ---- */
 
-template <typename M, bool Whole>
+template <typename M, bool Whole, bool Rows>
 __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
 {
     typedef typename M::tile tile;
     typedef typename M::value value;
     enum { A = M::tall / 64, B = M::depth / 2, W = 16 / sizeof(tile) };
+    enum { Across = DDP__CONV_COLUMNS / (Rows ? (int)W : 1), N = DDP__CONV_THREADS / Across };
     alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
-    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, half = t / DDP__CONV_COLUMNS;
+    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, lane_p = t / Across;
+    const int column = t % Across * (Rows ? (int)W : 1); /* of the tile; lane_p: its first plane */
     const int tiles = (v.m + M::tall - 1) / M::tall,
               top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
     const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
     const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
-    const ddp__conv_place from = ddp__conv_position(v, first + t % DDP__CONV_COLUMNS);
+    const ddp__conv_place from = ddp__conv_position(v, first + column);
     const long plane = (long)v.h * v.w;
     const value *x = (const value *)v.x + group * (long)v.planes * plane + from.x;
     const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top) * v.k_pad;
-    ddp__vec<tile> left[A];
+    ddp__vec<tile> left[A], piece[M::depth / N];
     tile right[B];
     int a = 0, b = 0, p = 0;
     M product;
@@ -3780,19 +3830,23 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
     const auto load = [&](int k) {
         const int in = (unsigned)(from.row + a) < (unsigned)v.h &&
                        (unsigned)(from.col + b) < (unsigned)v.w;
-        const value *at = x + (long)a * v.w + b + (p + half) * plane;
+        const value *at = x + (long)a * v.w + b + (p + lane_p) * plane;
 
         for (int i = 0; i < A; i++) {
             const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
             left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
         }
         DDP__UNROLL
-        for (int i = 0; i < B; i++) {
+        for (int i = 0; i < M::depth / N && Rows; i++)
+            piece[i] = ddp__conv_row<M>(at + i * N * plane, v, v.left + b, from.col - v.left,
+                                        (unsigned)(from.row + a) < (unsigned)v.h);
+        DDP__UNROLL
+        for (int i = 0; i < B && !Rows; i++) {
             value e = ddp__from_float<value>(0);
             if (Whole) {
                 if (in) e = at[2 * i * plane];
             } else {
-                const ddp__conv_reach tap = v.taps[k + half + 2 * i];
+                const ddp__conv_reach tap = v.taps[k + lane_p + 2 * i];
                 if ((unsigned)(from.row + tap.a) < (unsigned)v.h &&
                     (unsigned)(from.col + tap.b) < (unsigned)v.w)
                     e = x[tap.at];
@@ -3813,8 +3867,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
             M::put_a(to, row, part * W, left[i]);
         }
         to += M::a_size;
+        for (int i = 0; i < M::depth / N && Rows; i++)
+            ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
         DDP__UNROLL
-        for (int i = 0; i < B; i++) to[M::b_at(t % DDP__CONV_COLUMNS, half + 2 * i)] = right[i];
+        for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
     };
 
     product.clear();
@@ -3845,18 +3901,19 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
 /* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
  *
  * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous;
- * Wide: it can be read 16 bytes at a time, and parts begin at a multiple of that.
+ * Wide: it can be read 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and
+ * ddp__conv_by_rows.
  * Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
  * writes out + s*groups*m*columns; a single part adds to out. ---- */
 
-template <typename M, bool Wide>
+template <typename M, bool Wide, bool Rows>
 __global__ void __launch_bounds__(DDP__CONV_THREADS)
     ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
 {
     typedef typename M::tile tile;
     typedef typename M::value value;
     enum { Step = DDP__CONV_THREADS / M::depth, A = M::tall / Step, B = DDP__CONV_COLUMNS / Step };
-    enum { V = M::tall / 64, W = 16 / sizeof(tile) };
+    enum { V = M::tall / 64, W = 16 / sizeof(tile), C = DDP__CONV_COLUMNS / 64 };
     alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
     __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
     const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32;
@@ -3869,7 +3926,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
     const int lane_k = t % M::depth, first = t / M::depth;
     const value *x = (const value *)v.x + group * (long)v.planes * plane;
     const value *y = (const value *)v.y + ((long)group * v.m + top) * v.y_plane;
-    ddp__vec<tile> wide[V];
+    ddp__vec<tile> wide[V], piece[C];
     tile rows[A], cols[B];
     M product;
 
@@ -3888,13 +3945,20 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
 
         if (Wide) {
             const long pixel = k + t % 4 * W;
-            const long from = ddp__conv_position(v, pixel).y;
+            const ddp__conv_place from = ddp__conv_position(v, pixel);
             for (int i = 0; i < V; i++) {
                 const int row = (t + i * DDP__CONV_THREADS) / 4;
                 for (int e = 0; e < (int)W; e++) wide[i].v[e] = ddp__from_float<tile>(0);
                 if (pixel >= end || top + row >= v.m) continue;
-                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from);
+                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from.y);
                 for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
+            }
+            DDP__UNROLL
+            for (int i = 0; i < C && Rows; i++) {
+                const ddp__conv_reach tap = taps[(t + i * DDP__CONV_THREADS) / 4];
+                const int there = pixel < end && (unsigned)(from.row + tap.a) < (unsigned)v.h;
+                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b,
+                                            from.col - v.left, there);
             }
         }
         DDP__UNROLL
@@ -3905,7 +3969,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
             rows[i] = M::number(e);
         }
         DDP__UNROLL
-        for (int i = 0; i < B; i++) {
+        for (int i = 0; i < B && !Rows; i++) {
             const ddp__conv_reach tap = taps[first + i * Step];
             value e = ddp__from_float<value>(0);
             if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h &&
@@ -3920,8 +3984,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
         DDP__UNROLL
         for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
         to += M::a_size;
+        for (int i = 0; i < C && Rows; i++)
+            M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
         DDP__UNROLL
-        for (int i = 0; i < B; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
+        for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
     };
 
     product.clear();
@@ -4475,10 +4541,15 @@ static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
                                ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
                     (unsigned)v.groups);
 
-    if (v.planes % M::depth == 0)
-        DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, 0, dev->stream, v);
+    if (v.planes % M::depth)
+        DDP__LAUNCH((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v);
+    else if (ddp__conv_by_rows<typename M::value>(v))
+        DDP__LAUNCH((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v);
     else
-        DDP__LAUNCH((ddp__k_conv_images<M, false>), grid, DDP__CONV_THREADS, 0, dev->stream, v);
+        DDP__LAUNCH((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v);
 }
 
 /* Short and Tall: the product with tiles of 64 and 128 rows. */
@@ -4513,12 +4584,15 @@ static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float
     const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
     float *to = parts > 1 ? (float *)dev->scratch : grad;
 
-    if (v.y_plane % ddp__vec<typename M::value>::width == 0 && ddp__aligned(v.y))
-        DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, 0, dev->stream, v, to,
-                    part);
+    if (v.y_plane % ddp__vec<typename M::value>::width || !ddp__aligned(v.y))
+        DDP__LAUNCH((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, 0,
+                    dev->stream, v, to, part);
+    else if (ddp__conv_by_rows<typename M::value>(v))
+        DDP__LAUNCH((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v, to, part);
     else
-        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, 0, dev->stream, v,
-                    to, part);
+        DDP__LAUNCH((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
+                    v, to, part);
     if (parts > 1)
         DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
                     grad, (const float *)to, n, parts);

@@ -365,7 +365,7 @@ static void a_newcomer_survives_its_donor(void **state)
     ddp_rng rng = ddp_rng_seed(22 + seed_base(), 0);
     int k, turn;
     (void)state;
-    for (turn = 0; turn < 4; turn++) {
+    for (turn = 0; turn < INSTANCES(8) && turn < 4; turn++) {
         plan_of_run p;
         pid_t pid[5];
         int all[4] = {0, 1, 2, 5};
