@@ -291,7 +291,7 @@ static void products_have_batches_and_epilogues(void **state)
     p.c_row = N;
     p.c_step = M * N;
     p.count = COUNT;
-    ddp__cuda_multiply(dev, &p);
+    assert_true(ddp__cuda_multiply(dev, &p));
     cuda_ok(dev);
     assert_int_equal(cudaMemcpy(c, dc, sizeof c, cudaMemcpyDeviceToHost), cudaSuccess);
     for (s = 0; s < COUNT; s++)
@@ -305,7 +305,7 @@ static void products_have_batches_and_epilogues(void **state)
     p.bias = dbias;
     p.gelu = 1;
     p.before = dbefore;
-    ddp__cuda_multiply(dev, &p);
+    assert_true(ddp__cuda_multiply(dev, &p));
     cuda_ok(dev);
     assert_int_equal(cudaMemcpy(c, dc, sizeof c[0], cudaMemcpyDeviceToHost), cudaSuccess);
     assert_int_equal(cudaMemcpy(before, dbefore, sizeof before, cudaMemcpyDeviceToHost),
@@ -416,6 +416,7 @@ static void a_sum_and_its_norm_keep_their_bits_as_one(void **state)
             pair_check(ops[i], (ddp_cuda_numbers)numbers, 3, 1200, 0); /* more than a lane keeps */
         }
     assert_null(ddp__cuda_pair(NULL, "add", "gelu"));
+    assert_null(ddp__cuda_pair(NULL, "linear", "layer_norm"));
     assert_null(ddp__cuda_pair(NULL, "relu", "layer_norm"));
 }
 

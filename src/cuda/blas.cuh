@@ -18,7 +18,8 @@ typedef struct ddp__cuda_product {
     int         add;
     long        count, a_step, b_step, c_step;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0 */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every library
+                         has it in every type and shape */
     void       *before; /* with gelu: what gelu was taken of, rows c_row apart; NULL: not wanted */
 } ddp__cuda_product;
 
@@ -35,6 +36,7 @@ typedef struct ddp__cuda_product_plan {
     cublasLtMatrixLayout_t         a, b, c;
     cublasLtMatmulAlgo_t           algo;
     size_t                         workspace;
+    int                            none; /* of gelu: the library has no such product */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -167,7 +169,9 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c,
                                                 pref, 1, &best, &found);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
-    if (!failed && (status != CUBLAS_STATUS_SUCCESS || found < 1)) {
+    p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
+    if (p->none && k->epilogue != CUBLASLT_EPILOGUE_GELU_BIAS &&
+        k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
                        "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, k->m,
@@ -225,18 +229,20 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
 }
 
 /* Queues the product on the device's stream. A failure is noted in the device, and nothing is
- * computed after it. */
-static DDP__UNUSED void ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+ * computed after it. 0 and nothing: it is one with gelu that the library does not have. */
+static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;
     ddp__cuda_product_plan *p;
 
-    if (ddp__atomic_load(&dev->failed)) return;
+    if (ddp__atomic_load(&dev->failed)) return 1;
     p = ddp__cuda_product_plan_of(dev, q);
+    if (p && p->none) return 0;
     if (p && !ddp__cuda_product_point(dev, p, q))
         (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b,
                                             &add, q->c, p->c, q->c, p->c, &p->algo, dev->workspace,
                                             p->workspace, dev->stream));
+    return 1;
 }
 
 #endif /* DDP_CUDA_BLAS_CUH */

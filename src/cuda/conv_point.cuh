@@ -54,7 +54,7 @@ static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, cons
     p.c = v.y;
     p.c_step = v.y_image;
     p.add = v.add;
-    ddp__cuda_multiply(dev, &p);
+    (void)ddp__cuda_multiply(dev, &p);
 }
 
 /* grad += dy x^T, image by image. */
@@ -79,7 +79,7 @@ static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, flo
         p.count = images - first < DDP__POINT_IMAGES ? images - first : (long)DDP__POINT_IMAGES;
         p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
         p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
-        ddp__cuda_multiply(dev, &p);
+        (void)ddp__cuda_multiply(dev, &p);
         DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
                     grad, (const float *)dev->scratch, n, (int)p.count);
     }

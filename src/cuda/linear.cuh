@@ -1,9 +1,10 @@
-/* linear, linear_no_bias, linear_tied: products of cuBLASLt. */
+/* linear, linear_no_bias, linear_tied, and linear with the gelu behind it: products of cuBLASLt. */
 #ifndef DDP_CUDA_LINEAR_CUH
 #define DDP_CUDA_LINEAR_CUH
 
 #include "cuda/blas.cuh"
 #include "cuda/columns.cuh"
+#include "cuda/elementwise.cuh"
 
 /* x (m, k), weight (n, k), y (m, n). */
 static inline void ddp__cuda_linear_sizes(const ddp_op_spec *s, long *m, long *n, long *k)
@@ -13,14 +14,13 @@ static inline void ddp__cuda_linear_sizes(const ddp_op_spec *s, long *m, long *n
     *k = s->in[0].dim[s->in[0].dims - 1];
 }
 
-static void ddp__cuda_linear_forward(const ddp_op_call *c)
+static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
     ddp__cuda_product p;
 
     memset(&p, 0, sizeof p);
     ddp__cuda_linear_sizes(c->spec, &p.m, &p.n, &p.k);
-    p.half = p.half_out = dev->half;
+    p.half = p.half_out = ((ddp__cuda *)c->pool)->half;
     p.a = c->in[0];
     p.a_row = p.k;
     p.b = c->param[0];
@@ -29,7 +29,28 @@ static void ddp__cuda_linear_forward(const ddp_op_call *c)
     p.c = c->out;
     p.c_row = p.n;
     p.bias = c->param[1];
-    ddp__cuda_multiply(dev, &p);
+    return p;
+}
+
+static void ddp__cuda_linear_forward(const ddp_op_call *c)
+{
+    const ddp__cuda_product p = ddp__cuda_linear_product(c);
+
+    (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
+}
+
+/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken of
+ * must be multiples of 16 bytes. */
+static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_product p = ddp__cuda_linear_product(first);
+
+    p.gelu = 1;
+    p.before = first->out;
+    p.c = second->out;
+    if (p.n % 8 == 0 && ddp__cuda_multiply((ddp__cuda *)first->pool, &p)) return;
+    ddp__cuda_linear_forward(first);
+    ddp__cuda_gelu_forward(second);
 }
 
 /* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
@@ -60,7 +81,7 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
         p.c = c->grad_param[0];
         p.c_row = k;
         p.add = 1;
-        ddp__cuda_multiply(dev, &p);
+        (void)ddp__cuda_multiply(dev, &p);
     }
     if (c->grad_in[0]) {
         p.m = m;
@@ -73,8 +94,14 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
         p.c_row = k;
         p.half_out = dev->half;
         p.add = c->add_in[0];
-        ddp__cuda_multiply(dev, &p);
+        (void)ddp__cuda_multiply(dev, &p);
     }
+}
+
+static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_gelu_backward(second);
+    ddp__cuda_linear_backward(first);
 }
 
 static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int narrow)
