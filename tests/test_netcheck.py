@@ -233,9 +233,10 @@ def timed_out(folder):
     expect("DREAMDDP_OP_TIMEOUT (now 2 s)" in err and "; the last operations are in post." in err, err)
     with open(os.path.join(folder, "post.0")) as f:
         head = json.loads(f.readline())
-        last = [json.loads(line) for line in f][-1]
+        waits = [r for r in map(json.loads, f) if r["state"] in ("active", "queued")]
     expect(head["rank"] == 0 and head["world"] == 3 and "timed out" in head["error"]["text"], head)
-    expect(last["state"] in ("active", "queued") and last["layer"], last)
+    # not always the last line: the first layer's average overtakes those before it
+    expect(waits and waits[-1]["layer"], waits)
 
 
 @case("a slow rank is named by what it computes, not by what it waits")
