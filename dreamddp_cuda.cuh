@@ -968,7 +968,8 @@ typedef struct ddp__cuda_product {
     int         add;
     long        count, a_step, b_step, c_step;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0 */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every library
+                         has it in every type and shape */
     void       *before; /* with gelu: what gelu was taken of, rows c_row apart; NULL: not wanted */
 } ddp__cuda_product;
 
@@ -985,6 +986,7 @@ typedef struct ddp__cuda_product_plan {
     cublasLtMatrixLayout_t         a, b, c;
     cublasLtMatmulAlgo_t           algo;
     size_t                         workspace;
+    int                            none; /* of gelu: the library has no such product */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -1117,7 +1119,9 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c,
                                                 pref, 1, &best, &found);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
-    if (!failed && (status != CUBLAS_STATUS_SUCCESS || found < 1)) {
+    p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
+    if (p->none && k->epilogue != CUBLASLT_EPILOGUE_GELU_BIAS &&
+        k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
                        "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, k->m,
@@ -1175,18 +1179,20 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
 }
 
 /* Queues the product on the device's stream. A failure is noted in the device, and nothing is
- * computed after it. */
-static DDP__UNUSED void ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+ * computed after it. 0 and nothing: it is one with gelu that the library does not have. */
+static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;
     ddp__cuda_product_plan *p;
 
-    if (ddp__atomic_load(&dev->failed)) return;
+    if (ddp__atomic_load(&dev->failed)) return 1;
     p = ddp__cuda_product_plan_of(dev, q);
+    if (p && p->none) return 0;
     if (p && !ddp__cuda_product_point(dev, p, q))
         (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b,
                                             &add, q->c, p->c, q->c, p->c, &p->algo, dev->workspace,
                                             p->workspace, dev->stream));
+    return 1;
 }
 
 #endif /* DDP_CUDA_BLAS_CUH */
@@ -1428,7 +1434,7 @@ static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, 
 /* ==== end cuda/columns.cuh ==== */
 
 /* ==== begin cuda/linear.cuh ==== [cuda] */
-/* linear, linear_no_bias, linear_tied: products of cuBLASLt. */
+/* linear, linear_no_bias, linear_tied, and linear with the gelu behind it: products of cuBLASLt. */
 #ifndef DDP_CUDA_LINEAR_CUH
 #define DDP_CUDA_LINEAR_CUH
 
@@ -1440,14 +1446,13 @@ static inline void ddp__cuda_linear_sizes(const ddp_op_spec *s, long *m, long *n
     *k = s->in[0].dim[s->in[0].dims - 1];
 }
 
-static void ddp__cuda_linear_forward(const ddp_op_call *c)
+static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
     ddp__cuda_product p;
 
     memset(&p, 0, sizeof p);
     ddp__cuda_linear_sizes(c->spec, &p.m, &p.n, &p.k);
-    p.half = p.half_out = dev->half;
+    p.half = p.half_out = ((ddp__cuda *)c->pool)->half;
     p.a = c->in[0];
     p.a_row = p.k;
     p.b = c->param[0];
@@ -1456,7 +1461,28 @@ static void ddp__cuda_linear_forward(const ddp_op_call *c)
     p.c = c->out;
     p.c_row = p.n;
     p.bias = c->param[1];
-    ddp__cuda_multiply(dev, &p);
+    return p;
+}
+
+static void ddp__cuda_linear_forward(const ddp_op_call *c)
+{
+    const ddp__cuda_product p = ddp__cuda_linear_product(c);
+
+    (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
+}
+
+/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken of
+ * must be multiples of 16 bytes. */
+static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_product p = ddp__cuda_linear_product(first);
+
+    p.gelu = 1;
+    p.before = first->out;
+    p.c = second->out;
+    if (p.n % 8 == 0 && ddp__cuda_multiply((ddp__cuda *)first->pool, &p)) return;
+    ddp__cuda_linear_forward(first);
+    ddp__cuda_gelu_forward(second);
 }
 
 /* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
@@ -1487,7 +1513,7 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
         p.c = c->grad_param[0];
         p.c_row = k;
         p.add = 1;
-        ddp__cuda_multiply(dev, &p);
+        (void)ddp__cuda_multiply(dev, &p);
     }
     if (c->grad_in[0]) {
         p.m = m;
@@ -1500,8 +1526,14 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
         p.c_row = k;
         p.half_out = dev->half;
         p.add = c->add_in[0];
-        ddp__cuda_multiply(dev, &p);
+        (void)ddp__cuda_multiply(dev, &p);
     }
+}
+
+static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_gelu_backward(second);
+    ddp__cuda_linear_backward(first);
 }
 
 static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int narrow)
@@ -3439,6 +3471,54 @@ static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
 #ifndef DDP_CUDA_TEXT_CUH
 #define DDP_CUDA_TEXT_CUH
 
+/* ==== begin cuda/self.cuh ==== [cuda] */
+/* What a context holds of its GPU: the device, and what the backend table needs beside it. */
+#ifndef DDP_CUDA_SELF_CUH
+#define DDP_CUDA_SELF_CUH
+
+enum {
+    DDP__UPLOAD_PARTS = 4,       /* uploads that may be under way */
+    DDP__UPLOAD_BYTES = 4 << 20, /* of each */
+    DDP__CLIP_PARTS = 1024     /* partial sums of squares */
+};
+
+/* bfloat16 copy of a layer's parameters, which operators read in their place. */
+typedef struct ddp__cuda_mirror {
+    float     *master;
+    ddp__bf16 *copy;
+    size_t     count;
+} ddp__cuda_mirror;
+
+typedef struct ddp__cuda_self {
+    ddp__cuda        *dev;
+    ddp__cuda_mirror *mirror;
+    int               mirrors, mirror_room;
+    /* uploads pass through pinned memory, part after part */
+    char             *ring;
+    cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
+    int               ring_next;
+    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
+    const float      *early_from;
+    cudaEvent_t       early_done;
+    double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
+    /* messages over the host */
+    cudaStream_t      out, in;  /* to the host, and back */
+    cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
+    unsigned         *flag;     /* [slots] pinned: the turn that may pass */
+    unsigned         *flag_there; /* as the device sees them */
+    int               slots;
+    ddp__nccl        *nccl;
+    /* times */
+    cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
+    int               marks;
+    int               base;     /* the mark that was read last */
+    double            base_s;   /* and when it was, ddp_now() */
+    int               ranged;   /* an NVTX range is open */
+} ddp__cuda_self;
+
+#endif /* DDP_CUDA_SELF_CUH */
+/* ==== end cuda/self.cuh ==== */
+
 static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
 {
     static const ddp__cuda_entry ops[] = {
@@ -3464,16 +3544,19 @@ static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
     return (int)(sizeof ops / sizeof ops[0]);
 }
 
-/* The residual stream and the norm that reads it, in one kernel. */
+/* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
+ * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair(void *self, const char *first,
                                                      const char *second)
 {
     static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>,
                                            ddp__cuda_sum_norm_backward<0>},
                              rms_norm = {ddp__cuda_sum_norm_forward<1>,
-                                         ddp__cuda_sum_norm_backward<1>};
+                                         ddp__cuda_sum_norm_backward<1>},
+                             gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
 
-    (void)self;
+    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0)
+        return ((ddp__cuda_self *)self)->dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;
     if (strcmp(second, "layer_norm") == 0) return &layer_norm;
     return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
@@ -4385,7 +4468,7 @@ static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, cons
     p.c = v.y;
     p.c_step = v.y_image;
     p.add = v.add;
-    ddp__cuda_multiply(dev, &p);
+    (void)ddp__cuda_multiply(dev, &p);
 }
 
 /* grad += dy x^T, image by image. */
@@ -4410,7 +4493,7 @@ static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, flo
         p.count = images - first < DDP__POINT_IMAGES ? images - first : (long)DDP__POINT_IMAGES;
         p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
         p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
-        ddp__cuda_multiply(dev, &p);
+        (void)ddp__cuda_multiply(dev, &p);
         DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
                     grad, (const float *)dev->scratch, n, (int)p.count);
     }
@@ -6321,54 +6404,6 @@ static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *
 
 #endif /* DDP_CUDA_TABLE_CUH */
 /* ==== end cuda/table.cuh ==== */
-
-/* ==== begin cuda/self.cuh ==== [cuda] */
-/* What a context holds of its GPU: the device, and what the backend table needs beside it. */
-#ifndef DDP_CUDA_SELF_CUH
-#define DDP_CUDA_SELF_CUH
-
-enum {
-    DDP__UPLOAD_PARTS = 4,       /* uploads that may be under way */
-    DDP__UPLOAD_BYTES = 4 << 20, /* of each */
-    DDP__CLIP_PARTS = 1024     /* partial sums of squares */
-};
-
-/* bfloat16 copy of a layer's parameters, which operators read in their place. */
-typedef struct ddp__cuda_mirror {
-    float     *master;
-    ddp__bf16 *copy;
-    size_t     count;
-} ddp__cuda_mirror;
-
-typedef struct ddp__cuda_self {
-    ddp__cuda        *dev;
-    ddp__cuda_mirror *mirror;
-    int               mirrors, mirror_room;
-    /* uploads pass through pinned memory, part after part */
-    char             *ring;
-    cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
-    int               ring_next;
-    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
-    const float      *early_from;
-    cudaEvent_t       early_done;
-    double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
-    /* messages over the host */
-    cudaStream_t      out, in;  /* to the host, and back */
-    cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
-    unsigned         *flag;     /* [slots] pinned: the turn that may pass */
-    unsigned         *flag_there; /* as the device sees them */
-    int               slots;
-    ddp__nccl        *nccl;
-    /* times */
-    cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
-    int               marks;
-    int               base;     /* the mark that was read last */
-    double            base_s;   /* and when it was, ddp_now() */
-    int               ranged;   /* an NVTX range is open */
-} ddp__cuda_self;
-
-#endif /* DDP_CUDA_SELF_CUH */
-/* ==== end cuda/self.cuh ==== */
 
 /* ==== begin cuda/update.cuh ==== [cuda] */
 /* Updates on the device: one pass over parameter, gradient and state, which also zeroes the
