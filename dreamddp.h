@@ -42798,8 +42798,9 @@ static ddp_status ddp__direct_watch(void *user, double since, ddp_error *err)
     if (x->left_s <= 0) x->left_s = ddp_now();
     if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
     return ddp__fail(err, DDP_PEER_LOST,
-                     "rank %d closed its context while rank %d waits for an average with it", gone,
-                     d->rank);
+                     "rank %d closed its context while rank %d waits for an average with it: every "
+                     "rank must run the same steps",
+                     gone, d->rank);
 }
 
 ddp_status ddp__direct_open(ddp_ctx *d, int slots, ddp_error *err)
@@ -42818,7 +42819,8 @@ ddp_status ddp__direct_open(ddp_ctx *d, int slots, ddp_error *err)
     x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
     if (!x->zeros) {
         DDP__TRY(b->check(d->host.device, err));
-        return ddp__fail(err, DDP_MEMORY, "out of device memory for %d floats", DDP__PROBE_FLOATS);
+        return ddp__fail(err, DDP_MEMORY, "out of device memory for the %d floats that links are "
+                         "probed with; use a smaller batch or model", DDP__PROBE_FLOATS);
     }
     memset(&p, 0, sizeof p);
     p.rank = x->site ? x->site->place : d->rank;

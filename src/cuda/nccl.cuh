@@ -238,7 +238,7 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
         return ddp__fail(err, DDP_TIMEOUT,
                          "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
-                         "has stopped or is slower than the time-out of %g s",
+                         "has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
                          n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
