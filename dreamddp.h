@@ -16964,7 +16964,8 @@ DDP_LIB void ddp__engine_close(ddp__engine *e);
 DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
- * full. After a failure returns the engine's first error. Copies the message and its piece list. */
+ * full. After a failure returns the engine's first error, once nobody touches the memory of any
+ * message any more. Copies the message and its piece list. */
 DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket,
                                       ddp_error *err);
 /* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
@@ -16998,6 +16999,9 @@ DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t rin
 DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
+/* After a failure returns when nobody touches the memory of any message any more, within half a
+ * second; else at once. For the thread that submits. */
+DDP_LIB void       ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
 /* The lowest rank that has said goodbye; -1 = none. */
@@ -23432,9 +23436,6 @@ struct ddp__engine {
 extern "C" {
 #endif
 
-/* engine.c; under the lock: rouses the comm thread */
-DDP_LIB void ddp__notify(ddp__engine *e);
-
 /* group.c */
 /* A message's group exists and has this rank, and the root, among its members. */
 DDP_LIB ddp_status ddp__group_check(const ddp__engine *e, const ddp__message *m, ddp_error *err);
@@ -23482,6 +23483,8 @@ DDP_LIB void ddp__publish(ddp__engine *e);
 /* engine.c */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
+/* Under the lock, which it lets go of: ddp__engine_settle. */
+DDP_LIB void ddp__settle(ddp__engine *e);
 /* Does what can be done now; 1 if anything moved, else *until says when to look again. */
 DDP_LIB int  ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
@@ -29031,6 +29034,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp__message *m, ddp_error *err
         e->driven = 0;
         e->park_until = ddp_now() + DDP__PARK_S;
         if (ddp__needed(e)) pthread_cond_signal(&e->park);
+        if (status != DDP_OK) ddp__settle(e);
         pthread_mutex_unlock(&e->lock);
     }
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
@@ -29601,6 +29605,12 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, lon
     ddp__guard_all(e, op);
 }
 
+void ddp__settle(ddp__engine *e)
+{
+    while (e->error.code != DDP_OK && e->world > 1 && !e->quiet)
+        pthread_cond_wait(&e->changed, &e->lock);
+}
+
 ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket, ddp_error *err)
 {
     ddp_status bad = ddp__message_check(e, m, err);
@@ -29618,6 +29628,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
     if (e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;
+        if (!e->driven) ddp__settle(e); /* else the comm thread waits for this one */
         pthread_mutex_unlock(&e->lock);
         return bad;
     }
@@ -29666,6 +29677,13 @@ int ddp__engine_done(ddp__engine *e, long ticket)
     done = ddp__ticket_done(e, ticket);
     pthread_mutex_unlock(&e->lock);
     return done;
+}
+
+void ddp__engine_settle(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    ddp__settle(e);
+    pthread_mutex_unlock(&e->lock);
 }
 
 void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
@@ -47370,6 +47388,9 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     /* a no-op when the failure came from the engine; else the other ranks learn of it */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
+    /* who is told of a failure may free what was registered */
+    if (d->engine) ddp__engine_settle(d->engine);
+    if (d->second) ddp__engine_settle(d->second);
     ddp__dump_failure(d);
     return (int)d->host.error.code;
 }

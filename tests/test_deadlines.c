@@ -309,6 +309,79 @@ static void abort_ends_every_wait_on_all_ranks(void **state)
     munmap(shared, sizeof *shared);
 }
 
+/* ---- after a failure nobody touches the caller's memory ---- */
+
+static int let_go; /* the comm thread of rank 0, slow to log its failure, has done so; atomic */
+
+static void slow_to_fail(void *user, ddp_log_level level, const char *line)
+{
+    (void)user;
+    if (level != DDP_LOG_ERROR || !strstr(line, "rank 0: ")) return;
+    ddp__sleep_until(ddp_now() + 0.2);
+    ddp__atomic_store(&let_go, 1);
+}
+
+static void log_slowly(ddp__engine_config *cfg, int rank)
+{
+    if (rank) return;
+    cfg->log.fn = slow_to_fail;
+    cfg->log.level = DDP_LOG_ERROR;
+}
+
+static void fail_in_flight(net_rank *me, void *user)
+{
+    static float data[2][1000];
+    ddp__piece piece = {data[me->rank], 1000};
+    ddp__message m;
+    long ticket;
+
+    (void)user;
+    if (me->rank) {
+        while (!ddp__atomic_load(&let_go)) ddp__sleep_until(ddp_now() + 0.01);
+        return;
+    }
+    net_message(&m, DDP__ALL_REDUCE, &piece, 1);
+    net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
+    ddp__engine_abort(me->engine, DDP_ABORTED, "the lights went out");
+    if (ddp__engine_submit(me->engine, &m, &ticket, &me->err) != DDP_ABORTED ||
+        !ddp__atomic_load(&let_go))
+        net_fail(me, "the second message was refused while the first one moved");
+    ddp__atomic_store(&let_go, 1); /* of rank 1, whatever came out */
+}
+
+/* *user: 1 as long as the hook has not returned; 2 = well, 3 = too early. */
+static int misuse_in_flight(ddp_ctx *d, void *user)
+{
+    if (ddp_rank(d)) return ddp_barrier(d);
+    if (ddp_backward_end(d, 5) == DDP_ARG) *(int *)user = ddp__atomic_load(&let_go) ? 2 : 3;
+    return 1;
+}
+
+static void a_failure_lets_go_of_the_callers_memory(void **state)
+{
+    net_setup set;
+    ddp_config cfg;
+    ddp_error err;
+    int hook = 1;
+
+    (void)state;
+    net_defaults(&set, 2);
+    set.tune = log_slowly;
+    ddp__atomic_store(&let_go, 0);
+    net_run(&set, fail_in_flight, NULL);
+
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = 2;
+    cfg.no_env = 1;
+    cfg.transport = DDP_THREADS;
+    cfg.logger.fn = slow_to_fail;
+    cfg.logger.level = DDP_LOG_ERROR;
+    ddp__atomic_store(&let_go, 0);
+    memset(&err, 0, sizeof err);
+    assert_int_not_equal(ddp_launch(&cfg, misuse_in_flight, &hook, &err), 0);
+    assert_int_equal(hook, 2);
+}
+
 static void one_worker_is_aborted_in_the_same_words(void **state)
 {
     ddp_config cfg;
@@ -391,6 +464,7 @@ int main(void)
         cmocka_unit_test(an_operation_that_moves_is_ended_too),
         cmocka_unit_test(long_waits_say_who_is_missing_and_when_they_end),
         cmocka_unit_test(abort_ends_every_wait_on_all_ranks),
+        cmocka_unit_test(a_failure_lets_go_of_the_callers_memory),
         cmocka_unit_test(one_worker_is_aborted_in_the_same_words),
         cmocka_unit_test(cancel_ends_the_meeting),
         cmocka_unit_test(each_time_out_of_the_meeting_names_its_variable),

@@ -62,6 +62,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp__message *m, ddp_error *err
         e->driven = 0;
         e->park_until = ddp_now() + DDP__PARK_S;
         if (ddp__needed(e)) pthread_cond_signal(&e->park);
+        if (status != DDP_OK) ddp__settle(e);
         pthread_mutex_unlock(&e->lock);
     }
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;

@@ -535,6 +535,12 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp__message *m, lon
     ddp__guard_all(e, op);
 }
 
+void ddp__settle(ddp__engine *e)
+{
+    while (e->error.code != DDP_OK && e->world > 1 && !e->quiet)
+        pthread_cond_wait(&e->changed, &e->lock);
+}
+
 ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket, ddp_error *err)
 {
     ddp_status bad = ddp__message_check(e, m, err);
@@ -552,6 +558,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticke
     if (e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;
+        if (!e->driven) ddp__settle(e); /* else the comm thread waits for this one */
         pthread_mutex_unlock(&e->lock);
         return bad;
     }
@@ -600,6 +607,13 @@ int ddp__engine_done(ddp__engine *e, long ticket)
     done = ddp__ticket_done(e, ticket);
     pthread_mutex_unlock(&e->lock);
     return done;
+}
+
+void ddp__engine_settle(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    ddp__settle(e);
+    pthread_mutex_unlock(&e->lock);
 }
 
 void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)

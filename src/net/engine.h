@@ -139,7 +139,8 @@ DDP_LIB void ddp__engine_close(ddp__engine *e);
 DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
- * full. After a failure returns the engine's first error. Copies the message and its piece list. */
+ * full. After a failure returns the engine's first error, once nobody touches the memory of any
+ * message any more. Copies the message and its piece list. */
 DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp__message *m, long *ticket,
                                       ddp_error *err);
 /* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
@@ -173,6 +174,9 @@ DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t rin
 DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
+/* After a failure returns when nobody touches the memory of any message any more, within half a
+ * second; else at once. For the thread that submits. */
+DDP_LIB void       ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
 /* The lowest rank that has said goodbye; -1 = none. */

@@ -262,9 +262,6 @@ struct ddp__engine {
 extern "C" {
 #endif
 
-/* engine.c; under the lock: rouses the comm thread */
-DDP_LIB void ddp__notify(ddp__engine *e);
-
 /* group.c */
 /* A message's group exists and has this rank, and the root, among its members. */
 DDP_LIB ddp_status ddp__group_check(const ddp__engine *e, const ddp__message *m, ddp_error *err);
@@ -312,6 +309,8 @@ DDP_LIB void ddp__publish(ddp__engine *e);
 /* engine.c */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
+/* Under the lock, which it lets go of: ddp__engine_settle. */
+DDP_LIB void ddp__settle(ddp__engine *e);
 /* Does what can be done now; 1 if anything moved, else *until says when to look again. */
 DDP_LIB int  ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);

@@ -25,6 +25,9 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     /* a no-op when the failure came from the engine; else the other ranks learn of it */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
+    /* who is told of a failure may free what was registered */
+    if (d->engine) ddp__engine_settle(d->engine);
+    if (d->second) ddp__engine_settle(d->second);
     ddp__dump_failure(d);
     return (int)d->host.error.code;
 }
