@@ -91,6 +91,10 @@ def main():
     parse.add_argument("--jobs", type=int, default=6)
     parse.add_argument("--seed", type=int, default=0)
     soak = Soak(parse.parse_args())
+    for test in sorted({test for test, _, _, _ in MIX}):
+        program = os.path.join(soak.args.folder, test)
+        if not os.access(program, os.X_OK):
+            parse.error(f"{program} is not there: build it, or say `make soak`")
     threads = [threading.Thread(target=soak.work) for _ in range(soak.args.jobs)]
     for t in threads:
         t.start()
