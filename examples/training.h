@@ -631,16 +631,16 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
     return sum > 0 ? sum : 0;
 }
 
-/* Goes on from a checkpoint: *first is the next step. Of another world, the data go on where that
- * world stopped, rounded down to a whole batch of this one. */
+/* Goes on from a checkpoint: *first is the next step. The data go on where the worlds before this one
+ * stopped, rounded down to a whole batch of this one. */
 static int training_resume(ddp_ctx *d, training *t, long *first)
 {
     char why[DDP_ERROR_TEXT];
-    int from = 1, bad = t->resume ? ddp_checkpoint_load(d, t->resume, &from) : 0;
+    int bad = t->resume ? ddp_checkpoint_load(d, t->resume, NULL) : 0;
 
     *first = ddp_step(d);
+    if (!bad) t->first_pass = (long)(ddp_taken(d) / ddp_world(d)) - *first * t->accumulate;
     if (bad || !t->resume) return bad;
-    t->first_pass = *first * t->accumulate * from / ddp_world(d) - *first * t->accumulate;
     if (*first < t->steps) return 0;
     snprintf(why, sizeof why,
              "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
