@@ -426,7 +426,7 @@ static int training_evaluate(ddp_ctx *d, const training *t, const training_model
     return 0;
 }
 
-static int training_sample(const training *t, const training_model *m)
+static int training_sample(ddp_ctx *d, const training *t, const training_model *m)
 {
     const long most = SAMPLING_WINDOW, window = t->model.context < most ? t->model.context : most;
     ddp_graph *g = t->sample.length ? ddp_graph_new(NULL) : NULL;
@@ -437,6 +437,7 @@ static int training_sample(const training *t, const training_model *m)
     if (!g) return DDP_MEMORY;
     training_add_model(g, t, 1, window, &logits);
     bad = sampling_run(m->graph, g, logits, &t->sample, t->result->sample);
+    if (ddp_graph_error(g)->code) training_fail(d, t->result, bad, ddp_graph_error(g)->msg);
     ddp_graph_free(g);
     return bad;
 }
@@ -597,7 +598,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
         bad = (int)ddp_weights_save(m->graph, t->store, &why);
         if (bad) return training_fail(d, r, bad, why.msg);
     }
-    bad = training_sample(t, m);
+    bad = training_sample(d, t, m);
     r->complete = !bad;
     return bad;
 }
