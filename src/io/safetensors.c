@@ -309,7 +309,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     char *text;
     ddp_status code;
 
-    s->fd = open(s->name, O_RDONLY | O_CLOEXEC);
+    s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
     if (s->fd < 0 || fstat(s->fd, &st))
         return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
@@ -522,7 +522,9 @@ static ddp_status ddp__st_header_text(const char *path, int count, const ddp_saf
     ddp__text_add(text, "}", 1);
     while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
     if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    return DDP_OK;
+    if (text->size <= DDP__ST_HEADER) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "cannot write %.120s: %d tensors make a header of %zu bytes; at "
+                     "most %" PRIu64 " are read", path, count, text->size, DDP__ST_HEADER);
 }
 
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
