@@ -244,6 +244,13 @@ static void what_is_written_is_read_back(void **unused)
     assert_int_equal(err.code, DDP_IO);
     assert_null(ddp_safetensors_open("/tmp", &err));
     assert_non_null(strstr(err.msg, "a directory"));
+    assert_null(ddp_safetensors_open(NULL, &err));
+    assert_int_equal(err.code, DDP_ARG);
+    assert_int_equal(ddp_safetensors_write(NULL, 1, t, data, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "needs a name"));
+    assert_int_equal(ddp_safetensors_count(NULL), 0);
+    assert_true(!ddp_safetensors_at(NULL, 0) && !ddp_safetensors_find(NULL, "x") &&
+                !ddp_safetensors_note(NULL, "x"));
 }
 
 /* As many as a checkpoint of some thousand layers has. */

@@ -301,7 +301,11 @@ static void the_first_error_stays_and_later_calls_do_nothing(void **state)
 
 static void null_is_refused_without_a_crash(void **state)
 {
+    ddp_stats s;
+
     (void)state;
+    ddp_get_stats(NULL, &s);
+    assert_true(s.steps == 0);
     assert_int_equal(ddp_step_end(NULL), DDP_ARG);
     assert_int_equal(ddp_backward_end(NULL, 0), DDP_ARG);
     assert_int_equal(ddp_add_layer(NULL, NULL), DDP_ARG);
