@@ -296,6 +296,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     }
     g->owned.passes = &g->state->pass;
     g->owned.model = ddp__build_hash(g);
+    g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes;
     return DDP_OK;
 }
 
