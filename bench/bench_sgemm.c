@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     long m = 1024, n = 1152, k = 384, threads = 1, rounds = 5, i;
     const char *trans = "nt", *only = "both";
     int quick = 0;
-    double ours = INFINITY, blas = INFINITY, worst = 0, t, flops;
+    double ours = INFINITY, blas = INFINITY, worst = 0, t, flops, bytes;
     const cli_option table[] = {
         {"--m", CLI_COUNT, &m, "M", "rows of the result"},
         {"--n", CLI_COUNT, &n, "N", "columns of the result"},
@@ -95,6 +95,12 @@ int main(int argc, char **argv)
 #ifndef DDP_USE_CBLAS
     if (!strcmp(only, "cblas")) return sgemm_usage("this program was built without a BLAS");
 #endif
+    bytes = sizeof *a * ((double)m * (double)k + (double)k * (double)n + 2 * (double)m * (double)n);
+    if (ddp__memory_total() > 0 && bytes > ddp__memory_total()) { /* malloc may promise it */
+        fprintf(stderr, "bench_sgemm: %ld x %ld x %ld needs %.0f bytes; this machine has %.0f\n", m, n,
+                k, bytes, ddp__memory_total());
+        return 1;
+    }
     memset(&s, 0, sizeof s);
     a = sgemm_matrix(m, k, 1);
     b = sgemm_matrix(k, n, 2);

@@ -426,7 +426,7 @@ static int training_evaluate(ddp_ctx *d, const training *t, const training_model
     return 0;
 }
 
-static int training_sample(const training *t, const training_model *m)
+static int training_sample(ddp_ctx *d, const training *t, const training_model *m)
 {
     const long most = SAMPLING_WINDOW, window = t->model.context < most ? t->model.context : most;
     ddp_graph *g = t->sample.length ? ddp_graph_new(NULL) : NULL;
@@ -437,6 +437,7 @@ static int training_sample(const training *t, const training_model *m)
     if (!g) return DDP_MEMORY;
     training_add_model(g, t, 1, window, &logits);
     bad = sampling_run(m->graph, g, logits, &t->sample, t->result->sample);
+    if (ddp_graph_error(g)->code) training_fail(d, t->result, bad, ddp_graph_error(g)->msg);
     ddp_graph_free(g);
     return bad;
 }
@@ -597,7 +598,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
         bad = (int)ddp_weights_save(m->graph, t->store, &why);
         if (bad) return training_fail(d, r, bad, why.msg);
     }
-    bad = training_sample(t, m);
+    bad = training_sample(d, t, m);
     r->complete = !bad;
     return bad;
 }
@@ -631,16 +632,16 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
     return sum > 0 ? sum : 0;
 }
 
-/* Goes on from a checkpoint: *first is the next step. Of another world, the data go on where that
- * world stopped, rounded down to a whole batch of this one. */
+/* Goes on from a checkpoint: *first is the next step. The data go on where the worlds before this one
+ * stopped, rounded down to a whole batch of this one. */
 static int training_resume(ddp_ctx *d, training *t, long *first)
 {
     char why[DDP_ERROR_TEXT];
-    int from = 1, bad = t->resume ? ddp_checkpoint_load(d, t->resume, &from) : 0;
+    int bad = t->resume ? ddp_checkpoint_load(d, t->resume, NULL) : 0;
 
     *first = ddp_step(d);
+    if (!bad) t->first_pass = (long)(ddp_taken(d) / ddp_world(d)) - *first * t->accumulate;
     if (bad || !t->resume) return bad;
-    t->first_pass = *first * t->accumulate * from / ddp_world(d) - *first * t->accumulate;
     if (*first < t->steps) return 0;
     snprintf(why, sizeof why,
              "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",

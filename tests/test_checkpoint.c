@@ -31,11 +31,12 @@ typedef struct leg {
     int         save, layers, sync_all;
     int         momentum;         /* 1: SGD with momentum, 0: AdamW, -1: plain SGD */
     int         vision;           /* a residual block with batch norms instead of a GPT-2 */
-    long        width;            /* of the model, 0 = 6 */
+    long        width, heads;     /* of the model, 0 = 6, 2 */
     uint64_t    data;             /* other numbers, other data */
     uint64_t    hash[RANKS];      /* of parameters and buffers after the last step */
     int         from;             /* world of the checkpoint that was loaded */
     long        first;
+    int64_t     taken;            /* micro-batches after the last step */
 } leg;
 
 static ddp_node *gpt2(ddp_graph *g, const leg *x)
@@ -43,7 +44,8 @@ static ddp_node *gpt2(ddp_graph *g, const leg *x)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 13, c.context = 5, c.layers = x->layers, c.heads = 2, c.batch = 2;
+    c.vocabulary = 13, c.context = 5, c.layers = x->layers, c.batch = 2;
+    c.heads = x->heads ? x->heads : 2;
     c.dim = x->width ? x->width : 6;
     c.dropout = 0.2f;
     return ddp_gpt2(g, &c, NULL);
@@ -130,6 +132,7 @@ static int run_leg(ddp_ctx *d, void *user)
     }
     if (!bad) bad = x->sync_all ? ddp_sync_all(d) : ddp_wait(d);
     x->hash[ddp_rank(d)] = hash_of(g);
+    if (ddp_rank(d) == 0) x->taken = ddp_taken(d);
     return bad;
 }
 
@@ -256,6 +259,7 @@ static void only_a_synchronised_state_goes_to_another_world(void **unused)
     go(&four, &b);
     assert_int_equal(b.from, 2);
     assert_int_equal(b.first, 4);
+    assert_true(b.taken == 4 * 2 + 2 * 4); /* four steps of two workers, two of four */
     for (r = 1; r < 4; r++) assert_true(b.hash[r] == b.hash[0]);
     one = world_of(1, DDP_WFBP, 3); /* nothing to train: the parameters as they were saved */
     b.last = 4;
@@ -335,6 +339,9 @@ static void what_does_not_fit_is_refused(void **unused)
     refused(&c, &b, DDP_MISMATCH,
             "\"layer.0.0\" of layer embed is missing or not 144 values of F32: it is a checkpoint");
     b.width = 0;
+    b.heads = 3;
+    refused(&c, &b, DDP_MISMATCH, "with other arguments (the number of heads, for example)");
+    b.heads = 0;
     b.vision = 1;
     refused(&c, &b, DDP_MISMATCH, "another model: its layer 0 is \"embed\", here it is \"conv1\"");
     b.vision = 0;

@@ -117,6 +117,7 @@ static void refused(const char *name, const void *bytes, size_t n, const char *p
 static void useless_files_are_refused_with_name_size_and_need(void **unused)
 {
     unsigned char f[1040];
+    ddp_token_range range;
     ddp_error err;
 
     (void)unused;
@@ -145,6 +146,13 @@ static void useless_files_are_refused_with_name_size_and_need(void **unused)
     assert_non_null(strstr(err.msg, "/no/such/file"));
     assert_null(ddp_tokens_open("/", &err));
     assert_int_equal(err.code, DDP_IO);
+
+    /* getenv found nothing; what could not be opened is used */
+    assert_null(ddp_tokens_open(NULL, &err));
+    assert_int_equal(err.code, DDP_ARG);
+    assert_null(ddp_tokens_from_bytes(NULL, f, sizeof f, &err));
+    assert_int_equal(ddp_tokens_split(NULL, 0, 1, &range, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "were they opened?"));
 }
 
 static void a_token_beyond_the_vocabulary_is_named(void **unused)

@@ -130,6 +130,7 @@ static void a_folder_says_what_it_holds(void **unused)
 {
     char folder[] = "/tmp/ddp_images_XXXXXX", command[64];
     unsigned char *r = (unsigned char *)calloc(2, 3074);
+    ddp_image_range range;
     ddp_images *m;
     ddp_error err;
 
@@ -138,6 +139,12 @@ static void a_folder_says_what_it_holds(void **unused)
     assert_non_null(mkdtemp(folder));
     assert_null(ddp_images_open(folder, 0, &err));
     assert_non_null(strstr(err.msg, "no training images"));
+    assert_null(ddp_images_open(NULL, 0, &err));
+    assert_int_equal(err.code, DDP_ARG);
+    assert_null(ddp_images_cifar(NULL, 10, &err));
+    assert_null(ddp_images_idx(NULL, NULL, &err));
+    assert_int_equal(ddp_images_split(NULL, 0, &range, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "were they opened?"));
     r[0] = 5;
     write_file(folder, "train.bin", r, 3074); /* CIFAR-100 */
     m = ddp_images_open(folder, 0, NULL);

@@ -108,8 +108,8 @@ static void faults_are_named_with_their_place(void **unused)
     static const char *const bad[][2] = {
         {"", "line 1, column 1: the text ends"},
         {" \n ", "line 2, column 2: the text ends"},
-        {"{\n\"a\": 1,\n  \"a\": 2}", "line 3, column 3: \"a\" is given twice"},
-        {"{\"\\u0061\":1,\"a\":2}", "column 13: \"a\" is given twice"},
+        {"{\n\"a\": 1,\n  \"a\": 2}", "line 3, column 8: \"a\" is given twice"},
+        {"{\"\\u0061\":1,\"a\":2}", "column 17: \"a\" is given twice"},
         {"[1, 2", "column 6: a comma or ]"},
         {"[1 2]", "column 4: a comma or ]"},
         {"[1,]", "column 4: a value is needed"},

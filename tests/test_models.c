@@ -173,6 +173,7 @@ static void impossible_models_are_refused_in_a_sentence(void **unused)
     ddp_gpt2_config c = gpt2(65, 8, 2, 2, 16, 2);
     ddp_mlp_config m;
     ddp_graph *g;
+    int i;
 
     (void)unused;
     gpt2_refused(gpt2(65, 8, 2, 3, 16, 2), "dim 16 cannot be cut into 3 heads");
@@ -203,6 +204,17 @@ static void impossible_models_are_refused_in_a_sentence(void **unused)
     assert_null(ddp_mlp(g, &m, NULL));
     assert_non_null(strstr(ddp_graph_error(g)->msg, "hidden layer 1 is -5"));
     ddp_graph_free(g);
+
+    for (i = 0; i < 5; i++) {
+        g = ddp_graph_new(NULL);
+        assert_null(i == 0   ? ddp_gpt2(g, NULL, NULL)
+                    : i == 1 ? ddp_llama2(g, NULL, NULL)
+                    : i == 2 ? ddp_mlp(g, NULL, NULL)
+                    : i == 3 ? ddp_resnet(g, NULL, NULL)
+                             : ddp_vgg(g, NULL, NULL));
+        assert_non_null(strstr(ddp_graph_error(g)->msg, "no configuration was given"));
+        ddp_graph_free(g);
+    }
 }
 
 static void an_mlp_has_one_layer_per_linear_operator(void **unused)

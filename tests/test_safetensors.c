@@ -244,6 +244,88 @@ static void what_is_written_is_read_back(void **unused)
     assert_int_equal(err.code, DDP_IO);
     assert_null(ddp_safetensors_open("/tmp", &err));
     assert_non_null(strstr(err.msg, "a directory"));
+    assert_null(ddp_safetensors_open(NULL, &err));
+    assert_int_equal(err.code, DDP_ARG);
+    assert_int_equal(ddp_safetensors_write(NULL, 1, t, data, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "needs a name"));
+    assert_int_equal(ddp_safetensors_count(NULL), 0);
+    assert_true(!ddp_safetensors_at(NULL, 0) && !ddp_safetensors_find(NULL, "x") &&
+                !ddp_safetensors_note(NULL, "x"));
+}
+
+/* As many as a checkpoint of some thousand layers has. */
+static void what_has_thousands_of_tensors_is_read_back(void **unused)
+{
+    enum { COUNT = 5000 };
+    char path[] = "/tmp/ddp_st_XXXXXX", (*name)[16] = (char (*)[16])malloc(COUNT * sizeof *name);
+    ddp_safetensor *t = (ddp_safetensor *)calloc(COUNT, sizeof *t);
+    const void **data = (const void **)calloc(COUNT, sizeof *data);
+    const float value = 7;
+    const int file = mkstemp(path);
+    ddp_safetensors *s;
+    ddp_error err;
+    float x = 0;
+    int i;
+
+    (void)unused;
+    assert_true(file >= 0 && name && t && data);
+    close(file);
+    for (i = 0; i < COUNT; i++) {
+        snprintf(name[i], sizeof *name, "layer.%d", i);
+        t[i].name = name[i];
+        data[i] = &value;
+    }
+    if (ddp_safetensors_write(path, COUNT, t, data, NULL, &err)) fail_msg("%s", err.msg);
+    s = ddp_safetensors_open(path, &err);
+    if (!s) fail_msg("%s", err.msg);
+    assert_int_equal(ddp_safetensors_count(s), COUNT);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "layer.4999"), 0, 1, &x,
+                                            &err), DDP_OK);
+    assert_true(x == value);
+    ddp_safetensors_close(s);
+    remove(path);
+    free(name);
+    free(t);
+    free(data);
+}
+
+static void a_header_too_long_to_be_read_is_not_written(void **unused)
+{
+    const size_t n = 9 << 20;
+    char *name = (char *)malloc(n);
+    const float value = 7;
+    const void *data = &value;
+    ddp_safetensor t;
+    ddp_error err;
+
+    (void)unused;
+    assert_non_null(name);
+    memset(name, 'n', n - 1);
+    name[n - 1] = 0;
+    memset(&t, 0, sizeof t);
+    t.name = name;
+    assert_int_equal(ddp_safetensors_write("/tmp/ddp_st_long", 1, &t, &data, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "1 tensors make a header of 94"));
+    assert_int_equal(access("/tmp/ddp_st_long", F_OK), -1);
+    free(name);
+}
+
+/* Opening it would wait for a writer. */
+static void a_pipe_is_refused_at_once(void **unused)
+{
+    char folder[] = "/tmp/ddp_st_XXXXXX", path[64];
+    ddp_error err;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(20);
+    assert_null(ddp_safetensors_open(path, &err));
+    alarm(0);
+    assert_non_null(strstr(err.msg, "a pipe or a device"));
+    remove(path);
+    rmdir(folder);
 }
 
 int main(void)
@@ -255,6 +337,9 @@ int main(void)
         cmocka_unit_test(lengths_that_lie_are_refused),
         cmocka_unit_test(every_truncation_of_a_file_is_refused),
         cmocka_unit_test(what_is_written_is_read_back),
+        cmocka_unit_test(what_has_thousands_of_tensors_is_read_back),
+        cmocka_unit_test(a_header_too_long_to_be_read_is_not_written),
+        cmocka_unit_test(a_pipe_is_refused_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -301,7 +301,11 @@ static void the_first_error_stays_and_later_calls_do_nothing(void **state)
 
 static void null_is_refused_without_a_crash(void **state)
 {
+    ddp_stats s;
+
     (void)state;
+    ddp_get_stats(NULL, &s);
+    assert_true(s.steps == 0);
     assert_int_equal(ddp_step_end(NULL), DDP_ARG);
     assert_int_equal(ddp_backward_end(NULL, 0), DDP_ARG);
     assert_int_equal(ddp_add_layer(NULL, NULL), DDP_ARG);
@@ -327,6 +331,30 @@ static void an_all_zero_config_is_one_worker_without_network(void **state)
     ddp_close(d);
     d = ddp_open(NULL, NULL);
     assert_non_null(d);
+    ddp_close(d);
+}
+
+static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **unused)
+{
+    ddp_config c;
+    ddp_optimizer o = ddp_adamw(0.1f, 0.9f, 0.999f, 1e-8f, 0);
+    ddp_layer layer;
+    ddp_error err;
+    ddp_ctx *d;
+    float x = 0;
+
+    (void)unused;
+    memset(&c, 0, sizeof c);
+    memset(&layer, 0, sizeof layer);
+    c.no_env = 1;
+    d = ddp_open(&c, &err);
+    assert_non_null(d);
+    layer.name = "wide", layer.params = layer.grads = &x, layer.count = (size_t)1 << 50;
+    assert_int_equal(ddp_add_layer(d, &layer), DDP_OK);
+    assert_int_equal(ddp_set_optimizer(d, &o), DDP_MEMORY); /* the session starts there */
+    assert_non_null(strstr(ddp_last_error(d)->msg,
+                           "9007199254740992 bytes of optimizer state (adamw)"));
+    assert_non_null(strstr(ddp_last_error(d)->msg, "this machine has"));
     ddp_close(d);
 }
 
@@ -735,6 +763,7 @@ int main(void)
         cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),
         cmocka_unit_test(null_is_refused_without_a_crash),
         cmocka_unit_test(an_all_zero_config_is_one_worker_without_network),
+        cmocka_unit_test(state_that_fits_no_machine_is_refused_before_it_is_asked_for),
         cmocka_unit_test(a_senseless_config_is_refused_by_field),
         cmocka_unit_test(the_run_id_of_the_environment_is_used),
         cmocka_unit_test(a_write_to_a_layer_in_flight_is_reported_by_name),

@@ -99,6 +99,17 @@ def batch_norms_go_on_bit_for_bit():
     expect(hashes[0] == hashes[1], "checkpoints differ: %s" % hashes)
 
 
+def another_world_goes_on_bit_for_bit():
+    """Two workers, then four: stopped once more, the four take the batches they would have taken."""
+    base = [*GPT, "--strategy", "ssgd", "--transport", "threads", "--keep", 0]
+    run([*base, "--workers", 2, "--steps", 3, "--save", "two"])
+    four = [*base, "--workers", 4, "--steps", 12]
+    whole = run([*four, "--resume", "two"])[0]["param_hash"]
+    run([*four, "--steps", 7, "--resume", "two", "--save", "four"])
+    again = run([*four, "--resume", "four"])[0]["param_hash"]
+    expect(whole == again, "%s at once, %s cut in two" % (whole, again))
+
+
 def mistakes_are_refused_in_a_sentence():
     run([*GPT, "--steps", 2, "--export", "w", "--save", "saved"])
     run([*IMAGE, "--steps", 2, "--export", "i"])
@@ -139,6 +150,7 @@ def mistakes_are_refused_in_a_sentence():
             (GPT, 1, "of layer embed is missing or not", "--resume saved --vocab 9"),
             (GPT, 1, "of a model of 4 layers", "--resume saved --layers 2"),
             (GPT, 1, "another model: its layer 1", "--resume saved --model llama2"),
+            (GPT, 1, "with other arguments (the number of heads", "--resume saved --heads 4"),
             (GPT, 1, "optimizer adamw, this run has sgd", "--resume saved --optimizer sgd"),
             (GPT, 1, "no safetensors file", "--load text"),
             (GPT, 1, "is it cut off?", "--load cut"),
@@ -208,7 +220,7 @@ def image_models_learn():
 
 
 CASES = [evaluation_changes_no_bit_of_the_training, all_ranks_together_evaluate_what_one_does,
-         batch_norms_go_on_bit_for_bit, mistakes_are_refused_in_a_sentence,
+         batch_norms_go_on_bit_for_bit, another_world_goes_on_bit_for_bit, mistakes_are_refused_in_a_sentence,
          a_full_disk_leaves_what_was_there, more_threads_than_cores_change_no_bit,
          a_signal_ends_even_a_long_sample, image_models_learn]
 

@@ -81,13 +81,16 @@ static FILE *ddp__gzip_open(const char *path, pid_t *child)
 
 ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 {
-    size_t n = strlen(path), got;
-    int gz = n > 3 && !strcmp(path + n - 3, ".gz"), bad, code = 0;
+    size_t n, got;
+    int gz, bad, code = 0;
     pid_t child = -1;
     struct stat st;
     char block[65536];
     FILE *f;
 
+    if (!path) return ddp__fail(err, DDP_ARG, "a file to read needs a name; NULL was given");
+    n = strlen(path);
+    gz = n > 3 && !strcmp(path + n - 3, ".gz");
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
@@ -115,9 +118,11 @@ ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
     ddp__text tmp;
     struct stat st;
-    int why, direct = !stat(path, &st) && !S_ISREG(st.st_mode);
+    int why, direct;
 
     memset(o, 0, sizeof *o);
+    if (!path) return ddp__fail(err, DDP_ARG, "a file to write needs a name; NULL was given");
+    direct = !stat(path, &st) && !S_ISREG(st.st_mode);
     memset(&tmp, 0, sizeof tmp);
     ddp__text_addf(&tmp, "%s", path);
     if (!direct) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());

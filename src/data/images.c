@@ -17,8 +17,12 @@ static size_t ddp__image_bytes(const ddp_images *m)
 
 static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 {
-    ddp_images *m = (ddp_images *)ddp__calloc(1, sizeof *m);
+    ddp_images *m = name ? (ddp_images *)ddp__calloc(1, sizeof *m) : NULL;
 
+    if (!name) {
+        ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
+        return NULL;
+    }
     if (m) m->name = ddp__strdup(name);
     if (m && m->name) return m;
     ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
@@ -315,8 +319,13 @@ static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, 
 ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     int found;
-    ddp_images *m = ddp__folder_idx(folder, test, &found, err);
+    ddp_images *m;
 
+    if (!folder) {
+        ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
+        return NULL;
+    }
+    m = ddp__folder_idx(folder, test, &found, err);
     if (!found) m = ddp__folder_cifar(folder, test, 10, &found, err);
     if (!found) m = ddp__folder_cifar(folder, test, 100, &found, err);
     if (!found)
@@ -334,6 +343,9 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
 {
     long last;
 
+    if (!m || !train)
+        return ddp__fail(err, DDP_ARG, "ddp_images_split: no %s, it is NULL",
+                         m ? "range to train on" : "images (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
         return ddp__fail(err, DDP_ARG,
                          "the held-out share is %g: it must be at least 0 and below 1", held_out);

@@ -133,8 +133,12 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
 
 static ddp_tokens *ddp__tokens_new(const char *name, ddp_error *err)
 {
-    ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
+    ddp_tokens *t = name ? (ddp_tokens *)ddp__calloc(1, sizeof *t) : NULL;
 
+    if (!name) {
+        ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
+        return NULL;
+    }
     if (t) t->name = ddp__strdup(name);
     if (t && t->name) return t;
     ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
@@ -220,6 +224,9 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
 {
     long last;
 
+    if (!t || !train)
+        return ddp__fail(err, DDP_ARG, "ddp_tokens_split: no %s, it is NULL",
+                         t ? "range to train on" : "tokens (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
         return ddp__fail(err, DDP_ARG,
                          "the held-out share is %g: it must be at least 0 and below 1", held_out);

@@ -2,6 +2,7 @@
 #include "base/platform.h"
 #include "base/memory.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "graph/graph_internal.h"
 
 static ddp_status ddp__build_check(ddp_graph *g)
@@ -254,6 +255,28 @@ static ddp_status ddp__build_operators(ddp_graph *g)
     return !b || b->reserve(device, most) ? DDP_OK : ddp__build_too_large(g);
 }
 
+/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments
+ * and the shapes of their parameters. Left out is what may change from run to run: the batch, and
+ * dropout. */
+static uint64_t ddp__build_hash(const ddp_graph *g)
+{
+    uint64_t h = DDP__HASH_START;
+    int i, k;
+
+    for (i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+
+        if (!n->op || !strcmp(n->op->name, "dropout")) continue;
+        h = ddp__hash(h, n->op->name, strlen(n->op->name) + 1);
+        h = ddp__hash(h, n->spec.arg, sizeof n->spec.arg);
+        for (k = 0; k < n->spec.params; k++) {
+            const ddp_shape *s = &n->spec.param[k].shape;
+            h = ddp__hash(h, s->dim, (size_t)s->dims * sizeof *s->dim);
+        }
+    }
+    return h;
+}
+
 static ddp_status ddp__build_state(ddp_graph *g)
 {
     void *device;
@@ -272,6 +295,8 @@ static ddp_status ddp__build_state(ddp_graph *g)
                              "bytes that the device can read", g->node[i]->name, bytes);
     }
     g->owned.passes = &g->state->pass;
+    g->owned.model = ddp__build_hash(g);
+    g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes;
     return DDP_OK;
 }
 

@@ -76,7 +76,9 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *                       b of one shape through ddp_apply("swiglu")
  *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
- * ignored Its backward consumes the logits: do not read them after ddp_backward.
+ *                       ignored. Its backward consumes the logits: do not read them after
+ *                       ddp_backward
+ * A token or label out of range makes the loss NaN; ddp_tokens_check finds it beforehand.
  *
  * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
  * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.

@@ -23,6 +23,8 @@ typedef struct ddp__owned {
     struct ddp__owned *next;
     void (*destroy)(struct ddp__owned *self);
     uint64_t *passes; /* what random masks depend on, part of a checkpoint; NULL before the build */
+    uint64_t  model;  /* hash of the operators: a checkpoint is of one model */
+    double    bytes;  /* of this machine's memory: parameters, gradients, activations */
 } ddp__owned;
 
 typedef struct ddp__host {

@@ -5,7 +5,6 @@
 #include <locale.h>
 
 #define DDP__JSON_DEPTH   64
-#define DDP__JSON_MEMBERS 4096 /* of one object: each new key is compared with all before it */
 
 typedef struct ddp__json_reader {
     const char *name;
@@ -246,28 +245,44 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
 
 static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
 
-/* The name and the colon of a member of object; *key is set. */
-static ddp_status ddp__json_key(ddp__json_reader *r, const ddp__json *object, const char **key)
+/* The name and the colon of a member; *key is set. */
+static ddp_status ddp__json_key(ddp__json_reader *r, const char **key)
 {
-    const char *start;
-    const ddp__json *other;
-    char what[120];
-
     ddp__json_blank(r);
-    start = r->at;
     if (r->at == r->end || *r->at != '"')
         return ddp__json_bad(r, r->at, "a member's name in quotes is needed");
-    if (object->count == DDP__JSON_MEMBERS)
-        return ddp__json_bad(r, r->at, "an object of more than 4096 members");
     DDP__TRY(ddp__json_text(r, key));
-    for (other = object->first; other; other = other->next) {
-        if (strcmp(other->key, *key)) continue;
-        snprintf(what, sizeof what, "\"%.60s\" is given twice in this object", *key);
-        return ddp__json_bad(r, start, what);
-    }
     if (!ddp__json_next(r, ':'))
         return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
     return DDP_OK;
+}
+
+static int ddp__json_by_key(const void *a, const void *b)
+{
+    const ddp__json *x = *(const ddp__json *const *)a, *y = *(const ddp__json *const *)b;
+    const int order = strcmp(x->key, y->key);
+
+    return order ? order : (x > y) - (x < y); /* values lie in the order of the text */
+}
+
+/* No key may be given twice. */
+static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
+{
+    const size_t n = (size_t)object->count;
+    const ddp__json *v, **list = (const ddp__json **)ddp__calloc(n, sizeof(const ddp__json *));
+    ddp_status s = DDP_OK;
+    size_t i;
+
+    if (!list) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %zu keys", r->name, n);
+    for (v = object->first, i = 0; v; v = v->next) list[i++] = v;
+    qsort(list, n, sizeof *list, ddp__json_by_key);
+    for (i = 1; i < n && s == DDP_OK; i++)
+        if (!strcmp(list[i - 1]->key, list[i]->key))
+            s = ddp__fail(r->err, DDP_FORMAT,
+                          "%s, line %d, column %d: \"%.60s\" is given twice in this object", r->name,
+                          list[i]->line, list[i]->column, list[i]->key);
+    DDP_FREE(list);
+    return s;
 }
 
 /* After the opening bracket, up to and with the closing one. */
@@ -280,7 +295,7 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
         return ddp__json_bad(r, r->at, "more than 64 values inside each other");
     if (!ddp__json_next(r, close)) {
         do {
-            if (close == '}') DDP__TRY(ddp__json_key(r, v, &key));
+            if (close == '}') DDP__TRY(ddp__json_key(r, &key));
             child = r->node++;
             DDP__TRY(ddp__json_value(r, child));
             child->key = key;
@@ -291,6 +306,7 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
         if (!ddp__json_next(r, close))
             return ddp__json_bad(
                 r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
+        if (close == '}') DDP__TRY(ddp__json_unlike(r, v));
     }
     r->depth--;
     return DDP_OK;

@@ -289,8 +289,12 @@ static ddp_status ddp__st_data(const ddp_safetensors *s, uint64_t at, void *out,
 
 static ddp_safetensors *ddp__st_new(const char *name, ddp_error *err)
 {
-    ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
+    ddp_safetensors *s = name ? (ddp_safetensors *)ddp__calloc(1, sizeof *s) : NULL;
 
+    if (!name) {
+        ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
+        return NULL;
+    }
     if (s) s->name = ddp__strdup(name);
     if (s && s->name) {
         s->fd = -1;
@@ -309,7 +313,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     char *text;
     ddp_status code;
 
-    s->fd = open(s->name, O_RDONLY | O_CLOEXEC);
+    s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
     if (s->fd < 0 || fstat(s->fd, &st))
         return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
@@ -370,25 +374,25 @@ void ddp_safetensors_close(ddp_safetensors *s)
 
 /* ---- looking things up ---- */
 
-int ddp_safetensors_count(const ddp_safetensors *s) { return s->count; }
+int ddp_safetensors_count(const ddp_safetensors *s) { return s ? s->count : 0; }
 
 const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index)
 {
-    return index >= 0 && index < s->count ? &s->tensor[index] : NULL;
+    return index >= 0 && index < ddp_safetensors_count(s) ? &s->tensor[index] : NULL;
 }
 
 const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
 {
     int i;
 
-    for (i = 0; i < s->count; i++)
+    for (i = 0; i < ddp_safetensors_count(s); i++)
         if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
     return NULL;
 }
 
 const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
 {
-    const ddp__json *v = ddp__json_get(ddp__json_get(s->header, "__metadata__"), key);
+    const ddp__json *v = ddp__json_get(ddp__json_get(s ? s->header : NULL, "__metadata__"), key);
 
     return v ? v->string : NULL;
 }
@@ -522,7 +526,9 @@ static ddp_status ddp__st_header_text(const char *path, int count, const ddp_saf
     ddp__text_add(text, "}", 1);
     while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
     if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    return DDP_OK;
+    if (text->size <= DDP__ST_HEADER) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "cannot write %.120s: %d tensors make a header of %zu bytes; at "
+                     "most %" PRIu64 " are read", path, count, text->size, DDP__ST_HEADER);
 }
 
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,

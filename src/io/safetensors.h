@@ -37,8 +37,8 @@ extern "C" {
 #endif
 
 /* ddp_safetensors_open - opens a file and checks all of its header: JSON, types, shapes, no array
- * beyond the end, none over another, no gap, no name twice. Headers of up to 8 MiB with at most
- * 4096 entries. No array is read. NULL and *err on failure, which names file, array and value.
+ * beyond the end, none over another, no gap, no name twice. Headers of up to 8 MiB. No array is
+ * read. NULL and *err on failure, which names file, array and value.
  * ddp_safetensors_from_bytes - the same for a file in memory, borrowed until the close; name is
  * for errors. An open file belongs to one thread. */
 DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
@@ -70,7 +70,8 @@ DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetenso
 /* ddp_safetensors_write - a file of count arrays; data[i] points at array i. notes: pairs of key
  * and text, ended by NULL; NULL = none. PATH is the old file or the whole new one, never between:
  * written under another name, flushed, renamed. The arrays begin at a multiple of 8 bytes and
- * follow each other without gaps. Errors: a name twice, an impossible shape, the disk. */
+ * follow each other without gaps. Errors: a name twice, an impossible shape, a header
+ * of more than 8 MiB, the disk. */
 DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
                                          const void *const *data, const char *const *notes,
                                          ddp_error *err);

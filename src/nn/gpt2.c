@@ -4,7 +4,8 @@
 
 static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
 {
-    if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
+    if (!c) ddp__fail(err, DDP_ARG, "gpt2: no configuration was given, it is NULL");
+    else if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
         ddp__fail(err, DDP_ARG, "gpt2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary,
                   INT32_MAX);
     else if (c->context < 1 || c->layers < 1 || c->heads < 1 || c->dim < 1 || c->batch < 1)

@@ -14,7 +14,8 @@ static long ddp__llama2_hidden(const ddp_llama2_config *c)
 
 static int ddp__llama2_check(const ddp_llama2_config *c, ddp_error *err)
 {
-    if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
+    if (!c) ddp__fail(err, DDP_ARG, "llama2: no configuration was given, it is NULL");
+    else if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
         ddp__fail(err, DDP_ARG, "llama2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary,
                   INT32_MAX);
     else if (c->context < 1 || c->layers < 1 || c->heads < 1 || c->dim < 1 || c->batch < 1)

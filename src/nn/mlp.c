@@ -9,6 +9,10 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
     if (logits) *logits = NULL;
     if (!g || g->error.code) return NULL;
+    if (!c) {
+        ddp__fail(&g->error, DDP_ARG, "mlp: no configuration was given, it is NULL");
+        return NULL;
+    }
     if (c->batch < 1 || c->inputs < 1 || c->classes < 2) {
         ddp__fail(&g->error, DDP_ARG,
                   "mlp: batch %ld and inputs %ld must be at least 1, classes %ld "

@@ -18,7 +18,8 @@ static const int *ddp__resnet_stages(int depth)
 
 static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
 {
-    if (!ddp__resnet_stages(c->depth))
+    if (!c) ddp__fail(err, DDP_ARG, "resnet: no configuration was given, it is NULL");
+    else if (!ddp__resnet_stages(c->depth))
         ddp__fail(err, DDP_ARG, "resnet: there is none of depth %d: take 18, 34, 50, 101 or 152",
                   c->depth);
     else if (c->batch < 1 || c->size < 1 || c->channels < 0 || c->classes < 2)
@@ -78,7 +79,7 @@ static ddp_node *ddp__resnet_stem(ddp_graph *g, ddp_node *x, int cifar)
 
 ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits)
 {
-    const int bottleneck = c->depth >= 50;
+    const int bottleneck = c && c->depth >= 50;
     ddp_node *x, *labels;
     ddp_shape image;
     char name[48];

@@ -18,7 +18,8 @@ static const int *ddp__vgg_stages(int depth)
 
 static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
 {
-    if (!ddp__vgg_stages(c->depth))
+    if (!c) ddp__fail(err, DDP_ARG, "vgg: no configuration was given, it is NULL");
+    else if (!ddp__vgg_stages(c->depth))
         ddp__fail(err, DDP_ARG, "vgg: there is none of depth %d: take 11, 13, 16 or 19", c->depth);
     else if (c->size < 32)
         ddp__fail(err, DDP_ARG, "vgg: images of %ld x %ld are too small: it halves them five "

@@ -160,6 +160,8 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     int l;
 
+    memset(out, 0, sizeof *out);
+    if (!d) return;
     if (d->clock) ddp__clock_collect(d);
     *out = d->stats;
     out->steps = d->step;

@@ -40,7 +40,7 @@ static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const 
         if (!first) first = h;
         if (h != first) equal = 0;
     }
-    ddp__text_addf(&t, "{\"format\": \"dreamddp checkpoint 1\", \"step\": %ld, \"world\": %d,\n"
+    ddp__text_addf(&t, "{\"format\": \"dreamddp checkpoint 2\", \"step\": %ld, \"world\": %d,\n"
                    " \"strategy\": \"%s\", \"period\": %d, \"synchronised\": %s, "
                    "\"generation\": %d,\n \"optimizer\": ",
                    d->step, d->world, d->strategy->name, d->cfg.period, equal ? "true" : "false",
@@ -52,7 +52,8 @@ static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const 
         if (h) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", h);
         else ddp__text_addf(&t, "%snull", i ? ", " : "");
     }
-    ddp__text_addf(&t, "],\n \"layers\": [");
+    ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [",
+                   ddp__checkpoint_model(d));
     for (i = 0; i < d->layers; i++) {
         ddp__text_addf(&t, "%s", i ? ", " : "");
         ddp__json_string(&t, d->unit[i].name);

@@ -10,11 +10,11 @@ extern "C" {
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors
  * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
- * dropout masks depend on, the plan), and manifest.json (step, world, strategy, period, optimizer,
- * layers, a hash of every file), which the lowest live rank writes when all files are there: a
- * folder without it is none. Every file is written under another name, flushed and renamed; a step
- * that is saved once more leaves the files of the save before alone until the new manifest is
- * there. The ranks must see one file system. Where the data go on follows from the step. In an
+ * dropout masks depend on, the plan, ddp_taken), and manifest.json (step, world, strategy, period,
+ * optimizer, layers, a hash of the operators and one of every file), which the lowest live rank
+ * writes when all files are there: a folder without it is none. Every file is written under another
+ * name, flushed and renamed; a step that is saved once more leaves the files of the save before
+ * alone until the new manifest is there. The ranks must see one file system. Where the data go on follows from ddp_taken. In an
  * elastic world those who are lost have no file; when the run is started again with as many ranks,
  * they take that of the next rank, as a newcomer would (docs/elastic-join.md).
  *
@@ -29,6 +29,7 @@ extern "C" {
  * period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside:
  * always under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers
  * (running statistics) then come from the rank of the same number, counted around.
+ * The graphs must have the same operators and arguments, but for the batch and dropout.
  * All is checked before anything is changed.
  * Both are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);

@@ -131,6 +131,16 @@ int ddp__checkpoint_unused(const char *manifest)
 
 /* ---- fingerprints ---- */
 
+uint64_t ddp__checkpoint_model(const ddp_ctx *d)
+{
+    const ddp__owned *o;
+    uint64_t h = DDP__HASH_START;
+
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
+    return h;
+}
+
 static uint64_t ddp__shard_hash_part(uint64_t h, const ddp_safetensor *t, const void *p, size_t n)
 {
     if (t->type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);

@@ -32,8 +32,9 @@ DDP_LIB void ddp__checkpoint_sweep(const char *folder, long step, int world, int
 DDP_LIB ddp_status ddp__checkpoint_prune(const ddp_ctx *d, const char *folder, int keep,
                                          ddp_error *err);
 
-/* Fingerprints: of floats as numbers, of the rest as bytes; buffers 0 leaves out what ranks may
- * hold unlike each other. */
+/* Fingerprints: of the operators of the context's graphs; of a shard, floats as numbers, the rest as
+ * bytes; buffers 0 leaves out what ranks may hold unlike each other. */
+DDP_LIB uint64_t   ddp__checkpoint_model(const ddp_ctx *d);
 DDP_LIB uint64_t   ddp__shard_hash(const ddp__shard *s, int buffers);
 DDP_LIB ddp_status ddp__shard_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err);
 

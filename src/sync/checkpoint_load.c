@@ -9,7 +9,7 @@ typedef struct ddp__manifest {
     ddp__json   *root;
     long         step;
     int          world, period, synchronised, generation;
-    const char  *strategy, *optimizer;
+    const char  *strategy, *optimizer, *model;
     const ddp__json *hash; /* array, one per rank: a text, or null of a lost one */
 } ddp__manifest;
 
@@ -23,9 +23,9 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
     m->root = ddp__json_read(path, err);
     if (!m->root) return err->code;
     DDP__TRY(ddp__json_need(path, m->root, "format", DDP__JSON_STRING, &v, err));
-    if (strcmp(v->string, "dreamddp checkpoint 1"))
+    if (strcmp(v->string, "dreamddp checkpoint 2"))
         return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"dreamddp checkpoint "
-                         "1\" is understood", path, v->string);
+                         "2\" is understood", path, v->string);
     for (k = 0; k < 3; k++) {
         DDP__TRY(ddp__json_need(path, m->root, keys[k], DDP__JSON_NUMBER, &v, err));
         number[k] = v->number;
@@ -37,6 +37,8 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
     m->strategy = v->string;
     DDP__TRY(ddp__json_need(path, m->root, "optimizer", DDP__JSON_STRING, &v, err));
     m->optimizer = v->string;
+    DDP__TRY(ddp__json_need(path, m->root, "model", DDP__JSON_STRING, &v, err));
+    m->model = v->string;
     DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
     flag = ddp__json_get(m->root, "generation");
     m->generation = flag && flag->kind == DDP__JSON_NUMBER && flag->number == 1;
@@ -100,11 +102,24 @@ static ddp_status ddp__shard_check(const ddp__shard *s, ddp_safetensors *f, cons
                      ddp_safetensors_count(f), s->count);
 }
 
+/* The arrays are those of this model. Is it this model? */
+static ddp_status ddp__manifest_model(const ddp_ctx *d, const ddp__manifest *m, const char *path,
+                                      ddp_error *err)
+{
+    char text[20];
+
+    snprintf(text, sizeof text, "%016" PRIx64, ddp__checkpoint_model(d));
+    if (!strcmp(m->model, text)) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and "
+                     "sizes of this one's, but other operators, or operators with other arguments "
+                     "(the number of heads, for example)", path);
+}
+
 /* Only values that were checked leave a shard. */
 static ddp_status ddp__shard_sane(const ddp_ctx *d, const ddp__shard *s, const ddp__manifest *m,
                                   const char *path, ddp_error *err)
 {
-    int l, bad = s->number[DDP__C_STEP] != m->step;
+    int l, bad = s->number[DDP__C_STEP] != m->step || s->number[DDP__C_TAKEN] < m->step;
 
     for (l = 0; l < d->layers && s->plan.layers; l++)
         bad |= s->plan.step_of[l] < 0 || s->plan.step_of[l] >= s->plan.period;
@@ -144,6 +159,7 @@ static ddp_status ddp__shard_load(ddp_ctx *d, const ddp__manifest *m, const ddp_
     s = ddp__shard_open(d, fill && fill->dims == 1 && fill->dim[0] < INT_MAX
                                ? (int)(fill->dim[0] / d->layers) : 0, &shard, err);
     if (s == DDP_OK) s = ddp__shard_check(&shard, f, path, err);
+    if (s == DDP_OK) s = ddp__manifest_model(d, m, path, err);
     if (s == DDP_OK) s = ddp__shard_hash_file(f, &h, err);
     snprintf(text, sizeof text, "%016" PRIx64, h);
     if (s == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))

@@ -103,6 +103,7 @@ struct ddp_ctx {
     int          dumped;         /* cfg.dump_path was written, or could not be */
 
     long         step;
+    int64_t      taken;          /* micro-batches of all ranks together */
     int          hooks_forward;  /* every layer had its forward_begin in the last whole step */
     ddp__phase   phase;
     int          phase_layer;

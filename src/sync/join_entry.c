@@ -6,7 +6,8 @@
 #include "sync/device.h"
 #include "sync/join.h"
 
-enum { DDP__E_VALID, DDP__E_LR, DDP__E_MEASURED, DDP__E_PLAN, DDP__E_STEP, DDP__E_SIZE = 8 };
+enum { DDP__E_VALID, DDP__E_LR, DDP__E_MEASURED, DDP__E_PLAN, DDP__E_STEP,
+       DDP__E_TAKEN = DDP__E_STEP + DDP__WORDS, DDP__E_SIZE = DDP__E_TAKEN + DDP__WORDS };
 
 static ddp_status ddp__entry_broadcast(ddp_ctx *d, float *x, size_t n, int from, ddp_error *err)
 {
@@ -33,6 +34,7 @@ static ddp_status ddp__entry_words(ddp_ctx *d, int newcomer, float *word, int *f
         own[DDP__E_MEASURED] = (float)d->measured;
         own[DDP__E_PLAN] = (float)(d->plan.layers ? d->plan.period : 0);
         ddp__pack64(own + DDP__E_STEP, (uint64_t)d->step);
+        ddp__pack64(own + DDP__E_TAKEN, (uint64_t)d->taken);
     }
     p.data = all;
     p.count = (size_t)d->world * DDP__E_SIZE;
@@ -148,6 +150,7 @@ ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
     measured = word[DDP__E_MEASURED] != 0.0f;
     if (d->rank == newcomer) {
         d->step = (long)ddp__unpack64(word + DDP__E_STEP);
+        d->taken = (int64_t)ddp__unpack64(word + DDP__E_TAKEN);
         d->lr = word[DDP__E_LR];
         d->measured = measured;
         d->plan_final = 1;

@@ -373,6 +373,7 @@ unsigned ddp_epoch(const ddp_ctx *d)
 }
 
 long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
+int64_t ddp_taken(const ddp_ctx *d) { return d ? d->taken : 0; }
 
 void ddp_set_lr(ddp_ctx *d, float lr)
 {

@@ -224,10 +224,14 @@ DDP_API int  ddp_sync_all(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
-/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. */
+/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many
+ * micro-batches all workers together have trained on since the first step, also those before a
+ * checkpoint was loaded, on whatever world. Divided by ddp_world and rounded down it is the number
+ * of the next one of each worker. */
 DDP_API int  ddp_rank(const ddp_ctx *d);
 DDP_API int  ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);
+DDP_API int64_t ddp_taken(const ddp_ctx *d);
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);

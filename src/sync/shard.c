@@ -110,6 +110,7 @@ ddp_status ddp__shard_take(ddp_ctx *d, ddp__shard *s, ddp_error *err)
     s->number[DDP__C_FINAL] = d->plan_final;
     s->number[DDP__C_SOLVER] = d->plan.solver;
     s->number[DDP__C_COST] = d->plan.cost;
+    s->number[DDP__C_TAKEN] = d->taken;
     s->lr = d->lr;
     for (l = 0; l < d->layers; l++) s->updates[l] = d->unit[l].updates;
     for (o = d->host.owned; o; o = o->next)
@@ -133,6 +134,7 @@ void ddp__shard_give(ddp_ctx *d, ddp__shard *s, int keep_plan)
             ddp__host_upload(&d->host, s->list[l].there, s->list[l].data,
                              (size_t)s->list[l].as.dim[0] * sizeof(float));
     d->step = (long)s->number[DDP__C_STEP];
+    d->taken = s->number[DDP__C_TAKEN];
     d->lr = s->lr;
     for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)s->updates[l];
     for (o = d->host.owned; o; o = o->next)

@@ -6,7 +6,7 @@
 #include "io/safetensors_core.h"
 #include "sync/context.h"
 
-enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_NUMBERS };
+enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_TAKEN, DDP__C_NUMBERS };
 
 /* One array of a shard, and the memory it is saved from or loaded into. */
 typedef struct ddp__shard_array {

@@ -1,6 +1,7 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 #include "base/platform.h"
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "sync/context.h"
 #include "sync/device.h"
@@ -62,10 +63,33 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     return DDP_OK;
 }
 
+/* A system that promises more memory than it has would end the process later, without a word. */
+static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
+{
+    const double total = ddp__memory_total();
+    double state = 0, graphs = 0;
+    const ddp__owned *o;
+    int l, b;
+
+    if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
+    for (l = 0; l < d->layers; l++)
+        for (b = 0; b < d->unit[l].blocks; b++)
+            if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
+                state += (double)d->unit[l].block[b].count;
+    state *= (double)d->optimizer.state_per_param * sizeof(float);
+    for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
+    if (state + graphs <= total) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside "
+                     "%.0f of parameters, gradients and activations; this machine has %.0f: use a "
+                     "smaller model, or an optimizer with less state", state, d->optimizer.name,
+                     graphs, total);
+}
+
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
     int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
 
+    DDP__TRY(ddp__session_fits(d, err));
     for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
