@@ -653,7 +653,9 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *                       b of one shape through ddp_apply("swiglu")
  *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
- * ignored Its backward consumes the logits: do not read them after ddp_backward.
+ *                       ignored. Its backward consumes the logits: do not read them after
+ *                       ddp_backward
+ * A token or label out of range makes the loss NaN; ddp_tokens_check finds it beforehand.
  *
  * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
  * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
@@ -1225,8 +1227,8 @@ extern "C" {
 #endif
 
 /* ddp_safetensors_open - opens a file and checks all of its header: JSON, types, shapes, no array
- * beyond the end, none over another, no gap, no name twice. Headers of up to 8 MiB with at most
- * 4096 entries. No array is read. NULL and *err on failure, which names file, array and value.
+ * beyond the end, none over another, no gap, no name twice. Headers of up to 8 MiB. No array is
+ * read. NULL and *err on failure, which names file, array and value.
  * ddp_safetensors_from_bytes - the same for a file in memory, borrowed until the close; name is
  * for errors. An open file belongs to one thread. */
 DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
@@ -1258,7 +1260,8 @@ DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetenso
 /* ddp_safetensors_write - a file of count arrays; data[i] points at array i. notes: pairs of key
  * and text, ended by NULL; NULL = none. PATH is the old file or the whole new one, never between:
  * written under another name, flushed, renamed. The arrays begin at a multiple of 8 bytes and
- * follow each other without gaps. Errors: a name twice, an impossible shape, the disk. */
+ * follow each other without gaps. Errors: a name twice, an impossible shape, a header
+ * of more than 8 MiB, the disk. */
 DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
                                          const void *const *data, const char *const *notes,
                                          ddp_error *err);
@@ -3174,10 +3177,14 @@ DDP_API int  ddp_sync_all(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
-/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. */
+/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many
+ * micro-batches all workers together have trained on since the first step, also those before a
+ * checkpoint was loaded, on whatever world. Divided by ddp_world and rounded down it is the number
+ * of the next one of each worker. */
 DDP_API int  ddp_rank(const ddp_ctx *d);
 DDP_API int  ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);
+DDP_API int64_t ddp_taken(const ddp_ctx *d);
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
@@ -3322,11 +3329,11 @@ extern "C" {
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors
  * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
- * dropout masks depend on, the plan), and manifest.json (step, world, strategy, period, optimizer,
- * layers, a hash of every file), which the lowest live rank writes when all files are there: a
- * folder without it is none. Every file is written under another name, flushed and renamed; a step
- * that is saved once more leaves the files of the save before alone until the new manifest is
- * there. The ranks must see one file system. Where the data go on follows from the step. In an
+ * dropout masks depend on, the plan, ddp_taken), and manifest.json (step, world, strategy, period,
+ * optimizer, layers, a hash of the operators and one of every file), which the lowest live rank
+ * writes when all files are there: a folder without it is none. Every file is written under another
+ * name, flushed and renamed; a step that is saved once more leaves the files of the save before
+ * alone until the new manifest is there. The ranks must see one file system. Where the data go on follows from ddp_taken. In an
  * elastic world those who are lost have no file; when the run is started again with as many ranks,
  * they take that of the next rank, as a newcomer would (docs/elastic-join.md).
  *
@@ -3341,6 +3348,7 @@ extern "C" {
  * period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside:
  * always under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers
  * (running statistics) then come from the rank of the same number, counted around.
+ * The graphs must have the same operators and arguments, but for the batch and dropout.
  * All is checked before anything is changed.
  * Both are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
@@ -4533,13 +4541,16 @@ static FILE *ddp__gzip_open(const char *path, pid_t *child)
 
 ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 {
-    size_t n = strlen(path), got;
-    int gz = n > 3 && !strcmp(path + n - 3, ".gz"), bad, code = 0;
+    size_t n, got;
+    int gz, bad, code = 0;
     pid_t child = -1;
     struct stat st;
     char block[65536];
     FILE *f;
 
+    if (!path) return ddp__fail(err, DDP_ARG, "a file to read needs a name; NULL was given");
+    n = strlen(path);
+    gz = n > 3 && !strcmp(path + n - 3, ".gz");
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
@@ -4567,9 +4578,11 @@ ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
     ddp__text tmp;
     struct stat st;
-    int why, direct = !stat(path, &st) && !S_ISREG(st.st_mode);
+    int why, direct;
 
     memset(o, 0, sizeof *o);
+    if (!path) return ddp__fail(err, DDP_ARG, "a file to write needs a name; NULL was given");
+    direct = !stat(path, &st) && !S_ISREG(st.st_mode);
     memset(&tmp, 0, sizeof tmp);
     ddp__text_addf(&tmp, "%s", path);
     if (!direct) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
@@ -4851,6 +4864,8 @@ typedef struct ddp__owned {
     struct ddp__owned *next;
     void (*destroy)(struct ddp__owned *self);
     uint64_t *passes; /* what random masks depend on, part of a checkpoint; NULL before the build */
+    uint64_t  model;  /* hash of the operators: a checkpoint is of one model */
+    double    bytes;  /* of this machine's memory: parameters, gradients, activations */
 } ddp__owned;
 
 typedef struct ddp__host {
@@ -6846,6 +6861,28 @@ static ddp_status ddp__build_operators(ddp_graph *g)
     return !b || b->reserve(device, most) ? DDP_OK : ddp__build_too_large(g);
 }
 
+/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments
+ * and the shapes of their parameters. Left out is what may change from run to run: the batch, and
+ * dropout. */
+static uint64_t ddp__build_hash(const ddp_graph *g)
+{
+    uint64_t h = DDP__HASH_START;
+    int i, k;
+
+    for (i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+
+        if (!n->op || !strcmp(n->op->name, "dropout")) continue;
+        h = ddp__hash(h, n->op->name, strlen(n->op->name) + 1);
+        h = ddp__hash(h, n->spec.arg, sizeof n->spec.arg);
+        for (k = 0; k < n->spec.params; k++) {
+            const ddp_shape *s = &n->spec.param[k].shape;
+            h = ddp__hash(h, s->dim, (size_t)s->dims * sizeof *s->dim);
+        }
+    }
+    return h;
+}
+
 static ddp_status ddp__build_state(ddp_graph *g)
 {
     void *device;
@@ -6864,6 +6901,8 @@ static ddp_status ddp__build_state(ddp_graph *g)
                              "bytes that the device can read", g->node[i]->name, bytes);
     }
     g->owned.passes = &g->state->pass;
+    g->owned.model = ddp__build_hash(g);
+    g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes;
     return DDP_OK;
 }
 
@@ -12575,7 +12614,8 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
 
 static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
 {
-    if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
+    if (!c) ddp__fail(err, DDP_ARG, "gpt2: no configuration was given, it is NULL");
+    else if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
         ddp__fail(err, DDP_ARG, "gpt2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary,
                   INT32_MAX);
     else if (c->context < 1 || c->layers < 1 || c->heads < 1 || c->dim < 1 || c->batch < 1)
@@ -12683,7 +12723,8 @@ static long ddp__llama2_hidden(const ddp_llama2_config *c)
 
 static int ddp__llama2_check(const ddp_llama2_config *c, ddp_error *err)
 {
-    if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
+    if (!c) ddp__fail(err, DDP_ARG, "llama2: no configuration was given, it is NULL");
+    else if (c->vocabulary < 2 || c->vocabulary > INT32_MAX)
         ddp__fail(err, DDP_ARG, "llama2: the vocabulary is %ld, it must be 2 to %d", c->vocabulary,
                   INT32_MAX);
     else if (c->context < 1 || c->layers < 1 || c->heads < 1 || c->dim < 1 || c->batch < 1)
@@ -12781,6 +12822,10 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
     if (logits) *logits = NULL;
     if (!g || g->error.code) return NULL;
+    if (!c) {
+        ddp__fail(&g->error, DDP_ARG, "mlp: no configuration was given, it is NULL");
+        return NULL;
+    }
     if (c->batch < 1 || c->inputs < 1 || c->classes < 2) {
         ddp__fail(&g->error, DDP_ARG,
                   "mlp: batch %ld and inputs %ld must be at least 1, classes %ld "
@@ -12829,7 +12874,8 @@ static const int *ddp__resnet_stages(int depth)
 
 static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
 {
-    if (!ddp__resnet_stages(c->depth))
+    if (!c) ddp__fail(err, DDP_ARG, "resnet: no configuration was given, it is NULL");
+    else if (!ddp__resnet_stages(c->depth))
         ddp__fail(err, DDP_ARG, "resnet: there is none of depth %d: take 18, 34, 50, 101 or 152",
                   c->depth);
     else if (c->batch < 1 || c->size < 1 || c->channels < 0 || c->classes < 2)
@@ -12889,7 +12935,7 @@ static ddp_node *ddp__resnet_stem(ddp_graph *g, ddp_node *x, int cifar)
 
 ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits)
 {
-    const int bottleneck = c->depth >= 50;
+    const int bottleneck = c && c->depth >= 50;
     ddp_node *x, *labels;
     ddp_shape image;
     char name[48];
@@ -12943,7 +12989,8 @@ static const int *ddp__vgg_stages(int depth)
 
 static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
 {
-    if (!ddp__vgg_stages(c->depth))
+    if (!c) ddp__fail(err, DDP_ARG, "vgg: no configuration was given, it is NULL");
+    else if (!ddp__vgg_stages(c->depth))
         ddp__fail(err, DDP_ARG, "vgg: there is none of depth %d: take 11, 13, 16 or 19", c->depth);
     else if (c->size < 32)
         ddp__fail(err, DDP_ARG, "vgg: images of %ld x %ld are too small: it halves them five "
@@ -13249,8 +13296,12 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
 
 static ddp_tokens *ddp__tokens_new(const char *name, ddp_error *err)
 {
-    ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
+    ddp_tokens *t = name ? (ddp_tokens *)ddp__calloc(1, sizeof *t) : NULL;
 
+    if (!name) {
+        ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
+        return NULL;
+    }
     if (t) t->name = ddp__strdup(name);
     if (t && t->name) return t;
     ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
@@ -13336,6 +13387,9 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
 {
     long last;
 
+    if (!t || !train)
+        return ddp__fail(err, DDP_ARG, "ddp_tokens_split: no %s, it is NULL",
+                         t ? "range to train on" : "tokens (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
         return ddp__fail(err, DDP_ARG,
                          "the held-out share is %g: it must be at least 0 and below 1", held_out);
@@ -13420,8 +13474,12 @@ static size_t ddp__image_bytes(const ddp_images *m)
 
 static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 {
-    ddp_images *m = (ddp_images *)ddp__calloc(1, sizeof *m);
+    ddp_images *m = name ? (ddp_images *)ddp__calloc(1, sizeof *m) : NULL;
 
+    if (!name) {
+        ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
+        return NULL;
+    }
     if (m) m->name = ddp__strdup(name);
     if (m && m->name) return m;
     ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
@@ -13718,8 +13776,13 @@ static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, 
 ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     int found;
-    ddp_images *m = ddp__folder_idx(folder, test, &found, err);
+    ddp_images *m;
 
+    if (!folder) {
+        ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
+        return NULL;
+    }
+    m = ddp__folder_idx(folder, test, &found, err);
     if (!found) m = ddp__folder_cifar(folder, test, 10, &found, err);
     if (!found) m = ddp__folder_cifar(folder, test, 100, &found, err);
     if (!found)
@@ -13737,6 +13800,9 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
 {
     long last;
 
+    if (!m || !train)
+        return ddp__fail(err, DDP_ARG, "ddp_images_split: no %s, it is NULL",
+                         m ? "range to train on" : "images (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
         return ddp__fail(err, DDP_ARG,
                          "the held-out share is %g: it must be at least 0 and below 1", held_out);
@@ -13879,7 +13945,6 @@ DDP_LIB void ddp__json_number(ddp__text *t, double x);
 #include <locale.h>
 
 #define DDP__JSON_DEPTH   64
-#define DDP__JSON_MEMBERS 4096 /* of one object: each new key is compared with all before it */
 
 typedef struct ddp__json_reader {
     const char *name;
@@ -14120,28 +14185,44 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
 
 static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
 
-/* The name and the colon of a member of object; *key is set. */
-static ddp_status ddp__json_key(ddp__json_reader *r, const ddp__json *object, const char **key)
+/* The name and the colon of a member; *key is set. */
+static ddp_status ddp__json_key(ddp__json_reader *r, const char **key)
 {
-    const char *start;
-    const ddp__json *other;
-    char what[120];
-
     ddp__json_blank(r);
-    start = r->at;
     if (r->at == r->end || *r->at != '"')
         return ddp__json_bad(r, r->at, "a member's name in quotes is needed");
-    if (object->count == DDP__JSON_MEMBERS)
-        return ddp__json_bad(r, r->at, "an object of more than 4096 members");
     DDP__TRY(ddp__json_text(r, key));
-    for (other = object->first; other; other = other->next) {
-        if (strcmp(other->key, *key)) continue;
-        snprintf(what, sizeof what, "\"%.60s\" is given twice in this object", *key);
-        return ddp__json_bad(r, start, what);
-    }
     if (!ddp__json_next(r, ':'))
         return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
     return DDP_OK;
+}
+
+static int ddp__json_by_key(const void *a, const void *b)
+{
+    const ddp__json *x = *(const ddp__json *const *)a, *y = *(const ddp__json *const *)b;
+    const int order = strcmp(x->key, y->key);
+
+    return order ? order : (x > y) - (x < y); /* values lie in the order of the text */
+}
+
+/* No key may be given twice. */
+static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
+{
+    const size_t n = (size_t)object->count;
+    const ddp__json *v, **list = (const ddp__json **)ddp__calloc(n, sizeof(const ddp__json *));
+    ddp_status s = DDP_OK;
+    size_t i;
+
+    if (!list) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %zu keys", r->name, n);
+    for (v = object->first, i = 0; v; v = v->next) list[i++] = v;
+    qsort(list, n, sizeof *list, ddp__json_by_key);
+    for (i = 1; i < n && s == DDP_OK; i++)
+        if (!strcmp(list[i - 1]->key, list[i]->key))
+            s = ddp__fail(r->err, DDP_FORMAT,
+                          "%s, line %d, column %d: \"%.60s\" is given twice in this object", r->name,
+                          list[i]->line, list[i]->column, list[i]->key);
+    DDP_FREE(list);
+    return s;
 }
 
 /* After the opening bracket, up to and with the closing one. */
@@ -14154,7 +14235,7 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
         return ddp__json_bad(r, r->at, "more than 64 values inside each other");
     if (!ddp__json_next(r, close)) {
         do {
-            if (close == '}') DDP__TRY(ddp__json_key(r, v, &key));
+            if (close == '}') DDP__TRY(ddp__json_key(r, &key));
             child = r->node++;
             DDP__TRY(ddp__json_value(r, child));
             child->key = key;
@@ -14165,6 +14246,7 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
         if (!ddp__json_next(r, close))
             return ddp__json_bad(
                 r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
+        if (close == '}') DDP__TRY(ddp__json_unlike(r, v));
     }
     r->depth--;
     return DDP_OK;
@@ -14637,8 +14719,12 @@ static ddp_status ddp__st_data(const ddp_safetensors *s, uint64_t at, void *out,
 
 static ddp_safetensors *ddp__st_new(const char *name, ddp_error *err)
 {
-    ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
+    ddp_safetensors *s = name ? (ddp_safetensors *)ddp__calloc(1, sizeof *s) : NULL;
 
+    if (!name) {
+        ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
+        return NULL;
+    }
     if (s) s->name = ddp__strdup(name);
     if (s && s->name) {
         s->fd = -1;
@@ -14657,7 +14743,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     char *text;
     ddp_status code;
 
-    s->fd = open(s->name, O_RDONLY | O_CLOEXEC);
+    s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
     if (s->fd < 0 || fstat(s->fd, &st))
         return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
@@ -14718,25 +14804,25 @@ void ddp_safetensors_close(ddp_safetensors *s)
 
 /* ---- looking things up ---- */
 
-int ddp_safetensors_count(const ddp_safetensors *s) { return s->count; }
+int ddp_safetensors_count(const ddp_safetensors *s) { return s ? s->count : 0; }
 
 const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index)
 {
-    return index >= 0 && index < s->count ? &s->tensor[index] : NULL;
+    return index >= 0 && index < ddp_safetensors_count(s) ? &s->tensor[index] : NULL;
 }
 
 const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
 {
     int i;
 
-    for (i = 0; i < s->count; i++)
+    for (i = 0; i < ddp_safetensors_count(s); i++)
         if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
     return NULL;
 }
 
 const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
 {
-    const ddp__json *v = ddp__json_get(ddp__json_get(s->header, "__metadata__"), key);
+    const ddp__json *v = ddp__json_get(ddp__json_get(s ? s->header : NULL, "__metadata__"), key);
 
     return v ? v->string : NULL;
 }
@@ -14870,7 +14956,9 @@ static ddp_status ddp__st_header_text(const char *path, int count, const ddp_saf
     ddp__text_add(text, "}", 1);
     while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
     if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    return DDP_OK;
+    if (text->size <= DDP__ST_HEADER) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "cannot write %.120s: %d tensors make a header of %zu bytes; at "
+                     "most %" PRIu64 " are read", path, count, text->size, DDP__ST_HEADER);
 }
 
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
@@ -41623,6 +41711,7 @@ struct ddp_ctx {
     int          dumped;         /* cfg.dump_path was written, or could not be */
 
     long         step;
+    int64_t      taken;          /* micro-batches of all ranks together */
     int          hooks_forward;  /* every layer had its forward_begin in the last whole step */
     ddp__phase   phase;
     int          phase_layer;
@@ -42001,7 +42090,7 @@ DDP_LIB double ddp__stage_divergence(ddp__stage *s, int layer);
 #ifndef DDP_SYNC_SHARD_H
 #define DDP_SYNC_SHARD_H
 
-enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_NUMBERS };
+enum { DDP__C_STEP, DDP__C_FINAL, DDP__C_SOLVER, DDP__C_COST, DDP__C_TAKEN, DDP__C_NUMBERS };
 
 /* One array of a shard, and the memory it is saved from or loaded into. */
 typedef struct ddp__shard_array {
@@ -43264,6 +43353,8 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     int l;
 
+    memset(out, 0, sizeof *out);
+    if (!d) return;
     if (d->clock) ddp__clock_collect(d);
     *out = d->stats;
     out->steps = d->step;
@@ -45301,10 +45392,33 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     return DDP_OK;
 }
 
+/* A system that promises more memory than it has would end the process later, without a word. */
+static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
+{
+    const double total = ddp__memory_total();
+    double state = 0, graphs = 0;
+    const ddp__owned *o;
+    int l, b;
+
+    if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
+    for (l = 0; l < d->layers; l++)
+        for (b = 0; b < d->unit[l].blocks; b++)
+            if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
+                state += (double)d->unit[l].block[b].count;
+    state *= (double)d->optimizer.state_per_param * sizeof(float);
+    for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
+    if (state + graphs <= total) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside "
+                     "%.0f of parameters, gradients and activations; this machine has %.0f: use a "
+                     "smaller model, or an optimizer with less state", state, d->optimizer.name,
+                     graphs, total);
+}
+
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
     int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
 
+    DDP__TRY(ddp__session_fits(d, err));
     for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
@@ -47519,6 +47633,7 @@ int ddp_step_end(ddp_ctx *d)
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
+        d->taken += (int64_t)d->world * d->cfg.micro_batches;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);
@@ -47938,6 +48053,7 @@ unsigned ddp_epoch(const ddp_ctx *d)
 }
 
 long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
+int64_t ddp_taken(const ddp_ctx *d) { return d ? d->taken : 0; }
 
 void ddp_set_lr(ddp_ctx *d, float lr)
 {
@@ -48603,7 +48719,8 @@ void *ddp__join_main(void *arg)
  * profile and the plan, and what all hold alike: parameters and state under ssgd and wfbp, what
  * changes are counted from where strategies average as int8 blocks. */
 
-enum { DDP__E_VALID, DDP__E_LR, DDP__E_MEASURED, DDP__E_PLAN, DDP__E_STEP, DDP__E_SIZE = 8 };
+enum { DDP__E_VALID, DDP__E_LR, DDP__E_MEASURED, DDP__E_PLAN, DDP__E_STEP,
+       DDP__E_TAKEN = DDP__E_STEP + DDP__WORDS, DDP__E_SIZE = DDP__E_TAKEN + DDP__WORDS };
 
 static ddp_status ddp__entry_broadcast(ddp_ctx *d, float *x, size_t n, int from, ddp_error *err)
 {
@@ -48630,6 +48747,7 @@ static ddp_status ddp__entry_words(ddp_ctx *d, int newcomer, float *word, int *f
         own[DDP__E_MEASURED] = (float)d->measured;
         own[DDP__E_PLAN] = (float)(d->plan.layers ? d->plan.period : 0);
         ddp__pack64(own + DDP__E_STEP, (uint64_t)d->step);
+        ddp__pack64(own + DDP__E_TAKEN, (uint64_t)d->taken);
     }
     p.data = all;
     p.count = (size_t)d->world * DDP__E_SIZE;
@@ -48745,6 +48863,7 @@ ddp_status ddp__join_entry(ddp_ctx *d, int newcomer, ddp_error *err)
     measured = word[DDP__E_MEASURED] != 0.0f;
     if (d->rank == newcomer) {
         d->step = (long)ddp__unpack64(word + DDP__E_STEP);
+        d->taken = (int64_t)ddp__unpack64(word + DDP__E_TAKEN);
         d->lr = word[DDP__E_LR];
         d->measured = measured;
         d->plan_final = 1;
@@ -49346,6 +49465,7 @@ ddp_status ddp__shard_take(ddp_ctx *d, ddp__shard *s, ddp_error *err)
     s->number[DDP__C_FINAL] = d->plan_final;
     s->number[DDP__C_SOLVER] = d->plan.solver;
     s->number[DDP__C_COST] = d->plan.cost;
+    s->number[DDP__C_TAKEN] = d->taken;
     s->lr = d->lr;
     for (l = 0; l < d->layers; l++) s->updates[l] = d->unit[l].updates;
     for (o = d->host.owned; o; o = o->next)
@@ -49369,6 +49489,7 @@ void ddp__shard_give(ddp_ctx *d, ddp__shard *s, int keep_plan)
             ddp__host_upload(&d->host, s->list[l].there, s->list[l].data,
                              (size_t)s->list[l].as.dim[0] * sizeof(float));
     d->step = (long)s->number[DDP__C_STEP];
+    d->taken = s->number[DDP__C_TAKEN];
     d->lr = s->lr;
     for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)s->updates[l];
     for (o = d->host.owned; o; o = o->next)
@@ -49474,8 +49595,9 @@ DDP_LIB void ddp__checkpoint_sweep(const char *folder, long step, int world, int
 DDP_LIB ddp_status ddp__checkpoint_prune(const ddp_ctx *d, const char *folder, int keep,
                                          ddp_error *err);
 
-/* Fingerprints: of floats as numbers, of the rest as bytes; buffers 0 leaves out what ranks may
- * hold unlike each other. */
+/* Fingerprints: of the operators of the context's graphs; of a shard, floats as numbers, the rest as
+ * bytes; buffers 0 leaves out what ranks may hold unlike each other. */
+DDP_LIB uint64_t   ddp__checkpoint_model(const ddp_ctx *d);
 DDP_LIB uint64_t   ddp__shard_hash(const ddp__shard *s, int buffers);
 DDP_LIB ddp_status ddp__shard_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err);
 
@@ -49616,6 +49738,16 @@ int ddp__checkpoint_unused(const char *manifest)
 
 /* ---- fingerprints ---- */
 
+uint64_t ddp__checkpoint_model(const ddp_ctx *d)
+{
+    const ddp__owned *o;
+    uint64_t h = DDP__HASH_START;
+
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
+    return h;
+}
+
 static uint64_t ddp__shard_hash_part(uint64_t h, const ddp_safetensor *t, const void *p, size_t n)
 {
     if (t->type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
@@ -49700,7 +49832,7 @@ static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const 
         if (!first) first = h;
         if (h != first) equal = 0;
     }
-    ddp__text_addf(&t, "{\"format\": \"dreamddp checkpoint 1\", \"step\": %ld, \"world\": %d,\n"
+    ddp__text_addf(&t, "{\"format\": \"dreamddp checkpoint 2\", \"step\": %ld, \"world\": %d,\n"
                    " \"strategy\": \"%s\", \"period\": %d, \"synchronised\": %s, "
                    "\"generation\": %d,\n \"optimizer\": ",
                    d->step, d->world, d->strategy->name, d->cfg.period, equal ? "true" : "false",
@@ -49712,7 +49844,8 @@ static ddp_status ddp__manifest_write(const ddp_ctx *d, const char *path, const 
         if (h) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", h);
         else ddp__text_addf(&t, "%snull", i ? ", " : "");
     }
-    ddp__text_addf(&t, "],\n \"layers\": [");
+    ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [",
+                   ddp__checkpoint_model(d));
     for (i = 0; i < d->layers; i++) {
         ddp__text_addf(&t, "%s", i ? ", " : "");
         ddp__json_string(&t, d->unit[i].name);
@@ -49813,7 +49946,7 @@ typedef struct ddp__manifest {
     ddp__json   *root;
     long         step;
     int          world, period, synchronised, generation;
-    const char  *strategy, *optimizer;
+    const char  *strategy, *optimizer, *model;
     const ddp__json *hash; /* array, one per rank: a text, or null of a lost one */
 } ddp__manifest;
 
@@ -49827,9 +49960,9 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
     m->root = ddp__json_read(path, err);
     if (!m->root) return err->code;
     DDP__TRY(ddp__json_need(path, m->root, "format", DDP__JSON_STRING, &v, err));
-    if (strcmp(v->string, "dreamddp checkpoint 1"))
+    if (strcmp(v->string, "dreamddp checkpoint 2"))
         return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"dreamddp checkpoint "
-                         "1\" is understood", path, v->string);
+                         "2\" is understood", path, v->string);
     for (k = 0; k < 3; k++) {
         DDP__TRY(ddp__json_need(path, m->root, keys[k], DDP__JSON_NUMBER, &v, err));
         number[k] = v->number;
@@ -49841,6 +49974,8 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
     m->strategy = v->string;
     DDP__TRY(ddp__json_need(path, m->root, "optimizer", DDP__JSON_STRING, &v, err));
     m->optimizer = v->string;
+    DDP__TRY(ddp__json_need(path, m->root, "model", DDP__JSON_STRING, &v, err));
+    m->model = v->string;
     DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
     flag = ddp__json_get(m->root, "generation");
     m->generation = flag && flag->kind == DDP__JSON_NUMBER && flag->number == 1;
@@ -49904,11 +50039,24 @@ static ddp_status ddp__shard_check(const ddp__shard *s, ddp_safetensors *f, cons
                      ddp_safetensors_count(f), s->count);
 }
 
+/* The arrays are those of this model. Is it this model? */
+static ddp_status ddp__manifest_model(const ddp_ctx *d, const ddp__manifest *m, const char *path,
+                                      ddp_error *err)
+{
+    char text[20];
+
+    snprintf(text, sizeof text, "%016" PRIx64, ddp__checkpoint_model(d));
+    if (!strcmp(m->model, text)) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and "
+                     "sizes of this one's, but other operators, or operators with other arguments "
+                     "(the number of heads, for example)", path);
+}
+
 /* Only values that were checked leave a shard. */
 static ddp_status ddp__shard_sane(const ddp_ctx *d, const ddp__shard *s, const ddp__manifest *m,
                                   const char *path, ddp_error *err)
 {
-    int l, bad = s->number[DDP__C_STEP] != m->step;
+    int l, bad = s->number[DDP__C_STEP] != m->step || s->number[DDP__C_TAKEN] < m->step;
 
     for (l = 0; l < d->layers && s->plan.layers; l++)
         bad |= s->plan.step_of[l] < 0 || s->plan.step_of[l] >= s->plan.period;
@@ -49948,6 +50096,7 @@ static ddp_status ddp__shard_load(ddp_ctx *d, const ddp__manifest *m, const ddp_
     s = ddp__shard_open(d, fill && fill->dims == 1 && fill->dim[0] < INT_MAX
                                ? (int)(fill->dim[0] / d->layers) : 0, &shard, err);
     if (s == DDP_OK) s = ddp__shard_check(&shard, f, path, err);
+    if (s == DDP_OK) s = ddp__manifest_model(d, m, path, err);
     if (s == DDP_OK) s = ddp__shard_hash_file(f, &h, err);
     snprintf(text, sizeof text, "%016" PRIx64, h);
     if (s == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
