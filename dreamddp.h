@@ -3894,6 +3894,10 @@ DDP_LIB void ddp__sleep_until(double when);
  * (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
+/* pthread_create of a thread that computes: operators keep their blocks on the stack (400 KiB of a
+ * matrix product), and musl gives a thread 128 KiB, macOS 512. */
+DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
+
 /* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 
@@ -4211,6 +4215,21 @@ double ddp__thread_cpu_s(pthread_t thread)
     return 0;
 }
 
+int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg)
+{
+    const size_t least = (size_t)2 << 20;
+    pthread_attr_t attr;
+    size_t stack;
+    int bad = pthread_attr_init(&attr);
+
+    if (bad) return bad;
+    if (!pthread_attr_getstacksize(&attr, &stack) && stack < least)
+        bad = pthread_attr_setstacksize(&attr, least);
+    if (!bad) bad = pthread_create(thread, &attr, fn, arg);
+    pthread_attr_destroy(&attr);
+    return bad;
+}
+
 int ddp__cond_init(pthread_cond_t *c)
 {
 #ifdef __APPLE__
@@ -4310,7 +4329,7 @@ ddp__pool *ddp__pool_open(int threads)
     pthread_cond_init(&p->idle, NULL);
     p->threads = 1;
     for (i = 0; i < threads - 1; i++) {
-        if (pthread_create(&p->thread[i], NULL, ddp__pool_main, p)) {
+        if (ddp__thread_deep(&p->thread[i], ddp__pool_main, p)) {
             ddp__pool_close(p);
             return NULL;
         }
@@ -23194,7 +23213,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     for (started = 0; started < world; started++) {
         m[started].team = &t;
         m[started].rank = started;
-        why = pthread_create(&m[started].thread, NULL, ddp__member_run, &m[started]);
+        why = ddp__thread_deep(&m[started].thread, ddp__member_run, &m[started]);
         if (why) break;
     }
     pthread_mutex_lock(&t.lock);

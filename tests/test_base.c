@@ -245,6 +245,46 @@ static void many_short_jobs_follow_each_other_safely(void **state)
     assert_int_equal(r.visits[6], 1000);
 }
 
+#ifdef __GLIBC__
+typedef struct deep_job {
+    int inside; /* atomic: both threads have begun */
+} deep_job;
+
+/* 500 KiB of stack, as blocks of matrix products take. */
+static void go_deep(void *user, long first, long last)
+{
+    deep_job *job = (deep_job *)user;
+    volatile char block[500 << 10];
+
+    (void)last;
+    ddp__atomic_add(&job->inside, 1);
+    while (ddp__atomic_load(&job->inside) < 2) ddp__sleep_until(ddp_now() + 0.001);
+    for (size_t i = 0; i < sizeof block; i += 1024) block[i] = (char)first;
+}
+
+/* As under musl, whose threads have 128 KiB. */
+static void pool_threads_have_stack_where_threads_have_little(void **state)
+{
+    deep_job job = {0};
+    pthread_attr_t usual, small;
+    ddp__pool *pool;
+
+    (void)state;
+    assert_int_equal(pthread_getattr_default_np(&usual), 0);
+    assert_int_equal(pthread_attr_init(&small), 0);
+    assert_int_equal(pthread_attr_setstacksize(&small, (size_t)128 << 10), 0);
+    assert_int_equal(pthread_setattr_default_np(&small), 0);
+    pool = ddp__pool_open(2);
+    assert_int_equal(pthread_setattr_default_np(&usual), 0);
+    assert_non_null(pool);
+    ddp__pool_run(pool, 2, 1, go_deep, &job);
+    assert_int_equal(job.inside, 2);
+    ddp__pool_close(pool);
+    pthread_attr_destroy(&small);
+    pthread_attr_destroy(&usual);
+}
+#endif
+
 /* ---- memory ---- */
 
 typedef struct counting { size_t live, calls; int refuse; } counting;
@@ -586,6 +626,9 @@ int main(void)
         cmocka_unit_test(a_timed_wait_ends_at_its_deadline_and_not_before),
         cmocka_unit_test(every_item_runs_once_in_blocks_that_ignore_the_thread_count),
         cmocka_unit_test(many_short_jobs_follow_each_other_safely),
+#ifdef __GLIBC__
+        cmocka_unit_test(pool_threads_have_stack_where_threads_have_little),
+#endif
         cmocka_unit_test(the_allocator_hook_sees_every_byte_and_blocks_come_zeroed),
         cmocka_unit_test(bookkeeping_refuses_sizes_that_overflow),
         cmocka_unit_test(the_environment_sets_the_level_and_a_given_level_wins),

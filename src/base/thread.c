@@ -39,6 +39,21 @@ double ddp__thread_cpu_s(pthread_t thread)
     return 0;
 }
 
+int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg)
+{
+    const size_t least = (size_t)2 << 20;
+    pthread_attr_t attr;
+    size_t stack;
+    int bad = pthread_attr_init(&attr);
+
+    if (bad) return bad;
+    if (!pthread_attr_getstacksize(&attr, &stack) && stack < least)
+        bad = pthread_attr_setstacksize(&attr, least);
+    if (!bad) bad = pthread_create(thread, &attr, fn, arg);
+    pthread_attr_destroy(&attr);
+    return bad;
+}
+
 int ddp__cond_init(pthread_cond_t *c)
 {
 #ifdef __APPLE__
@@ -138,7 +153,7 @@ ddp__pool *ddp__pool_open(int threads)
     pthread_cond_init(&p->idle, NULL);
     p->threads = 1;
     for (i = 0; i < threads - 1; i++) {
-        if (pthread_create(&p->thread[i], NULL, ddp__pool_main, p)) {
+        if (ddp__thread_deep(&p->thread[i], ddp__pool_main, p)) {
             ddp__pool_close(p);
             return NULL;
         }

@@ -22,6 +22,10 @@ DDP_LIB void ddp__sleep_until(double when);
  * (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
+/* pthread_create of a thread that computes: operators keep their blocks on the stack (400 KiB of a
+ * matrix product), and musl gives a thread 128 KiB, macOS 512. */
+DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
+
 /* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 

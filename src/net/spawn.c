@@ -315,7 +315,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     for (started = 0; started < world; started++) {
         m[started].team = &t;
         m[started].rank = started;
-        why = pthread_create(&m[started].thread, NULL, ddp__member_run, &m[started]);
+        why = ddp__thread_deep(&m[started].thread, ddp__member_run, &m[started]);
         if (why) break;
     }
     pthread_mutex_lock(&t.lock);
