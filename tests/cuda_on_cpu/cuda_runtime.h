@@ -99,7 +99,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     snprintf(p->name, sizeof p->name, "stand-in %d", device);
     p->totalGlobalMem = cuda_on_cpu::the_world().limit;
     p->sharedMemPerBlock = 48 * 1024;
-    p->sharedMemPerBlockOptin = cuda_on_cpu::MOST_SHARED;
+    p->sharedMemPerBlockOptin = cuda_on_cpu::the_world().shared;
     p->major = 9;
     p->multiProcessorCount = 4;
     p->maxThreadsPerBlock = cuda_on_cpu::MOST_THREADS;

@@ -78,6 +78,7 @@ struct world {
     std::map<CUstream_st *, int>     streams;
     std::map<int, size_t>            used;
     size_t                           limit = (size_t)1 << 32; /* bytes of each device */
+    size_t                           shared = MOST_SHARED; /* bytes of a block */
     int                              devices = 8;
     int                              driver = 0; /* CUDA's version that it knows; 0: this one */
     int                              events = 0;
@@ -215,6 +216,7 @@ inline void give(CUstream_st *s, std::function<void()> job)
 inline void set_devices(int n) { the_world().devices = n; }
 inline void set_driver(int version) { the_world().driver = version; }
 inline void set_memory(size_t bytes) { the_world().limit = bytes; }
+inline void set_shared(size_t bytes) { the_world().shared = bytes; }
 inline const char *why() { return the_world().why; }
 inline long launches() { return the_world().launches; }
 inline void mend()
@@ -248,7 +250,7 @@ inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cud
 
     if (ready() != cudaSuccess) return;
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u ||
-        threads < 1 || threads > MOST_THREADS || block.z > 64 || shared > MOST_SHARED) {
+        threads < 1 || threads > MOST_THREADS || block.z > 64 || shared > the_world().shared) {
         fprintf(stderr,
                 "cuda_on_cpu: %s: a grid of %u x %u x %u blocks of %u x %u x %u threads with %zu "
                 "bytes of shared memory cannot be launched\n",
