@@ -222,23 +222,28 @@ static void too_little_memory_is_a_sentence(void **state)
 static void streams_are_ordered_by_events_alone(void **state)
 {
     ddp__cuda *dev = open_device();
+    cudaStream_t other;
     cudaEvent_t e;
-    int value = 0, seen = -1, *p = &value;
+    int seen = -1, *p = NULL;
 
     (void)state;
     assert_int_equal(cudaEventCreate(&e), cudaSuccess);
+    assert_int_equal(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    assert_int_equal(cudaMallocHost(&p, sizeof *p), cudaSuccess);
     assert_int_equal(cudaLaunchHostFunc(dev->stream, [](void *v) {
         ddp__sleep_until(ddp_now() + 0.05);
         *(int *)v = 7;
     }, p), cudaSuccess);
     assert_int_equal(cudaEventRecord(e, dev->stream), cudaSuccess);
     assert_int_equal(cudaEventQuery(e), cudaErrorNotReady);
-    assert_int_equal(cudaStreamWaitEvent(dev->comm_stream, e, 0), cudaSuccess);
-    assert_int_equal(cudaMemcpyAsync(&seen, p, sizeof seen, cudaMemcpyDefault, dev->comm_stream),
+    assert_int_equal(cudaStreamWaitEvent(other, e, 0), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(&seen, p, sizeof seen, cudaMemcpyDefault, other),
                      cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(dev->comm_stream), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(other), cudaSuccess);
     assert_int_equal(seen, 7);
     assert_int_equal(cudaEventDestroy(e), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(other), cudaSuccess);
+    assert_int_equal(cudaFreeHost(p), cudaSuccess);
     ddp__cuda_close(dev);
     assert_int_equal(cuda_on_cpu::alive(), 0);
 }
