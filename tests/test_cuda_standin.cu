@@ -178,6 +178,26 @@ static void what_a_gpu_would_punish_is_a_fault(void **state)
     assert_int_equal(cudaFree(out), cudaSuccess);
 }
 
+static void a_failed_kernel_is_a_sentence_with_a_remedy(void **state)
+{
+    static const struct { cudaError_t e; const char *words; } of[] = {
+        {cudaErrorNoKernelImageForDevice, "nvcc -arch=native"},
+        {cudaErrorLaunchTimeout, "use a GPU without one"}};
+    ddp_error err;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        ddp__cuda *dev = open_device();
+        cuda_on_cpu::the_world().broken = of[i].e;
+        ddp__cuda_launched(dev, "k");
+        assert_int_equal(ddp__cuda_status(dev, &err), DDP_FAILED);
+        assert_non_null(strstr(err.msg, of[i].words));
+        cuda_on_cpu::mend();
+        ddp__cuda_close(dev);
+    }
+}
+
 static void a_device_that_is_not_there_is_a_sentence(void **state)
 {
     ddp_cuda_options o;
@@ -255,6 +275,7 @@ int main(void)
         cmocka_unit_test(a_barrier_missed_by_some_is_a_fault),
         cmocka_unit_test(lanes_of_a_warp_meet),
         cmocka_unit_test(what_a_gpu_would_punish_is_a_fault),
+        cmocka_unit_test(a_failed_kernel_is_a_sentence_with_a_remedy),
         cmocka_unit_test(a_device_that_is_not_there_is_a_sentence),
         cmocka_unit_test(too_little_memory_is_a_sentence),
         cmocka_unit_test(streams_are_ordered_by_events_alone),
