@@ -377,6 +377,57 @@ static void a_lost_rank_ends_the_wait_for_its_average(void **state)
     }
 }
 
+typedef struct reader {
+    ddp_config cfg;
+    ddp_error  err; /* of rank 0 */
+    float      params[7];
+} reader;
+
+/* Rank 1 runs one step. Rank 0 asks for its parameters when the next average is on its way. */
+static int reads_behind_an_average(ddp_ctx *d, void *user)
+{
+    reader *x = (reader *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_mlp_config c;
+    ddp_node *loss;
+    int bad, step;
+    size_t n;
+
+    memset(&c, 0, sizeof c);
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    loss = ddp_mlp(g, &c, NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (step = 0; !bad && step < 2 - ddp_rank(d); step++) {
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+    }
+    if (ddp_rank(d)) return bad;
+    if (!bad) bad = ddp_graph_read(g, x->params, ddp_layer_params(g, 0, &n), 7);
+    x->err = ddp_graph_error(g)->code ? *ddp_graph_error(g) : *ddp_last_error(d);
+    return bad;
+}
+
+/* The copy to memory that is not pinned would wait for the average, whoever is lost. */
+static void a_lost_rank_ends_the_wait_for_parameters(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    ddp_error err;
+    reader x;
+
+    (void)state;
+    if (devices() < 2) skip();
+    memset(&x, 0, sizeof x);
+    x.cfg.world = 2, x.cfg.no_env = 1, x.cfg.deterministic = 1, x.cfg.transport = DDP_THREADS;
+    x.cfg.strategy = DDP_LOCALSGD, x.cfg.period = 1, x.cfg.nccl = 1, x.cfg.peer_timeout_s = 1;
+    x.cfg.backend = &b;
+    assert_int_not_equal(ddp_launch(&x.cfg, reads_behind_an_average, &x, &err), 0);
+    if (!strstr(x.err.msg, "rank 1")) fail_msg("%s (%s)", x.err.msg, err.msg);
+    nothing_left();
+}
+
 /* ---- pairs of operators ---- */
 
 typedef struct paired {
@@ -754,6 +805,7 @@ int main(void)
         cmocka_unit_test(sites_average_in_two_levels),
         cmocka_unit_test(both_links_are_used_at_once),
         cmocka_unit_test(a_lost_rank_ends_the_wait_for_its_average),
+        cmocka_unit_test(a_lost_rank_ends_the_wait_for_parameters),
         cmocka_unit_test(residual_sums_run_with_their_norms),
         cmocka_unit_test(products_run_with_their_gelu),
         cmocka_unit_test(the_device_times_its_layers),

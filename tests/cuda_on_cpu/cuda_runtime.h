@@ -210,11 +210,26 @@ inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return (cudaError_t)w.broken.load();
 }
 
-inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind,
+/* Memory of the host that is not pinned is copied from before the call returns, and to when all
+ * before it on the stream is done. */
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind k,
                                    cudaStream_t s = nullptr)
 {
-    cuda_on_cpu::give(s, [=] { memmove(to, from, n); });
-    return cuda_on_cpu::ready();
+    using namespace cuda_on_cpu;
+    const bool here = place_of(to) != ON_DEVICE, there = place_of(from) == ON_DEVICE;
+
+    if ((here && (k == cudaMemcpyHostToDevice || k == cudaMemcpyDeviceToDevice)) ||
+        (there && k == cudaMemcpyHostToDevice) || (!here && k == cudaMemcpyDeviceToHost) ||
+        (!there && (k == cudaMemcpyDeviceToHost || k == cudaMemcpyDeviceToDevice)))
+        return note(cudaErrorInvalidValue);
+    if (place_of(from) == PAGEABLE) {
+        auto copy = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + n);
+        give(s, [=] { memcpy(to, copy->data(), n); });
+    } else {
+        give(s, [=] { memmove(to, from, n); });
+    }
+    if (place_of(to) == PAGEABLE && s) drain(s);
+    return ready();
 }
 inline cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind k)
 {

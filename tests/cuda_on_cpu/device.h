@@ -234,6 +234,22 @@ inline long alive()
     return (long)(the_world().memory.size() + the_world().streams.size()) + the_world().events;
 }
 
+/* ---- where memory lies ---- */
+
+enum place { PAGEABLE, PINNED, ON_DEVICE };
+
+inline place place_of(const void *p)
+{
+    world &w = the_world();
+
+    std::lock_guard<std::mutex> hold(w.m);
+    auto at = w.memory.upper_bound((void *)p);
+    if (at == w.memory.begin()) return PAGEABLE;
+    --at;
+    if ((const char *)p > (const char *)at->first + at->second.bytes) return PAGEABLE;
+    return at->second.device < 0 ? PINNED : ON_DEVICE;
+}
+
 /* ---- launching ---- */
 
 /* NULL arrives as a number. */
