@@ -791,6 +791,21 @@ static void failures_are_sentences(void **state)
     says(refused(&one, 2, 1, lab_worker), "two ranks use one GPU", "a GPU of its own");
 }
 
+static void too_little_pinned_memory_leaves_nothing(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_error err;
+    void *self;
+
+    (void)state;
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    cuda_on_cpu::set_pinned(0);
+    assert_int_equal(b.slots(self, 4), 0);
+    b.close(self);
+    cuda_on_cpu::set_pinned(1L << 40);
+    nothing_left();
+}
+
 #endif
 
 int main(void)
@@ -812,6 +827,7 @@ int main(void)
         cmocka_unit_test(a_loss_waits_for_no_later_work),
 #ifdef DDP_CUDA_ON_CPU
         cmocka_unit_test(failures_are_sentences),
+        cmocka_unit_test(too_little_pinned_memory_leaves_nothing),
 #endif
     };
 

@@ -152,7 +152,8 @@ inline cudaError_t take(void **p, size_t bytes, int device)
     *p = nullptr;
     if (e != cudaSuccess) return e;
     std::lock_guard<std::mutex> hold(w.m);
-    if (device >= 0 && w.used[device] + bytes > w.limit) return note(cudaErrorMemoryAllocation);
+    if (device < 0 ? w.pinned-- < 1 : w.used[device] + bytes > w.limit)
+        return note(cudaErrorMemoryAllocation);
     if (posix_memalign(p, 256, bytes ? bytes : 1)) return note(cudaErrorMemoryAllocation);
     memset(*p, 0xff, bytes < POISONED ? bytes : POISONED);
     w.memory[*p] = {bytes, device};

@@ -80,6 +80,7 @@ struct world {
     std::map<CUstream_st *, int>     streams;
     std::map<int, size_t>            used;
     size_t                           limit = (size_t)1 << 32; /* bytes of each device */
+    long                             pinned = 1L << 40; /* pieces of pinned memory that are left */
     size_t                           shared = MOST_SHARED; /* bytes of a block */
     int                              devices = 8;
     int                              driver = 0; /* CUDA's version that it knows; 0: this one */
@@ -218,6 +219,7 @@ inline void give(CUstream_st *s, std::function<void()> job)
 inline void set_devices(int n) { the_world().devices = n; }
 inline void set_driver(int version) { the_world().driver = version; }
 inline void set_memory(size_t bytes) { the_world().limit = bytes; }
+inline void set_pinned(long pieces) { the_world().pinned = pieces; }
 inline void set_shared(size_t bytes) { the_world().shared = bytes; }
 inline const char *why() { return the_world().why; }
 inline long launches() { return the_world().launches; }
