@@ -806,6 +806,31 @@ static void too_little_pinned_memory_leaves_nothing(void **state)
     nothing_left();
 }
 
+/* A new process: updates that wait for averages are launched first when these are on their way. */
+static void nothing_is_loaded_behind_an_average(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_WFBP};
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    ddp_error err;
+    lab x;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 3; i++) {
+        const int sites = i == 2;
+        cuda_on_cpu::unload();
+        lab_new(&x, sites ? 4 : 2, strategies[i], 3);
+        x.model = LAB_MLP;
+        x.cfg.backend = &b;
+        x.cfg.net = "100mbit,50ms";
+        x.cfg.nccl = sites;
+        x.cfg.site = 2 * sites;
+        if (ddp_launch(&x.cfg, in_its_site, &x, &err)) fail_msg("%s", err.msg);
+        lab_free(&x);
+        nothing_left();
+    }
+}
+
 #endif
 
 int main(void)
@@ -828,6 +853,7 @@ int main(void)
 #ifdef DDP_CUDA_ON_CPU
         cmocka_unit_test(failures_are_sentences),
         cmocka_unit_test(too_little_pinned_memory_leaves_nothing),
+        cmocka_unit_test(nothing_is_loaded_behind_an_average),
 #endif
     };
 

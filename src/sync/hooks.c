@@ -153,6 +153,7 @@ int ddp_step_end(ddp_ctx *d)
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
+        d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);

@@ -336,7 +336,7 @@ inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
     *e = nullptr;
     if (cuda_on_cpu::ready() != cudaSuccess) return cuda_on_cpu::ready();
     *e = new CUevent_st{std::make_shared<cuda_on_cpu::event_state>(),
-                        !(flags & cudaEventDisableTiming)};
+                        !(flags & cudaEventDisableTiming), cuda_on_cpu::current_device()};
     std::lock_guard<std::mutex> hold(cuda_on_cpu::the_world().m);
     cuda_on_cpu::the_world().events++;
     return cudaSuccess;
@@ -354,6 +354,9 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s = nullptr)
 {
     std::shared_ptr<cuda_on_cpu::event_state> state = e->s;
     uint64_t ticket;
+
+    if (e->device != (s ? s->q.device : cuda_on_cpu::current_device()))
+        return cuda_on_cpu::note(cudaErrorInvalidResourceHandle);
     {
         std::lock_guard<std::mutex> hold(state->m);
         ticket = ++state->asked;
