@@ -58,10 +58,11 @@ __global__ void backward(const float *w, const float *x, const float *dy, float 
     du[at] = s * (1 - x[at] * x[at]);
 }
 
-static float *array(int n)
+static float *array(int n, cudaStream_t s)
 {
+    const size_t bytes = (size_t)n * sizeof(float);
     float *p = NULL;
-    if (!cudaMalloc((void **)&p, (size_t)n * sizeof *p)) cudaMemset(p, 0, (size_t)n * sizeof *p);
+    if (!cudaMalloc((void **)&p, bytes)) cudaMemsetAsync(p, 0, bytes, s);
     return p;
 }
 
@@ -69,16 +70,16 @@ static int train(ddp_ctx *d, cudaStream_t s)
 {
     ddp_optimizer adam = ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0);
     ddp_rng r = ddp_rng_seed(1, 0);
-    float *a[LAYERS + 1], *e[LAYERS + 1], *loss = array(1), host[HIDDEN * (HIDDEN + 1)];
+    float *a[LAYERS + 1], *e[LAYERS + 1], *loss = array(1, s), host[HIDDEN * (HIDDEN + 1)];
     ddp_layer layer[LAYERS] = {};
     uint64_t hash = 0;
     for (int l = 0; l <= LAYERS; l++)
-        a[l] = array(BATCH * width[l]), e[l] = array(BATCH * width[l]);
+        a[l] = array(BATCH * width[l], s), e[l] = array(BATCH * width[l], s);
     for (int l = 0; l < LAYERS; l++) {
         const int n = (width[l] + 1) * width[l + 1];
         for (int i = 0; i < n; i++) host[i] = (float)(ddp_rng_normal(&r) / sqrt(width[l]));
-        layer[l].params = array(n), layer[l].grads = array(n), layer[l].count = (size_t)n;
-        cudaMemcpy(layer[l].params, host, (size_t)n * sizeof *host, cudaMemcpyHostToDevice);
+        layer[l].params = array(n, s), layer[l].grads = array(n, s), layer[l].count = (size_t)n;
+        cudaMemcpyAsync(layer[l].params, host, (size_t)n * sizeof *host, cudaMemcpyHostToDevice, s);
         ddp_add_layer(d, &layer[l]);                                               /* dreamddp */
     }
     ddp_set_optimizer(d, &adam); /* takes rank 0's parameters */                   /* dreamddp */

@@ -62,6 +62,19 @@ static void wide_heads_are_the_cpus(void **state)
     one(DDP_CUDA_BF16, 18, 1, 1, 256);
 }
 
+#ifdef DDP_CUDA_ON_CPU
+/* Consumers' GPUs have 99 KiB of shared memory for a block. */
+static void less_shared_memory_takes_smaller_tiles(void **state)
+{
+    (void)state;
+    cuda_on_cpu::set_shared(99 << 10);
+    one(DDP_CUDA_F32, 65, 1, 1, 64);
+    one(DDP_CUDA_BF16, 70, 1, 1, 128);
+    one(DDP_CUDA_F32, 17, 1, 1, 256);
+    cuda_on_cpu::set_shared(cuda_on_cpu::MOST_SHARED);
+}
+#endif
+
 static void tensor_cores_of_64_columns_are_the_cpus(void **state)
 {
     (void)state;
@@ -128,6 +141,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_heads_are_the_cpus),
         cmocka_unit_test(wide_heads_are_the_cpus),
+#ifdef DDP_CUDA_ON_CPU
+        cmocka_unit_test(less_shared_memory_takes_smaller_tiles),
+#endif
         cmocka_unit_test(tensor_cores_of_64_columns_are_the_cpus),
         cmocka_unit_test(tensor_cores_of_128_columns_are_the_cpus),
         cmocka_unit_test(tensor_cores_are_the_plain_kernels),

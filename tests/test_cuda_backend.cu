@@ -377,6 +377,57 @@ static void a_lost_rank_ends_the_wait_for_its_average(void **state)
     }
 }
 
+typedef struct reader {
+    ddp_config cfg;
+    ddp_error  err; /* of rank 0 */
+    float      params[7];
+} reader;
+
+/* Rank 1 runs one step. Rank 0 asks for its parameters when the next average is on its way. */
+static int reads_behind_an_average(ddp_ctx *d, void *user)
+{
+    reader *x = (reader *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_mlp_config c;
+    ddp_node *loss;
+    int bad, step;
+    size_t n;
+
+    memset(&c, 0, sizeof c);
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    loss = ddp_mlp(g, &c, NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (step = 0; !bad && step < 2 - ddp_rank(d); step++) {
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+    }
+    if (ddp_rank(d)) return bad;
+    if (!bad) bad = ddp_graph_read(g, x->params, ddp_layer_params(g, 0, &n), 7);
+    x->err = ddp_graph_error(g)->code ? *ddp_graph_error(g) : *ddp_last_error(d);
+    return bad;
+}
+
+/* The copy to memory that is not pinned would wait for the average, whoever is lost. */
+static void a_lost_rank_ends_the_wait_for_parameters(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    ddp_error err;
+    reader x;
+
+    (void)state;
+    if (devices() < 2) skip();
+    memset(&x, 0, sizeof x);
+    x.cfg.world = 2, x.cfg.no_env = 1, x.cfg.deterministic = 1, x.cfg.transport = DDP_THREADS;
+    x.cfg.strategy = DDP_LOCALSGD, x.cfg.period = 1, x.cfg.nccl = 1, x.cfg.peer_timeout_s = 1;
+    x.cfg.backend = &b;
+    assert_int_not_equal(ddp_launch(&x.cfg, reads_behind_an_average, &x, &err), 0);
+    if (!strstr(x.err.msg, "rank 1")) fail_msg("%s (%s)", x.err.msg, err.msg);
+    nothing_left();
+}
+
 /* ---- pairs of operators ---- */
 
 typedef struct paired {
@@ -740,6 +791,46 @@ static void failures_are_sentences(void **state)
     says(refused(&one, 2, 1, lab_worker), "two ranks use one GPU", "a GPU of its own");
 }
 
+static void too_little_pinned_memory_leaves_nothing(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_error err;
+    void *self;
+
+    (void)state;
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    cuda_on_cpu::set_pinned(0);
+    assert_int_equal(b.slots(self, 4), 0);
+    b.close(self);
+    cuda_on_cpu::set_pinned(1L << 40);
+    nothing_left();
+}
+
+/* A new process: updates that wait for averages are launched first when these are on their way. */
+static void nothing_is_loaded_behind_an_average(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_WFBP};
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    ddp_error err;
+    lab x;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 3; i++) {
+        const int sites = i == 2;
+        cuda_on_cpu::unload();
+        lab_new(&x, sites ? 4 : 2, strategies[i], 3);
+        x.model = LAB_MLP;
+        x.cfg.backend = &b;
+        x.cfg.net = "100mbit,50ms";
+        x.cfg.nccl = sites;
+        x.cfg.site = 2 * sites;
+        if (ddp_launch(&x.cfg, in_its_site, &x, &err)) fail_msg("%s", err.msg);
+        lab_free(&x);
+        nothing_left();
+    }
+}
+
 #endif
 
 int main(void)
@@ -754,12 +845,15 @@ int main(void)
         cmocka_unit_test(sites_average_in_two_levels),
         cmocka_unit_test(both_links_are_used_at_once),
         cmocka_unit_test(a_lost_rank_ends_the_wait_for_its_average),
+        cmocka_unit_test(a_lost_rank_ends_the_wait_for_parameters),
         cmocka_unit_test(residual_sums_run_with_their_norms),
         cmocka_unit_test(products_run_with_their_gelu),
         cmocka_unit_test(the_device_times_its_layers),
         cmocka_unit_test(a_loss_waits_for_no_later_work),
 #ifdef DDP_CUDA_ON_CPU
         cmocka_unit_test(failures_are_sentences),
+        cmocka_unit_test(too_little_pinned_memory_leaves_nothing),
+        cmocka_unit_test(nothing_is_loaded_behind_an_average),
 #endif
     };
 

@@ -321,6 +321,29 @@ static void a_silent_peer_is_found_by_the_time_out(void **state)
     run_parts(2, 1, 0, 0.5, ranks, wait_for_nobody);
 }
 
+/* Who leaves in peace with an average in flight does not wait for ever either. */
+static void leave_nobody(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
+{
+    const size_t count = 64;
+    float *x = filled(r, 64);
+
+    (void)dev;
+    EXPECT(r, n);
+    if (n && r->rank == 0) EXPECT(r, !ddp__nccl_queue(n, 2, DDP__NCCL_MEAN, &x, &count, 1, &r->err));
+    if (r->rank) together(r);
+    ddp__nccl_leave(n, 0);
+    if (!r->rank) together(r);
+    (void)cudaFree(x);
+}
+
+static void a_silent_peer_is_left_by_the_time_out(void **state)
+{
+    rank_of ranks[MOST_RANKS];
+
+    (void)state;
+    run_parts(2, 1, 0, 0.5, ranks, leave_nobody);
+}
+
 /* Two sites of two: the mean inside, the leaders' mean by another way, then to all inside. */
 static void two_levels(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
 {
@@ -384,6 +407,7 @@ int main(void)
         cmocka_unit_test(two_ranks_on_one_device_are_refused),
         cmocka_unit_test(a_lost_peer_is_a_sentence_and_the_rest_goes_on),
         cmocka_unit_test(a_silent_peer_is_found_by_the_time_out),
+        cmocka_unit_test(a_silent_peer_is_left_by_the_time_out),
         cmocka_unit_test(a_mean_in_two_levels),
         cmocka_unit_test(one_rank_needs_no_peer),
     };

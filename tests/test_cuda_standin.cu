@@ -150,6 +150,11 @@ static __global__ void half_a_warp(int *out)
     if (threadIdx.x < 20) out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, (int)threadIdx.x, 1);
 }
 
+static __global__ void later(int *out)
+{
+    *out = 1;
+}
+
 static __global__ void unaligned(float *x)
 {
     ddp__vec_store(x + 1, ddp__vec_load(x));
@@ -159,7 +164,7 @@ static void what_a_gpu_would_punish_is_a_fault(void **state)
 {
     ddp__cuda *dev = open_device();
     float *x = NULL;
-    int *out = NULL;
+    int *out = NULL, here = 0;
 
     (void)state;
     assert_int_equal(cudaMalloc(&out, 32 * sizeof *out), cudaSuccess);
@@ -170,12 +175,65 @@ static void what_a_gpu_would_punish_is_a_fault(void **state)
     DDP__LAUNCH(unaligned, 1, 1, 0, dev->stream, x);
     expect_fault(dev, "an access of 16 bytes");
     dev = open_device();
+    DDP__LAUNCH(half_a_warp, 1, 32, 0, dev->stream, &here);
+    expect_fault(dev, "half_a_warp is given an array that no device reaches");
+    dev = open_device();
     DDP__LAUNCH(missed, 1, 1025, 0, dev->stream, 0);
+    assert_int_equal(ddp__cuda_status(dev, NULL), DDP_FAILED);
+    ddp__cuda_close(dev);
+    dev = open_device();
+    assert_int_equal(cudaSetDevice(1), cudaSuccess);
+    DDP__LAUNCH(missed, 1, 32, 0, dev->stream, 0);
     assert_int_equal(ddp__cuda_status(dev, NULL), DDP_FAILED);
     ddp__cuda_close(dev);
     cuda_on_cpu::mend();
     assert_int_equal(cudaFree(x), cudaSuccess);
     assert_int_equal(cudaFree(out), cudaSuccess);
+}
+
+/* A kernel that was not launched before is loaded, which waits for what it would have to free. */
+static void what_is_loaded_behind_a_wait_is_a_fault(void **state)
+{
+    ddp__cuda *dev = open_device();
+    int *flag = NULL, *out = NULL;
+    const cudaHostFn_t wait = [](void *at) {
+        while (!ddp__atomic_load((int *)at)) ddp__sleep_until(ddp_now() + 1e-3);
+    };
+
+    (void)state;
+    assert_int_equal(cudaMallocHost(&flag, sizeof *flag), cudaSuccess);
+    assert_int_equal(cudaMalloc(&out, sizeof *out), cudaSuccess);
+    *flag = 0;
+    DDP__LAUNCH(later, 1, 1, 0, dev->stream, out);
+    assert_int_equal(cudaLaunchHostFunc(dev->stream, wait, flag), cudaSuccess);
+    DDP__LAUNCH(later, 1, 1, 0, dev->stream, out); /* is there */
+    assert_int_equal(ddp__cuda_status(dev, NULL), DDP_OK);
+    cuda_on_cpu::unload();
+    DDP__LAUNCH(later, 1, 1, 0, dev->stream, out);
+    ddp__atomic_store(flag, 1);
+    expect_fault(dev, "later is loaded, at its first launch, behind work");
+    assert_int_equal(cudaFree(out), cudaSuccess);
+    assert_int_equal(cudaFreeHost(flag), cudaSuccess);
+}
+
+static void a_failed_kernel_is_a_sentence_with_a_remedy(void **state)
+{
+    static const struct { cudaError_t e; const char *words; } of[] = {
+        {cudaErrorNoKernelImageForDevice, "nvcc -arch=native"},
+        {cudaErrorLaunchTimeout, "use a GPU without one"}};
+    ddp_error err;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        ddp__cuda *dev = open_device();
+        cuda_on_cpu::the_world().broken = of[i].e;
+        ddp__cuda_launched(dev, "k");
+        assert_int_equal(ddp__cuda_status(dev, &err), DDP_FAILED);
+        assert_non_null(strstr(err.msg, of[i].words));
+        cuda_on_cpu::mend();
+        ddp__cuda_close(dev);
+    }
 }
 
 static void a_device_that_is_not_there_is_a_sentence(void **state)
@@ -222,23 +280,28 @@ static void too_little_memory_is_a_sentence(void **state)
 static void streams_are_ordered_by_events_alone(void **state)
 {
     ddp__cuda *dev = open_device();
+    cudaStream_t other;
     cudaEvent_t e;
-    int value = 0, seen = -1, *p = &value;
+    int seen = -1, *p = NULL;
 
     (void)state;
     assert_int_equal(cudaEventCreate(&e), cudaSuccess);
+    assert_int_equal(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    assert_int_equal(cudaMallocHost(&p, sizeof *p), cudaSuccess);
     assert_int_equal(cudaLaunchHostFunc(dev->stream, [](void *v) {
         ddp__sleep_until(ddp_now() + 0.05);
         *(int *)v = 7;
     }, p), cudaSuccess);
     assert_int_equal(cudaEventRecord(e, dev->stream), cudaSuccess);
     assert_int_equal(cudaEventQuery(e), cudaErrorNotReady);
-    assert_int_equal(cudaStreamWaitEvent(dev->comm_stream, e, 0), cudaSuccess);
-    assert_int_equal(cudaMemcpyAsync(&seen, p, sizeof seen, cudaMemcpyDefault, dev->comm_stream),
+    assert_int_equal(cudaStreamWaitEvent(other, e, 0), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(&seen, p, sizeof seen, cudaMemcpyDefault, other),
                      cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(dev->comm_stream), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(other), cudaSuccess);
     assert_int_equal(seen, 7);
     assert_int_equal(cudaEventDestroy(e), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(other), cudaSuccess);
+    assert_int_equal(cudaFreeHost(p), cudaSuccess);
     ddp__cuda_close(dev);
     assert_int_equal(cuda_on_cpu::alive(), 0);
 }
@@ -250,6 +313,8 @@ int main(void)
         cmocka_unit_test(a_barrier_missed_by_some_is_a_fault),
         cmocka_unit_test(lanes_of_a_warp_meet),
         cmocka_unit_test(what_a_gpu_would_punish_is_a_fault),
+        cmocka_unit_test(what_is_loaded_behind_a_wait_is_a_fault),
+        cmocka_unit_test(a_failed_kernel_is_a_sentence_with_a_remedy),
         cmocka_unit_test(a_device_that_is_not_there_is_a_sentence),
         cmocka_unit_test(too_little_memory_is_a_sentence),
         cmocka_unit_test(streams_are_ordered_by_events_alone),

@@ -68,6 +68,7 @@ def say(code, text):
 def find_gpu():
     """(name, driver, architecture) of the first GPU; ends the program where there is none."""
     os.environ["PATH"] += ":/usr/local/cuda/bin:/usr/local/nvidia/bin"
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32") # for ranks that are threads on one GPU, docs/gpu.md
     if not shutil.which("nvidia-smi"):
         say(77, "gpu-check: skipped, no NVIDIA GPU was found here (there is no nvidia-smi)")
     _, out, _ = run(["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], 30)
@@ -108,10 +109,13 @@ def find_libraries(score):
         for folder in sys.path: # pip's libraries have a number behind .so, and no link without it
             headers = glob.glob(folder + "/nvidia/*/include/" + header)
             files = glob.glob(folder + "/nvidia/*/lib/lib" + library + ".so*")
-            if headers and files and not os.path.lexists(lib + "/lib" + library + ".so"):
+            link = lib + "/lib" + library + ".so"
+            if headers and files and (not os.path.exists(link) or os.path.realpath(files[0]) == os.path.realpath(link)):
                 look_in("CPATH", os.path.dirname(headers[0]))
                 look_in("LD_LIBRARY_PATH", os.path.dirname(files[0]))
-                os.symlink(files[0], lib + "/lib" + library + ".so")
+                if os.path.islink(link): # of a run before this
+                    os.remove(link)
+                os.symlink(files[0], link)
         if not compiles([header], [library]):
             say(1, "gpu-check: %s or lib%s is not here; install it, or put it into build/include and build/lib" %
                 (header, library))

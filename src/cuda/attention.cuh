@@ -312,12 +312,18 @@ static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__he
                 dev->stream, (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
 }
 
+/* Bytes of shared memory of a block of backward. */
+static inline long ddp__attend_grad_bytes(int r, int d)
+{
+    const long tile = DDP__ATTEND_SIDE * r;
+
+    return (4 * tile * ddp__attend_row(d) + 2 * tile * (tile + 1)) * (long)sizeof(float);
+}
+
 template <typename T, int R, int C>
 static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long tile = DDP__ATTEND_SIDE * R;
-    const long shared = (4 * tile * ddp__attend_row(z->d) + 2 * tile * (tile + 1)) *
-                        (long)sizeof(float);
+    const long tile = DDP__ATTEND_SIDE * R, shared = ddp__attend_grad_bytes(R, z->d);
 
     DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
                 DDP__ATTEND_THREADS, shared, dev->stream,
@@ -362,7 +368,8 @@ static void ddp__cuda_attention_backward_as(ddp__cuda *dev, const ddp_op_call *c
                 (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
     if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
-    else if (z.d <= 64)
+    else if (z.d <= 64 && ddp__attend_grad_bytes(sizeof(T) == 4 ? 4 : 2, z.d) <= /* not all have it */
+                              (long)dev->props.sharedMemPerBlockOptin)
         ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128)
         ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);

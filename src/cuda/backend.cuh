@@ -262,6 +262,8 @@ static ddp_status ddp__cuda_download(void *self, void *to, const void *from, siz
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
+    /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
+    DDP__TRY(ddp__cuda_wait(self, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
     return ddp__cuda_wait(self, err);
 }

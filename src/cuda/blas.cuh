@@ -140,9 +140,9 @@ static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p,
 }
 
 static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
-                            cublasLtMatmulPreferenceAttributes_t what, int bytes)
+                            cublasLtMatmulPreferenceAttributes_t what, int number)
 {
-    const uint32_t value = (uint32_t)bytes;
+    const uint32_t value = (uint32_t)number;
 
     return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
 }
@@ -161,6 +161,9 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
         DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
             pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) ||
+        /* parts of a sum are added as floats too, not as bfloat16 */
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->a_align) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||

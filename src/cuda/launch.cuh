@@ -44,8 +44,8 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
     const cudaError_t e = cudaGetLastError();
 
     if (e != cudaSuccess)
-        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s",
-                       dev->device, kernel, cudaGetErrorString(e));
+        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s",
+                       dev->device, kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
 /* Blocks that cover n items with per_block each; at least one. */

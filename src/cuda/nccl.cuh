@@ -46,7 +46,8 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, con
                      n->world, n->dev->device, ncclGetErrorString(r));
 }
 
-/* Waits until the communicator has taken what it was given, at most timeout_s. */
+/* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
+ * that is known to be lost. */
 static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
                                                ddp_error *err)
 {
@@ -60,6 +61,7 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
         if (ddp_now() > until)
             return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
                              what, n->world, n->peers.join_timeout_s);
+        if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
         ddp__sleep_until(ddp_now() + 5e-5);
     }
 }
@@ -73,6 +75,55 @@ static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
     n->why = *why;
 }
 
+/* 1: the slot's average has ended, or there was none. */
+static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+{
+    if (n->since[slot] <= 0) return 1;
+    if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
+    n->since[slot] = 0;
+    return 1;
+}
+
+/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation older
+ * than the time-out. */
+static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+{
+    ncclResult_t state = ncclSuccess;
+    double oldest = 0;
+    int i;
+
+    if (n->why.code) {
+        if (err) *err = n->why;
+        return n->why.code;
+    }
+    for (i = 0; i < n->slots; i++)
+        if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
+    if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
+    if (!n->comm) return DDP_OK;
+    DDP__TRY(
+        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
+    DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
+    if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
+                         "has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
+                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
+    return DDP_OK;
+}
+
+/* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
+static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
+{
+    ddp_error why;
+
+    while (ddp__cuda_asked(cudaStreamQuery(n->stream)) == cudaErrorNotReady) {
+        if (ddp__nccl_poll(n, &why)) return 0;
+        ddp__sleep_until(ddp_now() + 2e-5);
+    }
+    return !ddp__nccl_failed(n, ncclCommFinalize(n->comm), "ncclCommFinalize", &why) &&
+           !ddp__nccl_settle(n, n->comm, "ncclCommFinalize", &why);
+}
+
 /* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
 {
@@ -80,9 +131,9 @@ static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
 
     if (!n) return;
     (void)cudaSetDevice(n->dev->device);
-    if (n->comm && on_error) (void)ncclCommAbort(n->comm);
+    if (n->comm && !on_error && ddp__nccl_part(n)) (void)ncclCommDestroy(n->comm);
+    else if (n->comm) (void)ncclCommAbort(n->comm);
     if (n->stream) (void)cudaStreamSynchronize(n->stream);
-    if (n->comm && !on_error) (void)ncclCommDestroy(n->comm);
     for (i = 0; i < n->slots; i++) {
         if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
         if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
@@ -207,42 +258,7 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
         (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
 
-/* 1: the slot's average has ended, or there was none. */
-static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
-{
-    if (n->since[slot] <= 0) return 1;
-    if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
-    n->since[slot] = 0;
-    return 1;
-}
-
-/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation older
- * than the time-out. */
-static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
-{
-    ncclResult_t state = ncclSuccess;
-    double oldest = 0;
-    int i;
-
-    if (n->why.code) {
-        if (err) *err = n->why;
-        return n->why.code;
-    }
-    for (i = 0; i < n->slots; i++)
-        if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
-    if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
-    if (!n->comm) return DDP_OK;
-    DDP__TRY(
-        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
-    DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
-    if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
-                         "has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
-                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
-    return DDP_OK;
-}
-
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 /* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
  * in the old order. What was in flight is given up: its arrays hold anything. */
 static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
@@ -283,5 +299,6 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
     for (i = 0; i < n->slots; i++) n->since[i] = 0;
     return DDP_OK;
 }
+#endif
 
 #endif /* DDP_CUDA_NCCL_CUH */

@@ -149,7 +149,7 @@ static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, 
         if (!(scale >= 0) || !(scale * levels <= FLT_MAX)) {
             ddp__verdict_note(v, DDP__SAYS_SCALE, i / DDP_QUANTISE_BLOCK);
         } else if (how != DDP__UNPACK_STORE && scale * levels >= huge) {
-            const float value = (float)level * scale;
+            const float value = __fmul_rn((float)level, scale);
             if (ddp__sum_spoils(x[i], how == DDP__UNPACK_SUBTRACT ? -value : value))
                 ddp__verdict_note(
                     v, how == DDP__UNPACK_SUBTRACT ? DDP__SAYS_DIFFERENCE : DDP__SAYS_SUM, i);

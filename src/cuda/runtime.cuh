@@ -3,7 +3,6 @@
 #define DDP_CUDA_RUNTIME_CUH
 
 #include <cublasLt.h>
-#include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -32,9 +31,7 @@ typedef struct ddp__cuda {
     int              half;          /* 1: activations are bfloat16 */
     int              tf32;          /* 1: products may round their inputs to TF32 */
     cudaStream_t     stream;        /* computing */
-    cudaStream_t     comm_stream;   /* NCCL, copies for messages */
     int              own_stream;
-    cublasHandle_t   blas;
     cublasLtHandle_t blas_lt;
     void            *workspace;     /* of blas_lt */
     size_t           workspace_bytes;
@@ -95,6 +92,10 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
         return "; use a smaller batch, bfloat16 or recomputation";
     case cudaErrorInitializationError:
         return "; fork worker processes before the first CUDA call";
+    case cudaErrorNoKernelImageForDevice:
+        return "; compile for this GPU: nvcc -arch=native";
+    case cudaErrorLaunchTimeout: /* of a kernel that holds for a slow link */
+        return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
     default:
         return "";
     }
@@ -145,13 +146,10 @@ static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
     if (!dev) return;
     (void)cudaSetDevice(dev->device);
     if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
-    if (dev->comm_stream) (void)cudaStreamSynchronize(dev->comm_stream);
     (void)cudaFree(dev->scratch);
     (void)cudaFree(dev->workspace);
     if (dev->products_free) dev->products_free(dev);
     if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
-    if (dev->blas) (void)cublasDestroy(dev->blas);
-    if (dev->comm_stream) (void)cudaStreamDestroy(dev->comm_stream);
     if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);
     pthread_mutex_destroy(&dev->lock);
     DDP_FREE(dev);
@@ -188,7 +186,6 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(const ddp_cuda_options *given, ddp_
 {
     ddp_cuda_options o;
     ddp__cuda *dev;
-    int least = 0, greatest = 0;
 
     memset(&o, 0, sizeof o);
     if (given) o = *given;
@@ -219,15 +216,9 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(const ddp_cuda_options *given, ddp_
         dev->own_stream = 0;
         goto failed;
     }
-    (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
     dev->workspace_bytes = dev->props.major >= 9 ? (size_t)32 << 20 : (size_t)8 << 20;
-    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&dev->comm_stream, cudaStreamNonBlocking,
-                                                    greatest)) ||
-        DDP__CUDA(dev, cudaMalloc(&dev->workspace, dev->workspace_bytes)) ||
-        DDP__BLAS(dev, cublasCreate(&dev->blas)) || DDP__BLAS(dev, cublasLtCreate(&dev->blas_lt)) ||
-        DDP__BLAS(dev, cublasSetStream(dev->blas, dev->stream)) ||
-        DDP__BLAS(dev, cublasSetMathMode(dev->blas, dev->tf32 ? CUBLAS_TF32_TENSOR_OP_MATH
-                                                              : CUBLAS_DEFAULT_MATH)))
+    if (DDP__CUDA(dev, cudaMalloc(&dev->workspace, dev->workspace_bytes)) ||
+        DDP__BLAS(dev, cublasLtCreate(&dev->blas_lt)))
         goto failed;
     return dev;
 failed:

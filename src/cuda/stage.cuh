@@ -64,7 +64,7 @@ static void ddp__cuda_raise_all(void *self)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     int i;
 
-    for (i = 0; i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+    for (i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
 /* Who waits behind messages of devices must not wait for a lost peer: what is in flight is given up.

@@ -148,6 +148,7 @@ struct ddp_ctx {
 
     struct ddp__stage *stage;    /* of a device's messages; NULL = they are here */
     struct ddp__clock *clock;    /* of a device's times; NULL = hooks are punctual */
+    int          loaded;         /* a step has run on the device: what it launches is there */
     int          joined;         /* the devices have a network of their own */
     struct ddp__direct *direct;  /* and what is sent over it */
     double       begun;          /* the wait or the update that is under way */

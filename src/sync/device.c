@@ -124,7 +124,8 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
     }
     ddp__clock_note(d, DDP__M_HOLD, layer, DDP__OUTSIDE);
     if (ticket < -1) s = ddp__direct_hold(d, ticket, err);
-    else ddp__stage_hold(d->stage, ticket);
+    else if (d->loaded) ddp__stage_hold(d->stage, ticket);
+    else s = ddp__stage_wait(d->stage, ticket, err);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
     return s ? s : ddp__stage_error(d->stage, err);
 }

@@ -26,7 +26,9 @@ DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp__message *m, int there, long 
                              ddp_error *err);
 /* The caller waits for it. */
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err);
-/* Later work on the layers waits for it: the device, or where there is none the caller. */
+/* Later work on the layers waits for it: the device, or where there is none, and in the first step,
+ * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
+ * device has to do, also for work that is held. */
 DDP_LIB ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer,
                                   ddp_error *err);
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);

@@ -208,7 +208,8 @@ ddp_status ddp__direct_hold(ddp_ctx *d, long ticket, ddp_error *err)
         unsigned turn = 0;
         int held = 0;
         size_t total;
-        if (c->ticket >= 0) ddp__stage_flag(d->stage, c->ticket, &held, &turn);
+        if (c->ticket >= 0 && d->loaded) ddp__stage_flag(d->stage, c->ticket, &held, &turn);
+        else if (c->ticket >= 0) DDP__TRY(ddp__stage_wait(d->stage, c->ticket, err));
         DDP__TRY(ddp__direct_arrays(x, c->pieces, c->piece_count, &total, err));
         DDP__TRY(b->spread(d->host.device, slot, held, turn, x->data, x->count, c->piece_count, err));
     }

@@ -157,6 +157,7 @@ int ddp_step_end(ddp_ctx *d)
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
         d->taken += (int64_t)d->world * d->cfg.micro_batches;
+        d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);

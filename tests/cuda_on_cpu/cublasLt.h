@@ -31,6 +31,7 @@ typedef enum {
 
 typedef enum {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
@@ -43,6 +44,12 @@ typedef enum {
     CUBLASLT_EPILOGUE_GELU_BIAS = 36,
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164
 } cublasLtEpilogue_t;
+
+typedef enum {
+    CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+    CUBLASLT_REDUCTION_SCHEME_MASK = 7
+} cublasLtReductionScheme_t;
 
 struct cublasLtContext {
     int open;
@@ -70,6 +77,7 @@ typedef struct cublasLtLayoutOnCpu *cublasLtMatrixLayout_t;
 
 struct cublasLtPreferenceOnCpu {
     size_t   workspace;
+    uint32_t reduction;
     uint32_t alignment[4]; /* A B C D */
 };
 typedef struct cublasLtPreferenceOnCpu *cublasLtMatmulPreference_t;
@@ -231,6 +239,7 @@ inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
 inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
     *p = new cublasLtPreferenceOnCpu();
+    (*p)->reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
     for (int i = 0; i < 4; i++) (*p)->alignment[i] = 256;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -247,6 +256,8 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
 {
     if (a == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         cublasLtTake(&p->workspace, sizeof p->workspace, from, bytes);
+    else if (a == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        cublasLtTake(&p->reduction, sizeof p->reduction, from, bytes);
     else
         cublasLtTake(&p->alignment[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
                      sizeof p->alignment[0], from, bytes);
@@ -283,6 +294,8 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     if (want < 1) return CUBLAS_STATUS_INVALID_VALUE;
     if (c->rows != out->rows || c->ld != out->ld || c->type != out->type)
         cublasLtRefuse("C and D are unlike: rows", static_cast<long long>(c->rows));
+    if (out->type != CUDA_R_32F && pref->reduction & ~CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+        cublasLtRefuse("parts of a sum may be added as bfloat16: reduction schemes", pref->reduction);
     memset(result, 0, sizeof *result);
     result->algo = cublasLtAlgoOnCpu(d, a, b, c, pref->alignment);
     result->workspaceSize = pref->workspace / 2;
@@ -386,6 +399,8 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     cublasLtAligned("D is not aligned as promised", D, alignment[3]);
     if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         cublasLtAligned("the bias is not aligned as promised for D", d->bias, alignment[3]);
+    if (d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+        cublasLtAligned("the auxiliary array is not aligned", d->aux, 16);
 
     /* the descriptors may change before the product's turn in its stream comes */
     const cublasLtDescOnCpu dd = *d;

@@ -44,6 +44,9 @@ inline const char *cudaGetErrorString(cudaError_t e)
         return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorNoKernelImageForDevice:
+        return "no kernel image is available for execution on the device";
+    case cudaErrorLaunchTimeout: return "the launch timed out and was terminated";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
@@ -99,7 +102,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     snprintf(p->name, sizeof p->name, "stand-in %d", device);
     p->totalGlobalMem = cuda_on_cpu::the_world().limit;
     p->sharedMemPerBlock = 48 * 1024;
-    p->sharedMemPerBlockOptin = cuda_on_cpu::MOST_SHARED;
+    p->sharedMemPerBlockOptin = cuda_on_cpu::the_world().shared;
     p->major = 9;
     p->multiProcessorCount = 4;
     p->maxThreadsPerBlock = cuda_on_cpu::MOST_THREADS;
@@ -149,7 +152,8 @@ inline cudaError_t take(void **p, size_t bytes, int device)
     *p = nullptr;
     if (e != cudaSuccess) return e;
     std::lock_guard<std::mutex> hold(w.m);
-    if (device >= 0 && w.used[device] + bytes > w.limit) return note(cudaErrorMemoryAllocation);
+    if (device < 0 ? w.pinned-- < 1 : w.used[device] + bytes > w.limit)
+        return note(cudaErrorMemoryAllocation);
     if (posix_memalign(p, 256, bytes ? bytes : 1)) return note(cudaErrorMemoryAllocation);
     memset(*p, 0xff, bytes < POISONED ? bytes : POISONED);
     w.memory[*p] = {bytes, device};
@@ -207,11 +211,26 @@ inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return (cudaError_t)w.broken.load();
 }
 
-inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind,
+/* Memory of the host that is not pinned is copied from before the call returns, and to when all
+ * before it on the stream is done. */
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind k,
                                    cudaStream_t s = nullptr)
 {
-    cuda_on_cpu::give(s, [=] { memmove(to, from, n); });
-    return cuda_on_cpu::ready();
+    using namespace cuda_on_cpu;
+    const bool here = place_of(to) != ON_DEVICE, there = place_of(from) == ON_DEVICE;
+
+    if ((here && (k == cudaMemcpyHostToDevice || k == cudaMemcpyDeviceToDevice)) ||
+        (there && k == cudaMemcpyHostToDevice) || (!here && k == cudaMemcpyDeviceToHost) ||
+        (!there && (k == cudaMemcpyDeviceToHost || k == cudaMemcpyDeviceToDevice)))
+        return note(cudaErrorInvalidValue);
+    if (place_of(from) == PAGEABLE) {
+        auto copy = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + n);
+        give(s, [=] { memcpy(to, copy->data(), n); });
+    } else {
+        give(s, [=] { memmove(to, from, n); });
+    }
+    if (place_of(to) == PAGEABLE && s) drain(s);
+    return ready();
 }
 inline cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind k)
 {
@@ -317,7 +336,7 @@ inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
     *e = nullptr;
     if (cuda_on_cpu::ready() != cudaSuccess) return cuda_on_cpu::ready();
     *e = new CUevent_st{std::make_shared<cuda_on_cpu::event_state>(),
-                        !(flags & cudaEventDisableTiming)};
+                        !(flags & cudaEventDisableTiming), cuda_on_cpu::current_device()};
     std::lock_guard<std::mutex> hold(cuda_on_cpu::the_world().m);
     cuda_on_cpu::the_world().events++;
     return cudaSuccess;
@@ -335,6 +354,9 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s = nullptr)
 {
     std::shared_ptr<cuda_on_cpu::event_state> state = e->s;
     uint64_t ticket;
+
+    if (e->device != (s ? s->q.device : cuda_on_cpu::current_device()))
+        return cuda_on_cpu::note(cudaErrorInvalidResourceHandle);
     {
         std::lock_guard<std::mutex> hold(state->m);
         ticket = ++state->asked;

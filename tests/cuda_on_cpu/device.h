@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <type_traits>
@@ -28,9 +29,11 @@ enum cudaError_t {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorNoKernelImageForDevice = 209,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchTimeout = 702,
     cudaErrorLaunchFailure = 719,
     cudaErrorNotSupported = 801,
     cudaErrorUnknown = 999
@@ -60,7 +63,7 @@ struct queue {
 } // namespace cuda_on_cpu
 
 struct CUstream_st { cuda_on_cpu::queue q; };
-struct CUevent_st { std::shared_ptr<cuda_on_cpu::event_state> s; bool timed; };
+struct CUevent_st { std::shared_ptr<cuda_on_cpu::event_state> s; bool timed; int device; };
 typedef CUstream_st *cudaStream_t;
 typedef CUevent_st *cudaEvent_t;
 
@@ -78,6 +81,10 @@ struct world {
     std::map<CUstream_st *, int>     streams;
     std::map<int, size_t>            used;
     size_t                           limit = (size_t)1 << 32; /* bytes of each device */
+    long                             pinned = 1L << 40; /* pieces of pinned memory that are left */
+    size_t                           shared = MOST_SHARED; /* bytes of a block */
+    std::set<std::pair<int, const void *>> loaded;         /* kernels of each device */
+    std::recursive_mutex             loading[8];           /* of each device */
     int                              devices = 8;
     int                              driver = 0; /* CUDA's version that it knows; 0: this one */
     int                              events = 0;
@@ -131,12 +138,13 @@ inline void fault(const char *fmt, ...)
     w.broken = cudaErrorLaunchFailure;
 }
 
-/* What every call checks first. */
+/* What every call checks first. Where a kernel is being loaded, other calls wait. */
 inline cudaError_t ready()
 {
     world &w = the_world();
     int none = 0;
 
+    std::lock_guard<std::recursive_mutex> turn(w.loading[current_device() % 8]);
     if (w.devices < 1) return note(cudaErrorNoDevice);
     if (!w.user.compare_exchange_strong(none, (int)getpid()) && none != (int)getpid())
         return note(cudaErrorInitializationError); /* a child of a process that used CUDA */
@@ -171,17 +179,21 @@ inline void work(CUstream_st *s)
     }
 }
 
-inline void drain(CUstream_st *s)
+/* 0: it took longer than most seconds. */
+inline int drain(CUstream_st *s, double most = 1e6)
 {
     std::unique_lock<std::mutex> hold(s->q.m);
     const uint64_t until = s->q.given;
 
-    s->q.idle.wait(hold, [&] { return s->q.done >= until; });
+    return s->q.idle.wait_for(hold, std::chrono::duration<double>(most),
+                              [&] { return s->q.done >= until; });
 }
 
-/* Waits for every stream of a device; legacy: only for those that the stream NULL waits for. */
-inline void drain_device(int device, bool legacy)
+/* Waits for every stream of a device; legacy: only for those that the stream NULL waits for. 0: one
+ * took longer than most seconds. */
+inline int drain_device(int device, bool legacy, double most = 1e6)
 {
+    int all = 1;
     std::vector<CUstream_st *> list;
     {
         std::lock_guard<std::mutex> hold(the_world().m);
@@ -192,9 +204,10 @@ inline void drain_device(int device, bool legacy)
             }
     }
     for (CUstream_st *s : list) {
-        drain(s);
+        all &= drain(s, most);
         s->q.drained--;
     }
+    return all;
 }
 
 inline void give(CUstream_st *s, std::function<void()> job)
@@ -215,6 +228,13 @@ inline void give(CUstream_st *s, std::function<void()> job)
 inline void set_devices(int n) { the_world().devices = n; }
 inline void set_driver(int version) { the_world().driver = version; }
 inline void set_memory(size_t bytes) { the_world().limit = bytes; }
+inline void set_pinned(long pieces) { the_world().pinned = pieces; }
+inline void set_shared(size_t bytes) { the_world().shared = bytes; }
+inline void unload()
+{
+    std::lock_guard<std::mutex> hold(the_world().m);
+    the_world().loaded.clear();
+}
 inline const char *why() { return the_world().why; }
 inline long launches() { return the_world().launches; }
 inline void mend()
@@ -230,7 +250,43 @@ inline long alive()
     return (long)(the_world().memory.size() + the_world().streams.size()) + the_world().events;
 }
 
+/* ---- where memory lies ---- */
+
+enum place { PAGEABLE, PINNED, ON_DEVICE };
+
+inline place place_of(const void *p)
+{
+    world &w = the_world();
+
+    std::lock_guard<std::mutex> hold(w.m);
+    auto at = w.memory.upper_bound((void *)p);
+    if (at == w.memory.begin()) return PAGEABLE;
+    --at;
+    if ((const char *)p > (const char *)at->first + at->second.bytes) return PAGEABLE;
+    return at->second.device < 0 ? PINNED : ON_DEVICE;
+}
+
+/* An array that a kernel is given must lie where a GPU reaches it; its end may be named. */
+template <class T> inline int reached(T) { return 1; }
+template <class T> inline int reached(T *p) { return !p || place_of((const void *)p) != PAGEABLE; }
+
 /* ---- launching ---- */
+
+/* A kernel is loaded when it is launched first. That may wait for all that its device has to do,
+ * and other threads' calls may wait meanwhile: work that waits for them never ends. */
+inline void load(const char *kernel, const void *fn)
+{
+    world &w = the_world();
+    const int device = current_device();
+
+    {
+        std::lock_guard<std::mutex> hold(w.m);
+        if (!w.loaded.insert({device, fn}).second) return;
+    }
+    std::lock_guard<std::recursive_mutex> turn(w.loading[device % 8]);
+    if (!drain_device(device, false, 5))
+        fault("%s is loaded, at its first launch, behind work that does not end meanwhile", kernel);
+}
 
 /* NULL arrives as a number. */
 template <class P, class A> inline P argument(A a)
@@ -248,7 +304,7 @@ inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cud
 
     if (ready() != cudaSuccess) return;
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u ||
-        threads < 1 || threads > MOST_THREADS || block.z > 64 || shared > MOST_SHARED) {
+        threads < 1 || threads > MOST_THREADS || block.z > 64 || shared > the_world().shared) {
         fprintf(stderr,
                 "cuda_on_cpu: %s: a grid of %u x %u x %u blocks of %u x %u x %u threads with %zu "
                 "bytes of shared memory cannot be launched\n",
@@ -256,6 +312,17 @@ inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cud
         note(cudaErrorInvalidConfiguration);
         return;
     }
+    if (stream && stream->q.device != current_device()) {
+        fprintf(stderr, "cuda_on_cpu: %s: the stream is one of device %d, device %d is current\n",
+                kernel, stream->q.device, current_device());
+        note(cudaErrorInvalidResourceHandle);
+        return;
+    }
+    if (!(reached(args) && ...)) {
+        fault("%s is given an array that no device reaches", kernel);
+        return;
+    }
+    load(kernel, (const void *)fn);
     the_world().launches++;
     call c(fn, std::tuple<P...>(argument<P>(args)...));
     give(stream, [=]() mutable {

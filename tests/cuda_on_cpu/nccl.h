@@ -15,6 +15,7 @@
 #define NCCL_MAJOR 2
 #define NCCL_MINOR 28
 #define NCCL_PATCH 9
+#define NCCL_VERSION(major, minor, patch) ((major) * 10000 + (minor) * 100 + (patch))
 #define NCCL_VERSION_CODE 22809
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
@@ -73,6 +74,7 @@ struct ncclComm {
     std::shared_ptr<cuda_on_cpu::nccl_clique> q;
     std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
     int      rank = 0, device = 0, splits = 0, pending_asked = 0;
+    int      parting = 0; /* 1: finalized, 2: and its state was asked until it was over */
     bool     blocking = true;
     uint64_t next = 0;
     std::vector<cuda_on_cpu::nccl_op> pending; /* of a group, not yet queued */
@@ -286,14 +288,25 @@ inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
         if (!comm->pending_asked++) *state = ncclInProgress;
         else cuda_on_cpu::nccl_queue(comm);
     }
+    if (comm->parting == 1) {
+        *state = ncclInProgress;
+        comm->parting = 2;
+    }
     return ncclSuccess;
 }
+/* Without ncclCommFinalize, or before that is over, NCCL waits for the peers of this machine. */
 inline ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    if (!comm->blocking && comm->parting < 2)
+        cuda_on_cpu::fault("ncclCommDestroy: rank %d has not seen ncclCommFinalize end", comm->rank);
     delete comm;
     return ncclSuccess;
 }
-inline ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+inline ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    comm->parting = 1;
+    return comm->blocking ? ncclSuccess : ncclInProgress;
+}
 inline ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     {
