@@ -41775,6 +41775,7 @@ struct ddp_ctx {
 
     struct ddp__stage *stage;    /* of a device's messages; NULL = they are here */
     struct ddp__clock *clock;    /* of a device's times; NULL = hooks are punctual */
+    int          loaded;         /* a step has run on the device: what it launches is there */
     int          joined;         /* the devices have a network of their own */
     struct ddp__direct *direct;  /* and what is sent over it */
     double       begun;          /* the wait or the update that is under way */
@@ -41990,7 +41991,9 @@ DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp__message *m, int there, long 
                              ddp_error *err);
 /* The caller waits for it. */
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, long ticket, ddp_error *err);
-/* Later work on the layers waits for it: the device, or where there is none the caller. */
+/* Later work on the layers waits for it: the device, or where there is none, and in the first step,
+ * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
+ * device has to do, also for work that is held. */
 DDP_LIB ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer,
                                   ddp_error *err);
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
@@ -42833,7 +42836,8 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
     }
     ddp__clock_note(d, DDP__M_HOLD, layer, DDP__OUTSIDE);
     if (ticket < -1) s = ddp__direct_hold(d, ticket, err);
-    else ddp__stage_hold(d->stage, ticket);
+    else if (d->loaded) ddp__stage_hold(d->stage, ticket);
+    else s = ddp__stage_wait(d->stage, ticket, err);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
     return s ? s : ddp__stage_error(d->stage, err);
 }
@@ -43065,7 +43069,8 @@ ddp_status ddp__direct_hold(ddp_ctx *d, long ticket, ddp_error *err)
         unsigned turn = 0;
         int held = 0;
         size_t total;
-        if (c->ticket >= 0) ddp__stage_flag(d->stage, c->ticket, &held, &turn);
+        if (c->ticket >= 0 && d->loaded) ddp__stage_flag(d->stage, c->ticket, &held, &turn);
+        else if (c->ticket >= 0) DDP__TRY(ddp__stage_wait(d->stage, c->ticket, err));
         DDP__TRY(ddp__direct_arrays(x, c->pieces, c->piece_count, &total, err));
         DDP__TRY(b->spread(d->host.device, slot, held, turn, x->data, x->count, c->piece_count, err));
     }
@@ -47653,6 +47658,7 @@ int ddp_step_end(ddp_ctx *d)
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
         d->taken += (int64_t)d->world * d->cfg.micro_batches;
+        d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);

@@ -159,7 +159,6 @@ DDP_API size_t ddp_cuda_osp_scratch(size_t n); /* 8 bytes for every 4096 element
 #define DDP_CUDA_RUNTIME_CUH
 
 #include <cublasLt.h>
-#include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -182,9 +181,7 @@ typedef struct ddp__cuda {
     int              half;          /* 1: activations are bfloat16 */
     int              tf32;          /* 1: products may round their inputs to TF32 */
     cudaStream_t     stream;        /* computing */
-    cudaStream_t     comm_stream;   /* NCCL, copies for messages */
     int              own_stream;
-    cublasHandle_t   blas;
     cublasLtHandle_t blas_lt;
     void            *workspace;     /* of blas_lt */
     size_t           workspace_bytes;
@@ -245,6 +242,10 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
         return "; use a smaller batch, bfloat16 or recomputation";
     case cudaErrorInitializationError:
         return "; fork worker processes before the first CUDA call";
+    case cudaErrorNoKernelImageForDevice:
+        return "; compile for this GPU: nvcc -arch=native";
+    case cudaErrorLaunchTimeout: /* of a kernel that holds for a slow link */
+        return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
     default:
         return "";
     }
@@ -295,13 +296,10 @@ static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
     if (!dev) return;
     (void)cudaSetDevice(dev->device);
     if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
-    if (dev->comm_stream) (void)cudaStreamSynchronize(dev->comm_stream);
     (void)cudaFree(dev->scratch);
     (void)cudaFree(dev->workspace);
     if (dev->products_free) dev->products_free(dev);
     if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
-    if (dev->blas) (void)cublasDestroy(dev->blas);
-    if (dev->comm_stream) (void)cudaStreamDestroy(dev->comm_stream);
     if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);
     pthread_mutex_destroy(&dev->lock);
     DDP_FREE(dev);
@@ -338,7 +336,6 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(const ddp_cuda_options *given, ddp_
 {
     ddp_cuda_options o;
     ddp__cuda *dev;
-    int least = 0, greatest = 0;
 
     memset(&o, 0, sizeof o);
     if (given) o = *given;
@@ -369,15 +366,9 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(const ddp_cuda_options *given, ddp_
         dev->own_stream = 0;
         goto failed;
     }
-    (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
     dev->workspace_bytes = dev->props.major >= 9 ? (size_t)32 << 20 : (size_t)8 << 20;
-    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&dev->comm_stream, cudaStreamNonBlocking,
-                                                    greatest)) ||
-        DDP__CUDA(dev, cudaMalloc(&dev->workspace, dev->workspace_bytes)) ||
-        DDP__BLAS(dev, cublasCreate(&dev->blas)) || DDP__BLAS(dev, cublasLtCreate(&dev->blas_lt)) ||
-        DDP__BLAS(dev, cublasSetStream(dev->blas, dev->stream)) ||
-        DDP__BLAS(dev, cublasSetMathMode(dev->blas, dev->tf32 ? CUBLAS_TF32_TENSOR_OP_MATH
-                                                              : CUBLAS_DEFAULT_MATH)))
+    if (DDP__CUDA(dev, cudaMalloc(&dev->workspace, dev->workspace_bytes)) ||
+        DDP__BLAS(dev, cublasLtCreate(&dev->blas_lt)))
         goto failed;
     return dev;
 failed:
@@ -456,8 +447,8 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
     const cudaError_t e = cudaGetLastError();
 
     if (e != cudaSuccess)
-        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s",
-                       dev->device, kernel, cudaGetErrorString(e));
+        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s",
+                       dev->device, kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
 /* Blocks that cover n items with per_block each; at least one. */
@@ -708,7 +699,8 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, con
                      n->world, n->dev->device, ncclGetErrorString(r));
 }
 
-/* Waits until the communicator has taken what it was given, at most timeout_s. */
+/* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
+ * that is known to be lost. */
 static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
                                                ddp_error *err)
 {
@@ -722,6 +714,7 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
         if (ddp_now() > until)
             return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
                              what, n->world, n->peers.join_timeout_s);
+        if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
         ddp__sleep_until(ddp_now() + 5e-5);
     }
 }
@@ -735,6 +728,55 @@ static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
     n->why = *why;
 }
 
+/* 1: the slot's average has ended, or there was none. */
+static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+{
+    if (n->since[slot] <= 0) return 1;
+    if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
+    n->since[slot] = 0;
+    return 1;
+}
+
+/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation older
+ * than the time-out. */
+static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+{
+    ncclResult_t state = ncclSuccess;
+    double oldest = 0;
+    int i;
+
+    if (n->why.code) {
+        if (err) *err = n->why;
+        return n->why.code;
+    }
+    for (i = 0; i < n->slots; i++)
+        if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
+    if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
+    if (!n->comm) return DDP_OK;
+    DDP__TRY(
+        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
+    DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
+    if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
+                         "has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
+                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
+    return DDP_OK;
+}
+
+/* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
+static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
+{
+    ddp_error why;
+
+    while (ddp__cuda_asked(cudaStreamQuery(n->stream)) == cudaErrorNotReady) {
+        if (ddp__nccl_poll(n, &why)) return 0;
+        ddp__sleep_until(ddp_now() + 2e-5);
+    }
+    return !ddp__nccl_failed(n, ncclCommFinalize(n->comm), "ncclCommFinalize", &why) &&
+           !ddp__nccl_settle(n, n->comm, "ncclCommFinalize", &why);
+}
+
 /* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
 {
@@ -742,9 +784,9 @@ static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
 
     if (!n) return;
     (void)cudaSetDevice(n->dev->device);
-    if (n->comm && on_error) (void)ncclCommAbort(n->comm);
+    if (n->comm && !on_error && ddp__nccl_part(n)) (void)ncclCommDestroy(n->comm);
+    else if (n->comm) (void)ncclCommAbort(n->comm);
     if (n->stream) (void)cudaStreamSynchronize(n->stream);
-    if (n->comm && !on_error) (void)ncclCommDestroy(n->comm);
     for (i = 0; i < n->slots; i++) {
         if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
         if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
@@ -869,42 +911,7 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
         (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
 
-/* 1: the slot's average has ended, or there was none. */
-static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
-{
-    if (n->since[slot] <= 0) return 1;
-    if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
-    n->since[slot] = 0;
-    return 1;
-}
-
-/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation older
- * than the time-out. */
-static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
-{
-    ncclResult_t state = ncclSuccess;
-    double oldest = 0;
-    int i;
-
-    if (n->why.code) {
-        if (err) *err = n->why;
-        return n->why.code;
-    }
-    for (i = 0; i < n->slots; i++)
-        if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
-    if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
-    if (!n->comm) return DDP_OK;
-    DDP__TRY(
-        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
-    DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
-    if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
-                         "has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
-                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
-    return DDP_OK;
-}
-
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 /* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
  * in the old order. What was in flight is given up: its arrays hold anything. */
 static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
@@ -945,6 +952,7 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
     for (i = 0; i < n->slots; i++) n->since[i] = 0;
     return DDP_OK;
 }
+#endif
 
 #endif /* DDP_CUDA_NCCL_CUH */
 /* ==== end cuda/nccl.cuh ==== */
@@ -1090,9 +1098,9 @@ static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p,
 }
 
 static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
-                            cublasLtMatmulPreferenceAttributes_t what, int bytes)
+                            cublasLtMatmulPreferenceAttributes_t what, int number)
 {
-    const uint32_t value = (uint32_t)bytes;
+    const uint32_t value = (uint32_t)number;
 
     return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
 }
@@ -1111,6 +1119,9 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
         DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
             pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) ||
+        /* parts of a sum are added as floats too, not as bfloat16 */
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->a_align) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
@@ -2956,12 +2967,18 @@ static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__he
                 dev->stream, (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
 }
 
+/* Bytes of shared memory of a block of backward. */
+static inline long ddp__attend_grad_bytes(int r, int d)
+{
+    const long tile = DDP__ATTEND_SIDE * r;
+
+    return (4 * tile * ddp__attend_row(d) + 2 * tile * (tile + 1)) * (long)sizeof(float);
+}
+
 template <typename T, int R, int C>
 static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long tile = DDP__ATTEND_SIDE * R;
-    const long shared = (4 * tile * ddp__attend_row(z->d) + 2 * tile * (tile + 1)) *
-                        (long)sizeof(float);
+    const long tile = DDP__ATTEND_SIDE * R, shared = ddp__attend_grad_bytes(R, z->d);
 
     DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
                 DDP__ATTEND_THREADS, shared, dev->stream,
@@ -3006,7 +3023,8 @@ static void ddp__cuda_attention_backward_as(ddp__cuda *dev, const ddp_op_call *c
                 (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
     if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
-    else if (z.d <= 64)
+    else if (z.d <= 64 && ddp__attend_grad_bytes(sizeof(T) == 4 ? 4 : 2, z.d) <= /* not all have it */
+                              (long)dev->props.sharedMemPerBlockOptin)
         ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128)
         ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);
@@ -6227,7 +6245,7 @@ static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, 
         if (!(scale >= 0) || !(scale * levels <= FLT_MAX)) {
             ddp__verdict_note(v, DDP__SAYS_SCALE, i / DDP_QUANTISE_BLOCK);
         } else if (how != DDP__UNPACK_STORE && scale * levels >= huge) {
-            const float value = (float)level * scale;
+            const float value = __fmul_rn((float)level, scale);
             if (ddp__sum_spoils(x[i], how == DDP__UNPACK_SUBTRACT ? -value : value))
                 ddp__verdict_note(
                     v, how == DDP__UNPACK_SUBTRACT ? DDP__SAYS_DIFFERENCE : DDP__SAYS_SUM, i);
@@ -6755,7 +6773,7 @@ static void ddp__cuda_raise_all(void *self)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     int i;
 
-    for (i = 0; i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+    for (i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
 /* Who waits behind messages of devices must not wait for a lost peer: what is in flight is given up.
@@ -7165,6 +7183,8 @@ static ddp_status ddp__cuda_download(void *self, void *to, const void *from, siz
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
+    /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
+    DDP__TRY(ddp__cuda_wait(self, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
     return ddp__cuda_wait(self, err);
 }
