@@ -478,7 +478,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.self.run_name = r->run_name;
     m.self.rank = (uint32_t)r->rank;
     m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
-    m.self.world = ddp__hello_world(r->world, m.ids);
+    m.self.world = ddp__hello_world(r->world, m.ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
