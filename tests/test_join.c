@@ -75,6 +75,7 @@ typedef struct plan_of_run {
     size_t count;              /* floats of a layer */
     char addr[DDP__ADDR_TEXT];
     int  optimizer;            /* 1: with state */
+    int  average_state;
     int  period;
     const char *run;
     double connect_s;
@@ -157,6 +158,7 @@ static void work(const plan_of_run *p, int number, int join)
     memset(&err, 0, sizeof err);
     c.strategy = p->strategy;
     c.wire = p->wire;
+    c.average_state = p->average_state;
     c.rank = join ? 0 : number;
     c.world = join ? 0 : p->world;
     c.min_world = p->min_world;
@@ -471,8 +473,11 @@ static void room_has_to_make_sense(void **state)
     assert_int_equal(ddp__hello_check(&a, &b), DDP__REFUSE_RANK);
 }
 
+#define AVERAGES_STATE "the newcomer has average_state 1, this run 0: start it with the same"
+
 /* What a worker hears that tries to come into a run of three, of which `lost` are gone. */
-static void refused(int lost, int layers, int period, const char *run, const char *what)
+static void refused(int lost, int layers, int period, ddp_wire wire, const char *run,
+                    const char *what)
 {
     plan_of_run p, other;
     pid_t pid[3], guest;
@@ -485,6 +490,8 @@ static void refused(int lost, int layers, int period, const char *run, const cha
     other = p;
     other.layers = layers;
     other.period = period;
+    other.wire = wire;
+    other.average_state = !strcmp(what, AVERAGES_STATE);
     other.run = run;
     other.connect_s = lost ? 40 : 0.5;
     guest = start(&other, 3, 1);
@@ -502,10 +509,12 @@ static void refused(int lost, int layers, int period, const char *run, const cha
 static void those_who_do_not_fit_are_refused(void **state)
 {
     (void)state;
-    refused(1, LAYERS - 1, 4, "join", "the newcomer has 5 layers with layout ");
-    refused(1, LAYERS, 6, "join", "this run localsgd with period 4");
-    refused(1, LAYERS, 4, "another", "set the same --run-id");
-    refused(0, LAYERS, 4, "join", "nobody's place is free");
+    refused(1, LAYERS - 1, 4, DDP_WIRE_F32, "join", "the newcomer has 5 layers with layout ");
+    refused(1, LAYERS, 6, DDP_WIRE_F32, "join", "this run localsgd with period 4");
+    refused(1, LAYERS, 4, DDP_WIRE_BF16, "join", "wire bf16, this run localsgd with period 4, 1 and f32");
+    refused(1, LAYERS, 4, DDP_WIRE_F32, "join", AVERAGES_STATE);
+    refused(1, LAYERS, 4, DDP_WIRE_F32, "another", "set the same DREAMDDP_RUN_ID");
+    refused(0, LAYERS, 4, DDP_WIRE_F32, "join", "nobody's place is free");
 }
 
 int main(void)

@@ -161,6 +161,39 @@ static void another_period_is_named_with_both(void **state)
     expect(&err, DDP_MISMATCH, "rank 1 has period 7, rank 0 has 2");
 }
 
+static int opens_with_another_setting(ddp_ctx *d, trial *t)
+{
+    if (ddp_rank(d) == 1) {
+        if (t->flag == 0) d->cfg.average_state = 1;
+        if (t->flag == 1) d->cfg.clip_norm = 2.5f;
+        if (t->flag == 2) d->cfg.deterministic = 0;
+        if (t->flag == 3) d->cfg.profile_steps = 6;
+        if (t->flag == 4) d->links.slowest = 1e6;
+    }
+    return start(d, LAYERS, COUNT);
+}
+
+static void other_settings_are_named_with_both(void **state)
+{
+    static const char *const words[] = {
+        "rank 1 has average_state 1, rank 0 has 0: start every rank with the same",
+        "rank 1 has clip_norm 2.5, rank 0 has 0",
+        "rank 1 has deterministic 0, rank 0 has 1",
+        "rank 1 has profile_steps 6, rank 0 has 0",
+        "rank 1 has net (bytes/s of the slowest link) 1e+06, rank 0 has 0"};
+    trial t;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 5; i++) {
+        trial_new(&t, 2, opens_with_another_setting);
+        t.flag = i;
+        assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
+        expect(&err, DDP_MISMATCH, words[i]);
+    }
+}
+
 /* ---- hooks out of order ---- */
 
 static int forgets_a_layer_on_rank_1(ddp_ctx *d, trial *t)
@@ -730,6 +763,7 @@ int main(void)
         cmocka_unit_test(another_number_of_layers_is_named_with_both_counts),
         cmocka_unit_test(another_layer_size_is_named_with_layer_and_rank),
         cmocka_unit_test(another_period_is_named_with_both),
+        cmocka_unit_test(other_settings_are_named_with_both),
         cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
         cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
         cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),

@@ -57,7 +57,7 @@ static int ddp__joiner_service(ddp_ctx *d, const ddp__addr *door, double until, 
         ddp__addr_text(door, name);
         if (h.run_id != j->run_id)
             snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
-                     PRIu64 ": set the same --run-id or DREAMDDP_RUN_ID", name, h.run_id,
+                     PRIu64 ": set the same DREAMDDP_RUN_ID", name, h.run_id,
                      j->run_id);
         else
             snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without "
@@ -218,6 +218,9 @@ static ddp_status ddp__joiner_layout(ddp_ctx *d, ddp_error *err)
 {
     ddp__joiner *j = d->joiner;
     unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    float alike[DDP__ALIKE];
+    uint32_t bits;
+    int i;
 
     memset(out, 0, sizeof out);
     ddp__hello_put(out, ddp__layout_hash(d), 8);
@@ -225,6 +228,12 @@ static ddp_status ddp__joiner_layout(ddp_ctx *d, ddp_error *err)
     ddp__hello_put(out + 12, (uint64_t)d->cfg.strategy, 4);
     ddp__hello_put(out + 16, (uint64_t)d->cfg.period, 4);
     ddp__hello_put(out + 20, (uint64_t)d->cfg.micro_batches, 4);
+    ddp__hello_put(out + 24, (uint64_t)ddp__wire_coding(d->cfg.wire), 4);
+    ddp__alike(d, alike);
+    for (i = 0; i < DDP__JOIN_ALIKE; i++) {
+        memcpy(&bits, &alike[i], sizeof bits);
+        ddp__hello_put(out + 28 + 4 * i, bits, 4);
+    }
     if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
