@@ -416,6 +416,31 @@ static void a_senseless_config_is_refused_by_field(void **state)
     unsetenv("DREAMDDP_TRANSPORT");
 }
 
+static void switches_of_the_environment_are_1_or_0(void **state)
+{
+    static const char *const name[] = {"DREAMDDP_INSECURE", "DREAMDDP_DETERMINISTIC"};
+    ddp_config given, c;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    memset(&given, 0, sizeof given);
+    for (i = 0; i < 2; i++) {
+        setenv(name[i], "no", 1);
+        assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_ARG);
+        expect(&err, DDP_ARG, "=no is neither 1 nor 0");
+        setenv(name[i], "1", 1);
+        assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_OK);
+        assert_int_equal(c.insecure + c.deterministic, 1);
+        ddp__config_free(&c);
+        setenv(name[i], "0", 1);
+        assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_OK);
+        assert_int_equal(c.insecure + c.deterministic, 0);
+        ddp__config_free(&c);
+        unsetenv(name[i]);
+    }
+}
+
 static void the_run_id_of_the_environment_is_used(void **state)
 {
     static const char *const ids[] = {"night", "night", "day"};
@@ -764,6 +789,7 @@ int main(void)
         cmocka_unit_test(another_layer_size_is_named_with_layer_and_rank),
         cmocka_unit_test(another_period_is_named_with_both),
         cmocka_unit_test(other_settings_are_named_with_both),
+        cmocka_unit_test(switches_of_the_environment_are_1_or_0),
         cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
         cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
         cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),

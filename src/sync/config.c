@@ -93,6 +93,15 @@ static ddp_status ddp__env_seconds(const char *name, const char *text, double *f
     return DDP_OK;
 }
 
+static ddp_status ddp__env_flag(const char *name, const char *text, int *field, ddp_error *err)
+{
+    if (!text) return DDP_OK;
+    if ((*text != '0' && *text != '1') || text[1])
+        return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
+    if (*text == '1') *field = 1;
+    return DDP_OK;
+}
+
 static ddp_status ddp__env_names(const ddp__env *e, ddp_config *c, ddp_error *err)
 {
     if (e->strategy && c->strategy == DDP_STRATEGY_DEFAULT) {
@@ -153,10 +162,9 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
         c->tls_cert = e->tls_cert;
         c->tls_key = e->tls_key;
     }
-    if (e->join && strcmp(e->join, "0")) c->join = 1;
-    if (e->insecure && strcmp(e->insecure, "0")) c->insecure = 1;
-    if (e->deterministic && strcmp(e->deterministic, "0")) c->deterministic = 1;
-    return DDP_OK;
+    DDP__TRY(ddp__env_flag("DREAMDDP_JOIN", e->join, &c->join, err));
+    DDP__TRY(ddp__env_flag("DREAMDDP_INSECURE", e->insecure, &c->insecure, err));
+    return ddp__env_flag("DREAMDDP_DETERMINISTIC", e->deterministic, &c->deterministic, err);
 }
 
 /* ---- checks and defaults ---- */
