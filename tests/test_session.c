@@ -441,6 +441,34 @@ static void switches_of_the_environment_are_1_or_0(void **state)
     }
 }
 
+/* Two machines would each look for rank 0 on their own loopback. */
+static void a_launcher_that_does_not_know_rank_0_is_not_guessed(void **state)
+{
+    ddp_config given, c;
+    ddp_error err;
+
+    (void)state;
+    memset(&given, 0, sizeof given);
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
+    assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_ARG);
+    expect(&err, DDP_ARG,
+           "Open MPI says that this is rank 1 of 4, but not where rank 0 listens: set DREAMDDP_ADDR");
+    setenv("DREAMDDP_ADDR", "10.0.0.1:5", 1);
+    assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_OK);
+    assert_string_equal(c.addr, "10.0.0.1:5");
+    ddp__config_free(&c);
+    unsetenv("DREAMDDP_ADDR");
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4", 1);
+    assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_OK);
+    assert_string_equal(c.addr, "127.0.0.1:29500");
+    ddp__config_free(&c);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+}
+
 static void the_run_id_of_the_environment_is_used(void **state)
 {
     static const char *const ids[] = {"night", "night", "day"};
@@ -790,6 +818,7 @@ int main(void)
         cmocka_unit_test(another_period_is_named_with_both),
         cmocka_unit_test(other_settings_are_named_with_both),
         cmocka_unit_test(switches_of_the_environment_are_1_or_0),
+        cmocka_unit_test(a_launcher_that_does_not_know_rank_0_is_not_guessed),
         cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
         cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
         cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),

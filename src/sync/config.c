@@ -311,6 +311,12 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, &c, err));
+    if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
+        (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
+        return ddp__fail(err, DDP_ARG,
+                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
+                         "DREAMDDP_ADDR=HOST:PORT on every rank",
+                         env.launcher, c.rank, c.world);
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)
