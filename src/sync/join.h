@@ -79,6 +79,7 @@ typedef struct ddp__joiner { /* of a newcomer, until it is in */
     ddp__tls *tls;            /* of this thread's connections */
     uint64_t  run_id;
     int       fd;             /* to the coordinator's service, or -1 */
+    double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
     int       doors;
     ddp__join_place place;

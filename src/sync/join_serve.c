@@ -26,11 +26,14 @@ static int ddp__join_stopped(ddp__join *j)
     return stop;
 }
 
-/* Waits for bytes as long as it takes: 0, or -1 when the newcomer is gone or the run ends. */
+/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take,
+ * or the run ends. */
 static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 {
+    double until = ddp_now() + v->j->d->cfg.op_timeout_s;
+
     while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
-        if (ddp__join_stopped(v->j)) return -1;
+        if (ddp__join_stopped(v->j) || ddp_now() >= until) return -1;
     return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
 }
 
@@ -169,7 +172,7 @@ static int ddp__enter_stands(ddp__join *j, int id, long turn)
 static void ddp__serve_enter(ddp__visit *v)
 {
     ddp__join *j = v->j;
-    unsigned char word;
+    unsigned char word = '.';
     int id = -1;
     long turn = -1;
 
@@ -179,8 +182,9 @@ static void ddp__serve_enter(ddp__visit *v)
         pthread_mutex_lock(&j->lock);
         turn = j->turn; /* one is served at a time: it is this one's */
         pthread_mutex_unlock(&j->lock);
-        if (ddp__layout_answer(v, id) == DDP__JOIN_OK && ddp__visit_recv(v, &word, 1) == 0 &&
-            word == 'R') {
+        if (ddp__layout_answer(v, id) == DDP__JOIN_OK)
+            while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
+        if (word == 'R') {
             pthread_mutex_lock(&j->lock);
             j->ready = j->id == id;
             pthread_mutex_unlock(&j->lock);
