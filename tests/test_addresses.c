@@ -145,6 +145,26 @@ static void left_over_files_are_passed_over(void **state)
     }
 }
 
+/* Some other program has the port by now, and says nothing to whoever comes. */
+static void a_file_that_leads_to_a_silent_program_is_read_again(void **state)
+{
+    meet_rank m[2];
+    char taken[DDP__ADDR_TEXT];
+    int listener = meet_listen(taken), fixed;
+    (void)state;
+
+    for (fixed = 0; fixed < 2; fixed++) { /* a run id of its own, or that of the killed run */
+        meet_prepare(m, 2, -1, spec);
+        m[0].how.run_id = m[1].how.run_id = fixed ? 7 : 0;
+        assert_int_equal(ddp__meetfile_publish(path, taken, 7, NULL), DDP_OK);
+        m[0].pause = 0.6;
+        meet_start(m, 2);
+        meet_join(m, 2);
+        assert_all_met(m, 2);
+    }
+    close(listener);
+}
+
 static void whoever_waits_for_a_file_says_for_what(void **state)
 {
     meet_rank m[2];
@@ -324,6 +344,7 @@ int main(void)
         cmocka_unit_test(a_file_tells_where_rank_0_is),
         cmocka_unit_test(the_file_names_address_and_run),
         cmocka_unit_test(left_over_files_are_passed_over),
+        cmocka_unit_test(a_file_that_leads_to_a_silent_program_is_read_again),
         cmocka_unit_test(whoever_waits_for_a_file_says_for_what),
         cmocka_unit_test(other_files_are_not_taken_for_one),
         cmocka_unit_test(interface_lists_are_read_as_nccl_does),

@@ -48,6 +48,7 @@ static int forget(void **state)
         "DREAMDDP_RANKS",
         "DREAMDDP_",
         "DREAMDDP_NEET",
+        "DREAMDDP_JOINT",
     };
     char name[64];
     size_t i;
@@ -220,6 +221,7 @@ static void mistakes_are_named(void **state)
         {{"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=q"}, "LOCAL_RANK='q'"},
         {{"DREAMDDP_RANKS=1"},
          "unknown environment variable DREAMDDP_RANKS: did you mean DREAMDDP_RANK?"},
+        {{"DREAMDDP_JOINT=1"}, "did you mean DREAMDDP_JOIN?"},
         {{"DREAMDDP_NEET=1gbit"}, "did you mean DREAMDDP_NET?"},
         {{"DREAMDDP_=1"}, "unknown environment variable DREAMDDP_:"},
     };
@@ -236,7 +238,8 @@ static void mistakes_are_named(void **state)
 static void run_ids_and_settings_are_handed_on(void **state)
 {
     static const char *const a[] = {"DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit", "DREAMDDP_LOG=",
-                                    "DREAMDDP_SOCKET_IFNAME=^lo", NULL};
+                                    "DREAMDDP_SOCKET_IFNAME=^lo", "DREAMDDP_JOIN=1",
+                                    "DREAMDDP_RESUME=1", NULL};
     static const char *const b[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue", NULL};
     static const char *const c[] = {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_JOB_ID=7",
                                     "SLURM_STEP_ID=3", NULL};
@@ -250,6 +253,7 @@ static void run_ids_and_settings_are_handed_on(void **state)
     assert_string_equal(env.run_id, "42");
     assert_string_equal(env.net, "1gbit");
     assert_string_equal(env.socket_ifname, "^lo");
+    assert_string_equal(env.join, "1");
     assert_null(env.log);
     assert_null(env.strategy);
     assert_int_equal(read_with(b, &env, &err), DDP_OK);

@@ -75,6 +75,9 @@ typedef struct plan_of_run {
     size_t count;              /* floats of a layer */
     char addr[DDP__ADDR_TEXT];
     int  optimizer;            /* 1: with state */
+    int  average_state;
+    double op_s;
+    const char *psk;
     int  period;
     const char *run;
     double connect_s;
@@ -157,6 +160,7 @@ static void work(const plan_of_run *p, int number, int join)
     memset(&err, 0, sizeof err);
     c.strategy = p->strategy;
     c.wire = p->wire;
+    c.average_state = p->average_state;
     c.rank = join ? 0 : number;
     c.world = join ? 0 : p->world;
     c.min_world = p->min_world;
@@ -167,7 +171,8 @@ static void work(const plan_of_run *p, int number, int join)
     c.period = p->period;
     c.no_env = 1;
     c.peer_timeout_s = 5;
-    c.op_timeout_s = 20;
+    c.op_timeout_s = p->op_s;
+    c.tls_psk = p->psk;
     c.connect_timeout_s = p->connect_s;
     if (getenv("JOIN_LOG")) c.logger.level = DDP_LOG_INFO;
     if (getenv("JOIN_LOG")) c.no_env = 0, setenv("DREAMDDP_LOG", "info", 1);
@@ -226,6 +231,7 @@ static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t c
     p->optimizer = 1;
     p->period = 4;
     p->run = "join";
+    p->op_s = 20;
     p->connect_s = 40; /* it may have to begin again */
     fd = meet_listen(p->addr);
     close(fd);
@@ -359,6 +365,59 @@ static void newcomers_that_die_are_forgotten(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
+/* Takes the place of a lost worker, and says nothing more. */
+static int sit_down(const plan_of_run *p)
+{
+    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
+    ddp__hello self, h;
+    ddp__addr at;
+    int count, fd;
+
+    memset(&self, 0, sizeof self);
+    memset(request, 0, sizeof request);
+    self.version = DDP__PROTOCOL;
+    self.run_id = ddp__run_id(p->run);
+    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, request);
+    ddp__hello_put(request + 64, DDP__JOIN_ENTER, 4);
+    assert_int_equal(ddp__addr_parse(p->addr, &at, 1, &count, NULL), DDP_OK);
+    fd = ddp__tcp_dial(&at, ddp_now() + 5);
+    assert_true(fd >= 0);
+    assert_int_equal(ddp__tcp_send_all(fd, request, DDP__HELLO_BYTES, ddp_now() + 5), 0);
+    assert_int_equal(ddp__tcp_recv_all(fd, b, DDP__HELLO_BYTES, ddp_now() + 5), 0);
+    close(fd);
+    assert_true(ddp__hello_parse(b, &h));
+    ddp__addr_set_port(&at, (int)h.port);
+    fd = ddp__tcp_dial(&at, ddp_now() + 5);
+    assert_true(fd >= 0);
+    assert_int_equal(ddp__tcp_send_all(fd, request, sizeof request, ddp_now() + 5), 0);
+    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__hello_get(b, 4), DDP__JOIN_OK);
+    return fd;
+}
+
+static void a_newcomer_that_stands_still_is_forgotten(void **state)
+{
+    plan_of_run p;
+    pid_t pid[3], guest;
+    int all[3] = {0, 1, 3}, k, fd;
+    (void)state;
+
+    run_begin(&p, DDP_LOCALSGD, 3, 3000);
+    p.op_s = 5;
+    for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 0, 10);
+    kill(pid[2], SIGKILL);
+    wait_for(pid[2]);
+    ddp__sleep_until(ddp_now() + 1.5); /* its loss is known */
+    fd = sit_down(&p);
+    guest = start(&p, 3, 1);
+    wait_for(guest);
+    for (k = 0; k < 2; k++) wait_for(pid[k]);
+    all_well(&p, all, 3);
+    close(fd);
+    munmap(p.b, sizeof *p.b);
+}
+
 /* The donor is the highest that lives: it is killed while a newcomer is on its way. */
 static void a_newcomer_survives_its_donor(void **state)
 {
@@ -471,13 +530,20 @@ static void room_has_to_make_sense(void **state)
     assert_int_equal(ddp__hello_check(&a, &b), DDP__REFUSE_RANK);
 }
 
+#define SPEAKS_NO_TLS  "speaks no TLS 1.3: give every rank --tls-psk or certificates, or none"
+#define AVERAGES_STATE "the newcomer has average_state 1, this run 0: start it with the same"
+
 /* What a worker hears that tries to come into a run of three, of which `lost` are gone. */
-static void refused(int lost, int layers, int period, const char *run, const char *what)
+static void refused(int lost, int layers, int period, ddp_wire wire, const char *run,
+                    const char *what)
 {
+    char key[] = "/tmp/test_join_XXXXXX";
     plan_of_run p, other;
     pid_t pid[3], guest;
-    int k;
+    int k, fd = mkstemp(key);
 
+    assert_true(fd >= 0 && write(fd, "0123456789abcdef0123456789abcdef", 32) == 32);
+    close(fd);
     run_begin(&p, DDP_LOCALSGD, 3, 3000);
     for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 10);
@@ -485,11 +551,15 @@ static void refused(int lost, int layers, int period, const char *run, const cha
     other = p;
     other.layers = layers;
     other.period = period;
+    other.wire = wire;
+    other.average_state = !strcmp(what, AVERAGES_STATE);
     other.run = run;
     other.connect_s = lost ? 40 : 0.5;
+    if (!strcmp(what, SPEAKS_NO_TLS)) other.psk = key;
     guest = start(&other, 3, 1);
     wait_for(guest);
     for (k = 0; k < 3; k++) wait_for(pid[k]);
+    unlink(key);
     if (!strstr(p.b->text[3], what)) fail_msg("\"%s\" does not say \"%s\"", p.b->text[3], what);
     assert_int_equal(p.b->entered[3], -1);
     for (k = 0; k < 3 - lost; k++) {
@@ -502,10 +572,15 @@ static void refused(int lost, int layers, int period, const char *run, const cha
 static void those_who_do_not_fit_are_refused(void **state)
 {
     (void)state;
-    refused(1, LAYERS - 1, 4, "join", "the newcomer has 5 layers with layout ");
-    refused(1, LAYERS, 6, "join", "this run localsgd with period 4");
-    refused(1, LAYERS, 4, "another", "set the same --run-id");
-    refused(0, LAYERS, 4, "join", "nobody's place is free");
+    refused(1, LAYERS - 1, 4, DDP_WIRE_F32, "join", "the newcomer has 5 layers with layout ");
+    refused(1, LAYERS, 6, DDP_WIRE_F32, "join", "this run localsgd with period 4");
+    refused(1, LAYERS, 4, DDP_WIRE_BF16, "join", "wire bf16, this run localsgd with period 4, 1 and f32");
+    refused(1, LAYERS, 4, DDP_WIRE_F32, "join", AVERAGES_STATE);
+#ifdef DDP_USE_OPENSSL
+    refused(1, LAYERS, 4, DDP_WIRE_F32, "join", SPEAKS_NO_TLS);
+#endif
+    refused(1, LAYERS, 4, DDP_WIRE_F32, "another", "set the same DREAMDDP_RUN_ID");
+    refused(0, LAYERS, 4, DDP_WIRE_F32, "join", "nobody's place is free");
 }
 
 int main(void)
@@ -517,6 +592,7 @@ int main(void)
         cmocka_unit_test(a_killed_worker_comes_back_to_bfloat16),
         cmocka_unit_test(the_coordinator_comes_back_by_another_door),
         cmocka_unit_test(newcomers_that_die_are_forgotten),
+        cmocka_unit_test(a_newcomer_that_stands_still_is_forgotten),
         cmocka_unit_test(a_newcomer_survives_its_donor),
         cmocka_unit_test(new_workers_come),
         cmocka_unit_test(room_has_to_make_sense),

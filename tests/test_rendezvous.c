@@ -144,7 +144,7 @@ static void wrong_hellos_are_refused_with_the_reason(void **state)
 
 static void both_sides_name_both_values(void **state)
 {
-    struct { uint64_t run; int world; const char *worker, *root; } cases[2];
+    struct { uint64_t run; int world, resume; const char *worker, *root; } cases[3];
     char addr[DDP__ADDR_TEXT];
     meet_rank m[2];
     int i;
@@ -158,9 +158,16 @@ static void both_sides_name_both_values(void **state)
     cases[1].world = 4;
     cases[1].worker = "counts 2 ranks, rank 1 counts 4";
     cases[1].root = "counts 4 ranks, rank 0 counts 2";
-    for (i = 0; i < 2; i++) {
+    cases[0].resume = cases[1].resume = 0;
+    cases[2].run = 7;
+    cases[2].world = 2;
+    cases[2].resume = 1;
+    cases[2].worker = "DREAMDDP_RESUME is set for rank 1, not for rank 0 at ";
+    cases[2].root = ", not for rank 0: start all ranks with the same --min-world";
+    for (i = 0; i < 3; i++) {
         meet_prepare(m, 2, meet_listen(addr), addr);
         m[0].how.timeout_s = 1;
+        m[1].how.resume = cases[i].resume;
         m[1].how.run_id = cases[i].run;
         m[1].how.world = cases[i].world;
         meet_start(m, 2);

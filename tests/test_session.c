@@ -161,6 +161,39 @@ static void another_period_is_named_with_both(void **state)
     expect(&err, DDP_MISMATCH, "rank 1 has period 7, rank 0 has 2");
 }
 
+static int opens_with_another_setting(ddp_ctx *d, trial *t)
+{
+    if (ddp_rank(d) == 1) {
+        if (t->flag == 0) d->cfg.average_state = 1;
+        if (t->flag == 1) d->cfg.clip_norm = 2.5f;
+        if (t->flag == 2) d->cfg.deterministic = 0;
+        if (t->flag == 3) d->cfg.profile_steps = 6;
+        if (t->flag == 4) d->links.slowest = 1e6;
+    }
+    return start(d, LAYERS, COUNT);
+}
+
+static void other_settings_are_named_with_both(void **state)
+{
+    static const char *const words[] = {
+        "rank 1 has average_state 1, rank 0 has 0: start every rank with the same",
+        "rank 1 has clip_norm 2.5, rank 0 has 0",
+        "rank 1 has deterministic 0, rank 0 has 1",
+        "rank 1 has profile_steps 6, rank 0 has 0",
+        "rank 1 has net (bytes/s of the slowest link) 1e+06, rank 0 has 0"};
+    trial t;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 5; i++) {
+        trial_new(&t, 2, opens_with_another_setting);
+        t.flag = i;
+        assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
+        expect(&err, DDP_MISMATCH, words[i]);
+    }
+}
+
 /* ---- hooks out of order ---- */
 
 static int forgets_a_layer_on_rank_1(ddp_ctx *d, trial *t)
@@ -409,6 +442,59 @@ static void a_senseless_config_is_refused_by_field(void **state)
     assert_null(ddp_open(&cfg, &err));
     expect(&err, DDP_ARG, "tcp, threads or mpi");
     unsetenv("DREAMDDP_TRANSPORT");
+}
+
+static void switches_of_the_environment_are_1_or_0(void **state)
+{
+    static const char *const name[] = {"DREAMDDP_INSECURE", "DREAMDDP_DETERMINISTIC"};
+    ddp_config given, c;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    memset(&given, 0, sizeof given);
+    for (i = 0; i < 2; i++) {
+        setenv(name[i], "no", 1);
+        assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_ARG);
+        expect(&err, DDP_ARG, "=no is neither 1 nor 0");
+        setenv(name[i], "1", 1);
+        assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_OK);
+        assert_int_equal(c.insecure + c.deterministic, 1);
+        ddp__config_free(&c);
+        setenv(name[i], "0", 1);
+        assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_OK);
+        assert_int_equal(c.insecure + c.deterministic, 0);
+        ddp__config_free(&c);
+        unsetenv(name[i]);
+    }
+}
+
+/* Two machines would each look for rank 0 on their own loopback. */
+static void a_launcher_that_does_not_know_rank_0_is_not_guessed(void **state)
+{
+    ddp_config given, c;
+    ddp_error err;
+
+    (void)state;
+    memset(&given, 0, sizeof given);
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
+    assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_ARG);
+    expect(&err, DDP_ARG,
+           "Open MPI says that this is rank 1 of 4, but not where rank 0 listens: set DREAMDDP_ADDR");
+    setenv("DREAMDDP_ADDR", "10.0.0.1:5", 1);
+    assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_OK);
+    assert_string_equal(c.addr, "10.0.0.1:5");
+    ddp__config_free(&c);
+    unsetenv("DREAMDDP_ADDR");
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4", 1);
+    assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_OK);
+    assert_string_equal(c.addr, "127.0.0.1:29500");
+    ddp__config_free(&c);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
 }
 
 static void the_run_id_of_the_environment_is_used(void **state)
@@ -758,6 +844,9 @@ int main(void)
         cmocka_unit_test(another_number_of_layers_is_named_with_both_counts),
         cmocka_unit_test(another_layer_size_is_named_with_layer_and_rank),
         cmocka_unit_test(another_period_is_named_with_both),
+        cmocka_unit_test(other_settings_are_named_with_both),
+        cmocka_unit_test(switches_of_the_environment_are_1_or_0),
+        cmocka_unit_test(a_launcher_that_does_not_know_rank_0_is_not_guessed),
         cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
         cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
         cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),

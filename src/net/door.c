@@ -58,7 +58,10 @@ static int ddp__caller_hear(ddp__door *d, ddp__caller *c, double now, ddp__door_
     if (n == 0) return now < c->until;
     if (n < 0) return 0;
     c->got += (size_t)n;
-    if (!ddp__hello_begins(c->bytes, c->got)) return 0;
+    if (!ddp__hello_begins(c->bytes, c->got)) {
+        if (!d->tls && ddp__stream_is_tls(c->bytes, c->got)) ddp__stream_no_tls(c->fd);
+        return 0;
+    }
     if (c->got < sizeof c->bytes) return 1;
     if (decide(user, c->fd, c->bytes, &c->from)) c->fd = -1;
     return 0;

@@ -66,6 +66,7 @@ ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
 {
     if (other->version != self->version) return DDP__REFUSE_VERSION;
     if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
+    if ((other->world ^ self->world) == DDP__HELLO_RESUMES) return DDP__REFUSE_RESUME;
     if (other->world != self->world) return DDP__REFUSE_WORLD;
     if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;
     return DDP__WELCOME;
@@ -74,7 +75,9 @@ ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
 /* "4 ranks", "4 ranks of at most 8" */
 static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
 {
-    if (world >> 16) snprintf(buf, room, "%u ranks of at most %u", world & 65535, world >> 16);
+    uint32_t ids = (world & ~DDP__HELLO_RESUMES) >> 16;
+
+    if (ids) snprintf(buf, room, "%u ranks of at most %u", world & 65535, ids);
     else snprintf(buf, room, "%u ranks", world);
     return buf;
 }
@@ -109,6 +112,14 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
                  "%s calls itself rank %u, but a rank %u is already here: give each process a "
                  "rank of its own",
                  name, (unsigned)other->rank, (unsigned)other->rank);
+        break;
+    case DDP__REFUSE_RESUME:
+        snprintf(count[0], sizeof count[0], "rank %u", mine);
+        mine = other->world & DDP__HELLO_RESUMES;
+        snprintf(out, room,
+                 "min_world or DREAMDDP_RESUME is set for %s, not for %s: start all ranks with the "
+                 "same --min-world",
+                 mine ? name : count[0], mine ? count[0] : name);
         break;
     default:
         snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,

@@ -6,6 +6,7 @@
 
 #define DDP__PROTOCOL    2
 #define DDP__HELLO_BYTES 64
+#define DDP__HELLO_RESUMES 0x80000000u /* of world */
 
 typedef enum ddp__hello_kind {
     DDP__HELLO = 1, /* who I am and where I listen */
@@ -28,13 +29,14 @@ typedef enum ddp__refusal {
     DDP__REFUSE_TWICE,
     DDP__REFUSE_LATE,
     DDP__REFUSE_LOST,
-    DDP__REFUSE_NAME /* the certificate is another rank's */
+    DDP__REFUSE_NAME, /* the certificate is another rank's */
+    DDP__REFUSE_RESUME /* links outlive their connections on one side only */
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
  * A refusal carries the sender's own run, rank and world, so that both sides can name both.
  * world: the ranks that meet in the lower 16 bits; above them the ids of an elastic world that has
- * room for more, else 0. */
+ * room for more, else 0; the highest bit says that links outlive their connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     uint64_t run_id;

@@ -7,7 +7,7 @@ double ddp__slice(const ddp__meeting *m, double until)
 {
     double slice = ddp_now() + 0.2, next = m->next_note;
 
-    if (m->r->cancel && slice < next) next = slice;
+    if ((m->r->cancel || m->path) && slice < next) next = slice;
     return until < next ? until : next;
 }
 
@@ -41,6 +41,29 @@ int ddp__missing(const ddp__meeting *m, char *out, size_t room)
     return missing;
 }
 
+/* A file that an earlier run left behind may have led to a program that never answers. */
+static int ddp__root_moved(const ddp__meeting *m)
+{
+    char addr[DDP__MEETFILE_TEXT];
+    uint64_t run;
+
+    return m->path && m->r->rank && ddp__meetfile_read(m->path, addr, &run) &&
+           (run != m->self.run_id || strcmp(addr, m->named));
+}
+
+ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
+                          ddp_error *err)
+{
+    if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
+    DDP__TRY(ddp__cancelled(m, err));
+    if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
+    if (ddp_now() < m->next_note || ddp_now() >= m->until) return DDP_OK;
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank,
+             ddp_now() - m->begin, name, more);
+    ddp__noted(m);
+    return DDP_OK;
+}
+
 int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
     double grace =
@@ -58,15 +81,9 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
     ddp__refusal why;
     size_t got = 0;
 
-    while (!ddp__stream_wait(r->tls, m->fd[peer], ddp__slice(m, m->until)) &&
-           ddp_now() < m->until) {
-        DDP__TRY(ddp__cancelled(m, err));
-        if (ddp_now() < m->next_note) continue;
-        ddp__log(&r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", r->rank,
-                 ddp_now() - m->begin, name,
-                 kind == DDP__TABLE ? ", which waits for other ranks" : "");
-        ddp__noted(m);
-    }
+    while (!ddp__stream_wait(r->tls, m->fd[peer], ddp_now()) && ddp_now() < m->until)
+        DDP__TRY(ddp__wait_word(m, peer, kind == DDP__HELLO, name,
+                                kind == DDP__TABLE ? ", which waits for other ranks" : "", err));
     if (ddp__stream_recv_all(r->tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
         const char *tls = ddp__stream_why(r->tls, m->fd[peer]);

@@ -11,6 +11,7 @@
 #define DDP_NET_MEETING_H
 
 #include "net/hello.h"
+#include "net/meetfile.h"
 #include "net/relay.h"
 #include "net/rendezvous.h"
 #include "net/socket.h"
@@ -71,6 +72,7 @@ typedef struct ddp__meeting {
     char addr[DDP__ADDR_TEXT]; /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
     const char *path;          /* file that says where rank 0 is, or NULL */
+    char named[DDP__MEETFILE_TEXT]; /* there, of run self.run_id */
     int listen_fd;             /* own */
     ddp__hello self;           /* what this rank says of itself, its address included */
     int guests;                /* 2 x world */
@@ -108,6 +110,10 @@ DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
 DDP_LIB void ddp__noted(ddp__meeting *m);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
+/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first:
+ * rank 0 has said nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
+DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name,
+                                  const char *more, ddp_error *err);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
 /* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none)
  * is an error. `name` says who it is. */

@@ -93,6 +93,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
         return 0;
     }
     m->self.run_id = run;
+    snprintf(m->named, sizeof m->named, "%s", addr);
     ddp__set_root(m, &list[0]);
     return 1;
 }
@@ -103,17 +104,20 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     ddp__tls *tls = m->r->tls;
     char text[DDP__STREAM_TEXT];
     const char *why;
+    int done;
 
     if (ddp__stream_begin(tls, m->fd[0], 0) < 0)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
-    if (ddp__stream_greet(tls, m->fd[0], m->until) < 0) {
-        int broken = errno;
+    while ((done = ddp__stream_shake(tls, m->fd[0])) == 0) {
+        if (ddp_now() >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "after %.3g s %s is connected but has not finished its TLS handshake",
+                             m->until - m->begin, m->root);
+        DDP__TRY(ddp__wait_word(m, 0, 1, m->root, "", err));
+    }
+    if (done < 0) {
         why = ddp__stream_why(tls, m->fd[0]);
-        if (why) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why);
-        if (broken != ETIMEDOUT) return DDP_PEER_LOST;
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "after %.3g s %s is connected but has not finished its TLS handshake",
-                         m->until - m->begin, m->root);
+        return why ? ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why) : DDP_PEER_LOST;
     }
     if (!ddp__stream_may_be(tls, m->fd[0], 0, text))
         return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
@@ -478,7 +482,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.self.run_name = r->run_name;
     m.self.rank = (uint32_t)r->rank;
     m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
-    m.self.world = ddp__hello_world(r->world, m.ids);
+    m.self.world = ddp__hello_world(r->world, m.ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;

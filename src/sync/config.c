@@ -93,6 +93,15 @@ static ddp_status ddp__env_seconds(const char *name, const char *text, double *f
     return DDP_OK;
 }
 
+static ddp_status ddp__env_flag(const char *name, const char *text, int *field, ddp_error *err)
+{
+    if (!text) return DDP_OK;
+    if ((*text != '0' && *text != '1') || text[1])
+        return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
+    if (*text == '1') *field = 1;
+    return DDP_OK;
+}
+
 static ddp_status ddp__env_names(const ddp__env *e, ddp_config *c, ddp_error *err)
 {
     if (e->strategy && c->strategy == DDP_STRATEGY_DEFAULT) {
@@ -153,10 +162,9 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
         c->tls_cert = e->tls_cert;
         c->tls_key = e->tls_key;
     }
-    if (e->join && strcmp(e->join, "0")) c->join = 1;
-    if (e->insecure && strcmp(e->insecure, "0")) c->insecure = 1;
-    if (e->deterministic && strcmp(e->deterministic, "0")) c->deterministic = 1;
-    return DDP_OK;
+    DDP__TRY(ddp__env_flag("DREAMDDP_JOIN", e->join, &c->join, err));
+    DDP__TRY(ddp__env_flag("DREAMDDP_INSECURE", e->insecure, &c->insecure, err));
+    return ddp__env_flag("DREAMDDP_DETERMINISTIC", e->deterministic, &c->deterministic, err);
 }
 
 /* ---- checks and defaults ---- */
@@ -303,6 +311,12 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, &c, err));
+    if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
+        (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
+        return ddp__fail(err, DDP_ARG,
+                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
+                         "DREAMDDP_ADDR=HOST:PORT on every rank",
+                         env.launcher, c.rank, c.world);
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)

@@ -237,6 +237,11 @@ DDP_LIB void       ddp__message_fill(const ddp_ctx *d, ddp__message *m, ddp__ver
 DDP_LIB ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, int count,
                                  float scale, int peer, ddp_error *err);
 
+/* start.c: settings that all ranks must have alike, as numbers, and what they are called */
+enum { DDP__ALIKE = 10 };
+DDP_LIB void        ddp__alike(const ddp_ctx *d, float *value);
+DDP_LIB const char *ddp__alike_name(int i);
+
 /* coded.c: int8 blocks */
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
 DDP_LIB ddp__coding ddp__wire_coding(ddp_wire wire);

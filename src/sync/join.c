@@ -61,6 +61,8 @@ void ddp__join_ready(ddp_ctx *d)
     j->layout.strategy = (int)d->cfg.strategy;
     j->layout.period = d->cfg.period;
     j->layout.micro = d->cfg.micro_batches;
+    j->layout.coding = (int)ddp__wire_coding(d->cfg.wire);
+    ddp__alike(d, j->layout.alike);
     j->layout.layers = d->layers;
     pthread_mutex_unlock(&j->lock);
 }

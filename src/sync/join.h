@@ -22,7 +22,8 @@ enum {
     DDP__JOIN_LAYOUT = 64,   /* newcomer: layers and what all must have alike */
     DDP__JOIN_VERDICT = 512, /* answer to that */
     DDP__JOIN_CLONE = 64,    /* answer to CLONE, followed by bytes and SHA-256 */
-    DDP__JOIN_TEXT = 300
+    DDP__JOIN_TEXT = 300,
+    DDP__JOIN_ALIKE = 6      /* settings that a newcomer must have as the others, of DDP__ALIKE */
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
@@ -44,7 +45,8 @@ typedef struct ddp__join_place {
 /* What all workers must have alike. */
 typedef struct ddp__join_layout {
     uint64_t hash;
-    int layers, strategy, period, micro;
+    int layers, strategy, period, micro, coding;
+    float alike[DDP__ALIKE];
 } ddp__join_layout;
 
 typedef struct ddp__join { /* of a member */
@@ -77,6 +79,7 @@ typedef struct ddp__joiner { /* of a newcomer, until it is in */
     ddp__tls *tls;            /* of this thread's connections */
     uint64_t  run_id;
     int       fd;             /* to the coordinator's service, or -1 */
+    double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
     int       doors;
     ddp__join_place place;

@@ -26,11 +26,14 @@ static int ddp__join_stopped(ddp__join *j)
     return stop;
 }
 
-/* Waits for bytes as long as it takes: 0, or -1 when the newcomer is gone or the run ends. */
+/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take,
+ * or the run ends. */
 static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 {
+    double until = ddp_now() + v->j->d->cfg.op_timeout_s;
+
     while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
-        if (ddp__join_stopped(v->j)) return -1;
+        if (ddp__join_stopped(v->j) || ddp_now() >= until) return -1;
     return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
 }
 
@@ -96,25 +99,37 @@ static int ddp__place_answer(ddp__visit *v, int *id)
 /* Compares the newcomer's layers with this run's: OK, LATER, or NEVER and why. */
 static int ddp__layout_compare(ddp__join *j, const unsigned char *b, char *why)
 {
+    static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp__coding */
     const ddp__join_layout *l = &j->layout;
     uint64_t hash = ddp__hello_get(b, 8);
     int layers = (int)ddp__hello_get(b + 8, 4), strategy = (int)ddp__hello_get(b + 12, 4);
     int period = (int)ddp__hello_get(b + 16, 4), micro = (int)ddp__hello_get(b + 20, 4);
+    int coding = (int)(ddp__hello_get(b + 24, 4) % 3), i;
+    float theirs;
+    uint32_t bits;
 
     if (layers != l->layers || hash != l->hash)
         snprintf(why, DDP__JOIN_TEXT,
                  "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
                  "with layout %016" PRIx64 ": start it with the same model and optimizer", layers,
                  hash, l->layers, l->hash);
-    else if (strategy != l->strategy || period != l->period || micro != l->micro)
+    else if (strategy != l->strategy || period != l->period || micro != l->micro ||
+             coding != l->coding)
         snprintf(
             why, DDP__JOIN_TEXT,
-            "the newcomer runs %s with period %d and %d micro-batches, this run %s with period "
-            "%d and %d: start it with the same",
-            ddp_strategy_name((ddp_strategy)strategy), period, micro,
-            ddp_strategy_name((ddp_strategy)l->strategy), l->period, l->micro);
-    else return DDP__JOIN_OK;
-    return DDP__JOIN_NEVER;
+            "the newcomer runs %s with period %d, %d micro-batches and wire %s, this run %s with "
+            "period %d, %d and %s: start it with the same",
+            ddp_strategy_name((ddp_strategy)strategy), period, micro, wire[coding],
+            ddp_strategy_name((ddp_strategy)l->strategy), l->period, l->micro, wire[l->coding]);
+    for (i = 0; i < DDP__JOIN_ALIKE && !why[0]; i++) {
+        bits = (uint32_t)ddp__hello_get(b + 28 + 4 * i, 4);
+        memcpy(&theirs, &bits, sizeof theirs);
+        if (theirs != l->alike[i])
+            snprintf(why, DDP__JOIN_TEXT,
+                     "the newcomer has %s %g, this run %g: start it with the same",
+                     ddp__alike_name(i), (double)theirs, (double)l->alike[i]);
+    }
+    return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
 static int ddp__layout_answer(ddp__visit *v, int id)
@@ -157,7 +172,7 @@ static int ddp__enter_stands(ddp__join *j, int id, long turn)
 static void ddp__serve_enter(ddp__visit *v)
 {
     ddp__join *j = v->j;
-    unsigned char word;
+    unsigned char word = '.';
     int id = -1;
     long turn = -1;
 
@@ -167,8 +182,9 @@ static void ddp__serve_enter(ddp__visit *v)
         pthread_mutex_lock(&j->lock);
         turn = j->turn; /* one is served at a time: it is this one's */
         pthread_mutex_unlock(&j->lock);
-        if (ddp__layout_answer(v, id) == DDP__JOIN_OK && ddp__visit_recv(v, &word, 1) == 0 &&
-            word == 'R') {
+        if (ddp__layout_answer(v, id) == DDP__JOIN_OK)
+            while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
+        if (word == 'R') {
             pthread_mutex_lock(&j->lock);
             j->ready = j->id == id;
             pthread_mutex_unlock(&j->lock);

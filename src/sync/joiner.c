@@ -22,17 +22,33 @@ static void ddp__joiner_request(const ddp_ctx *d, unsigned char *b, size_t n)
     ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, b);
 }
 
-/* A connection past its handshake, or -1. */
-static int ddp__joiner_dial(ddp_ctx *d, ddp__tls *tls, const ddp__addr *to, double until)
+/* A connection past its handshake, or -1. *why: a sentence if the other end has another key. */
+static int ddp__joiner_dial(ddp__tls *tls, const ddp__addr *to, double until, char *why)
 {
     double limit = ddp_now() + 3 < until ? ddp_now() + 3 : until;
+    char name[DDP__ADDR_TEXT];
+    const char *refused;
     int fd = ddp__tcp_dial(to, limit);
 
     if (fd < 0) return -1;
-    (void)d;
-    if (ddp__stream_begin(tls, fd, 0) == 0 && ddp__stream_greet(tls, fd, limit) == 0) return fd;
+    if (ddp__stream_begin(tls, fd, 0) == 0) {
+        if (ddp__stream_greet(tls, fd, limit) == 0) return fd;
+        refused = ddp__stream_why(tls, fd);
+        if (refused)
+            snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
+    }
     ddp__stream_close(tls, fd);
     return -1;
+}
+
+/* Tells the coordinator once a second that this newcomer lives. */
+static void ddp__joiner_beat(ddp__joiner *j)
+{
+    double now = ddp_now();
+
+    if (now < j->beat_at) return;
+    j->beat_at = now + 1;
+    (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* one that is lost is found later */
 }
 
 /* Asks at a door where its member serves newcomers: a connection to there, or -1. *why: a sentence
@@ -44,20 +60,24 @@ static int ddp__joiner_service(ddp_ctx *d, const ddp__addr *door, double until, 
     char name[DDP__ADDR_TEXT];
     ddp__addr to = *door;
     ddp__hello h;
-    int fd = ddp__joiner_dial(d, j->tls, door, until), bad;
+    size_t got = 0;
+    int fd = ddp__joiner_dial(j->tls, door, until, why), bad;
 
     if (fd < 0) return -1;
     ddp__joiner_request(d, b, sizeof b);
     bad = ddp__stream_send_all(j->tls, fd, b, sizeof b, until) < 0 ||
-          ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + 3) < 0 ||
+          ddp__stream_recv_all(j->tls, fd, b, sizeof b, &got, ddp_now() + 3) < 0 ||
           !ddp__hello_parse(b, &h);
     ddp__stream_close(j->tls, fd);
+    ddp__addr_text(door, name);
+    if (bad && !j->tls && ddp__stream_is_tls(b, got))
+        snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same "
+                 "--tls-psk, or a certificate", name);
     if (bad) return -1;
     if (h.kind != DDP__JOIN_ASK) {
-        ddp__addr_text(door, name);
         if (h.run_id != j->run_id)
             snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
-                     PRIu64 ": set the same --run-id or DREAMDDP_RUN_ID", name, h.run_id,
+                     PRIu64 ": set the same DREAMDDP_RUN_ID", name, h.run_id,
                      j->run_id);
         else
             snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without "
@@ -65,7 +85,7 @@ static int ddp__joiner_service(ddp_ctx *d, const ddp__addr *door, double until, 
         return -1;
     }
     ddp__addr_set_port(&to, (int)(h.port & 65535));
-    return ddp__joiner_dial(d, j->tls, &to, until);
+    return ddp__joiner_dial(j->tls, &to, until, why);
 }
 
 /* ---- an id ---- */
@@ -150,6 +170,12 @@ static ddp_status ddp__joiner_place(ddp_ctx *d, int wanted, double until, ddp_er
     if (code == DDP__JOIN_FULL)
         return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
                          "free, and max_world made no room for more", j->place.world);
+    if (j->place.world && j->place.code == DDP__JOIN_LATER)
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "within %.3g s the run at %.200s had no time for this worker: it takes one "
+                         "newcomer at a time, once its training has begun; end one that stands "
+                         "still, or wait longer with DREAMDDP_CONNECT_TIMEOUT",
+                         d->cfg.connect_timeout_s, d->cfg.addr ? d->cfg.addr : "127.0.0.1");
     return ddp__fail(err, DDP_TIMEOUT,
                      "within %.3g s no worker at %.200s had a place for this one: "
                      "is the run still going, with --min-world, and is one of its workers gone?",
@@ -218,6 +244,9 @@ static ddp_status ddp__joiner_layout(ddp_ctx *d, ddp_error *err)
 {
     ddp__joiner *j = d->joiner;
     unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    float alike[DDP__ALIKE];
+    uint32_t bits;
+    int i;
 
     memset(out, 0, sizeof out);
     ddp__hello_put(out, ddp__layout_hash(d), 8);
@@ -225,6 +254,12 @@ static ddp_status ddp__joiner_layout(ddp_ctx *d, ddp_error *err)
     ddp__hello_put(out + 12, (uint64_t)d->cfg.strategy, 4);
     ddp__hello_put(out + 16, (uint64_t)d->cfg.period, 4);
     ddp__hello_put(out + 20, (uint64_t)d->cfg.micro_batches, 4);
+    ddp__hello_put(out + 24, (uint64_t)ddp__wire_coding(d->cfg.wire), 4);
+    ddp__alike(d, alike);
+    for (i = 0; i < DDP__JOIN_ALIKE; i++) {
+        memcpy(&bits, &alike[i], sizeof bits);
+        ddp__hello_put(out + 28 + 4 * i, bits, 4);
+    }
     if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
@@ -255,7 +290,7 @@ static ddp_status ddp__clone_stream(ddp_ctx *d, int fd, ddp_error *err)
 {
     ddp__joiner *j = d->joiner;
     unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST], digest[2][DDP__SHA256_BYTES];
-    double begin, note;
+    double begin, note, until = ddp_now() + d->cfg.op_timeout_s;
     uint64_t number, bytes;
     size_t from;
 
@@ -263,9 +298,11 @@ static ddp_status ddp__clone_stream(ddp_ctx *d, int fd, ddp_error *err)
     ddp__hello_put(request + 64, DDP__JOIN_TAKE, 4);
     ddp__hello_put(request + 72, j->have, 8);
     ddp__hello_put(request + 80, j->number, 8);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0 ||
-        ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + d->cfg.op_timeout_s) < 0)
+    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0)
         return DDP_PEER_LOST;
+    while (!ddp__stream_wait(j->tls, fd, ddp_now() + 0.5) && ddp_now() < until)
+        ddp__joiner_beat(j);
+    if (ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, until) < 0) return DDP_PEER_LOST;
     number = ddp__hello_get(b, 8);
     bytes = ddp__hello_get(b + 8, 8);
     from = (size_t)ddp__hello_get(b + 16, 8);
@@ -299,6 +336,7 @@ static ddp_status ddp__clone_stream(ddp_ctx *d, int fd, ddp_error *err)
         double now = ddp_now();
         j->have += got;
         if (bad < 0) return DDP_PEER_LOST;
+        ddp__joiner_beat(j);
         if (now < note + 1 && j->have < j->bytes) continue;
         ddp__clone_progress(d, from, begin, now);
         note = now;
@@ -345,6 +383,7 @@ static ddp_status ddp__joiner_mesh(ddp_ctx *d, ddp__hello *self, int *fds, int *
 {
     ddp__joiner *j = d->joiner;
     unsigned char b[DDP__HELLO_BYTES];
+    char why[DDP__JOIN_TEXT];
     double until = ddp_now() + 10;
     ddp__addr own;
     ddp__hello h;
@@ -365,7 +404,7 @@ static ddp_status ddp__joiner_mesh(ddp_ctx *d, ddp__hello *self, int *fds, int *
     self->family = ddp__ip_pack(&own, self->ip);
     for (r = 0; r < d->world; r++) {
         if (!(j->place.live >> r & 1)) continue;
-        fds[r] = ddp__joiner_dial(d, d->tls, &j->place.door[r], until);
+        fds[r] = ddp__joiner_dial(d->tls, &j->place.door[r], until, why);
         ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
         if (fds[r] < 0 || ddp__stream_send_all(d->tls, fds[r], b, sizeof b, until) < 0 ||
             ddp__stream_recv_all(d->tls, fds[r], b, sizeof b, NULL, until) < 0 ||

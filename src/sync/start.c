@@ -111,15 +111,14 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 enum {
     DDP__F_VERSION,
     DDP__F_LAYERS,
-    DDP__F_PERIOD,
     DDP__F_STRATEGY,
     DDP__F_MICRO,
     DDP__F_WIRE,
     DDP__F_TEAM,
     DDP__F_MIXED,
     DDP__F_SITE,
-    DDP__F_NCCL,
-    DDP__F_HASH,
+    DDP__F_ALIKE,
+    DDP__F_HASH = DDP__F_ALIKE + DDP__ALIKE,
     DDP__F_SIZE = DDP__F_HASH + DDP__WORDS
 };
 
@@ -148,6 +147,29 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
     return h;
 }
 
+void ddp__alike(const ddp_ctx *d, float *value)
+{
+    value[0] = (float)d->cfg.average_state;
+    value[1] = d->cfg.clip_norm;
+    value[2] = (float)d->cfg.bucket_bytes;
+    value[3] = (float)d->cfg.deterministic;
+    value[4] = (float)d->cfg.paper;
+    value[5] = (float)d->links.slowest; /* decides the size of chunks */
+    value[6] = (float)d->cfg.period;
+    value[7] = (float)d->cfg.nccl;
+    value[8] = (float)d->cfg.min_world;
+    value[9] = (float)d->cfg.profile_steps;
+}
+
+const char *ddp__alike_name(int i)
+{
+    static const char *const name[DDP__ALIKE] = {
+        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
+        "net (bytes/s of the slowest link)", "period", "nccl", "min_world", "profile_steps"};
+
+    return name[i];
+}
+
 static void ddp__fingerprint(const ddp_ctx *d, float *f)
 {
     uint64_t h = ddp__layout_hash(d);
@@ -155,14 +177,13 @@ static void ddp__fingerprint(const ddp_ctx *d, float *f)
     f[DDP__F_VERSION] =
         (float)(DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH);
     f[DDP__F_LAYERS] = (float)d->layers;
-    f[DDP__F_PERIOD] = (float)d->cfg.period;
     f[DDP__F_STRATEGY] = (float)d->cfg.strategy;
     f[DDP__F_MICRO] = (float)d->cfg.micro_batches;
     f[DDP__F_WIRE] = (float)(int)ddp__wire_coding(d->cfg.wire);
     f[DDP__F_TEAM] = (float)d->team;
     f[DDP__F_MIXED] = (float)d->mixed;
     f[DDP__F_SITE] = (float)d->cfg.site;
-    f[DDP__F_NCCL] = (float)d->cfg.nccl;
+    ddp__alike(d, f + DDP__F_ALIKE);
     ddp__pack64(f + DDP__F_HASH, h);
 }
 
@@ -179,7 +200,7 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
 {
     static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
     const float *zero = all, *team;
-    int r;
+    int r, i;
 
     while (zero[DDP__F_VERSION] == 0.0f) zero += DDP__F_SIZE; /* a lost worker's */
     team = d->team ? all + (size_t)d->team_root * DDP__F_SIZE : zero;
@@ -197,11 +218,6 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
                              "register the same model",
                              r, (double)f[DDP__F_LAYERS], d->team_root,
                              (double)team[DDP__F_LAYERS], d->team ? " of a group" : "");
-        if (f[DDP__F_PERIOD] != zero[DDP__F_PERIOD])
-            return ddp__fail(
-                err, DDP_MISMATCH,
-                "rank %d has period %.0f, rank 0 has %.0f: start every rank with the same period",
-                r, (double)f[DDP__F_PERIOD], (double)zero[DDP__F_PERIOD]);
         if (f[DDP__F_STRATEGY] != zero[DDP__F_STRATEGY])
             return ddp__fail(
                 err, DDP_MISMATCH,
@@ -212,10 +228,12 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d accumulates %.0f micro-batches, rank 0 %.0f", r,
                              (double)f[DDP__F_MICRO], (double)zero[DDP__F_MICRO]);
-        if (f[DDP__F_NCCL] != zero[DDP__F_NCCL])
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has nccl %.0f, rank 0 has %.0f: start every rank with the same",
-                             r, (double)f[DDP__F_NCCL], (double)zero[DDP__F_NCCL]);
+        for (i = 0; i < DDP__ALIKE; i++)
+            if (f[DDP__F_ALIKE + i] != zero[DDP__F_ALIKE + i])
+                return ddp__fail(err, DDP_MISMATCH,
+                                 "rank %d has %s %g, rank 0 has %g: start every rank with the same",
+                                 r, ddp__alike_name(i), (double)f[DDP__F_ALIKE + i],
+                                 (double)zero[DDP__F_ALIKE + i]);
         if (f[DDP__F_WIRE] != zero[DDP__F_WIRE])
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d sends averages as %s, rank 0 as %s: start every rank with "
