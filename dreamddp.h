@@ -15600,6 +15600,7 @@ DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 
 #define DDP__PROTOCOL    2
 #define DDP__HELLO_BYTES 64
+#define DDP__HELLO_RESUMES 0x80000000u /* of world */
 
 typedef enum ddp__hello_kind {
     DDP__HELLO = 1, /* who I am and where I listen */
@@ -15622,13 +15623,14 @@ typedef enum ddp__refusal {
     DDP__REFUSE_TWICE,
     DDP__REFUSE_LATE,
     DDP__REFUSE_LOST,
-    DDP__REFUSE_NAME /* the certificate is another rank's */
+    DDP__REFUSE_NAME, /* the certificate is another rank's */
+    DDP__REFUSE_RESUME /* links outlive their connections on one side only */
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
  * A refusal carries the sender's own run, rank and world, so that both sides can name both.
  * world: the ranks that meet in the lower 16 bits; above them the ids of an elastic world that has
- * room for more, else 0. */
+ * room for more, else 0; the highest bit says that links outlive their connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     uint64_t run_id;
@@ -16476,6 +16478,7 @@ typedef struct ddp__meeting {
     char addr[DDP__ADDR_TEXT]; /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
     const char *path;          /* file that says where rank 0 is, or NULL */
+    char named[DDP__MEETFILE_TEXT]; /* there, of run self.run_id */
     int listen_fd;             /* own */
     ddp__hello self;           /* what this rank says of itself, its address included */
     int guests;                /* 2 x world */
@@ -16513,6 +16516,10 @@ DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
 DDP_LIB void ddp__noted(ddp__meeting *m);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
+/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first:
+ * rank 0 has said nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
+DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name,
+                                  const char *more, ddp_error *err);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
 /* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none)
  * is an error. `name` says who it is. */
@@ -17866,6 +17873,7 @@ ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
 {
     if (other->version != self->version) return DDP__REFUSE_VERSION;
     if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
+    if ((other->world ^ self->world) == DDP__HELLO_RESUMES) return DDP__REFUSE_RESUME;
     if (other->world != self->world) return DDP__REFUSE_WORLD;
     if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;
     return DDP__WELCOME;
@@ -17874,7 +17882,9 @@ ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
 /* "4 ranks", "4 ranks of at most 8" */
 static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
 {
-    if (world >> 16) snprintf(buf, room, "%u ranks of at most %u", world & 65535, world >> 16);
+    uint32_t ids = (world & ~DDP__HELLO_RESUMES) >> 16;
+
+    if (ids) snprintf(buf, room, "%u ranks of at most %u", world & 65535, ids);
     else snprintf(buf, room, "%u ranks", world);
     return buf;
 }
@@ -17909,6 +17919,14 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
                  "%s calls itself rank %u, but a rank %u is already here: give each process a "
                  "rank of its own",
                  name, (unsigned)other->rank, (unsigned)other->rank);
+        break;
+    case DDP__REFUSE_RESUME:
+        snprintf(count[0], sizeof count[0], "rank %u", mine);
+        mine = other->world & DDP__HELLO_RESUMES;
+        snprintf(out, room,
+                 "min_world or DREAMDDP_RESUME is set for %s, not for %s: start all ranks with the "
+                 "same --min-world",
+                 mine ? name : count[0], mine ? count[0] : name);
         break;
     default:
         snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
@@ -19139,7 +19157,10 @@ static int ddp__caller_hear(ddp__door *d, ddp__caller *c, double now, ddp__door_
     if (n == 0) return now < c->until;
     if (n < 0) return 0;
     c->got += (size_t)n;
-    if (!ddp__hello_begins(c->bytes, c->got)) return 0;
+    if (!ddp__hello_begins(c->bytes, c->got)) {
+        if (!d->tls && ddp__stream_is_tls(c->bytes, c->got)) ddp__stream_no_tls(c->fd);
+        return 0;
+    }
     if (c->got < sizeof c->bytes) return 1;
     if (decide(user, c->fd, c->bytes, &c->from)) c->fd = -1;
     return 0;
@@ -20823,7 +20844,7 @@ double ddp__slice(const ddp__meeting *m, double until)
 {
     double slice = ddp_now() + 0.2, next = m->next_note;
 
-    if (m->r->cancel && slice < next) next = slice;
+    if ((m->r->cancel || m->path) && slice < next) next = slice;
     return until < next ? until : next;
 }
 
@@ -20857,6 +20878,29 @@ int ddp__missing(const ddp__meeting *m, char *out, size_t room)
     return missing;
 }
 
+/* A file that an earlier run left behind may have led to a program that never answers. */
+static int ddp__root_moved(const ddp__meeting *m)
+{
+    char addr[DDP__MEETFILE_TEXT];
+    uint64_t run;
+
+    return m->path && m->r->rank && ddp__meetfile_read(m->path, addr, &run) &&
+           (run != m->self.run_id || strcmp(addr, m->named));
+}
+
+ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
+                          ddp_error *err)
+{
+    if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
+    DDP__TRY(ddp__cancelled(m, err));
+    if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
+    if (ddp_now() < m->next_note || ddp_now() >= m->until) return DDP_OK;
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank,
+             ddp_now() - m->begin, name, more);
+    ddp__noted(m);
+    return DDP_OK;
+}
+
 int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
     double grace =
@@ -20874,15 +20918,9 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
     ddp__refusal why;
     size_t got = 0;
 
-    while (!ddp__stream_wait(r->tls, m->fd[peer], ddp__slice(m, m->until)) &&
-           ddp_now() < m->until) {
-        DDP__TRY(ddp__cancelled(m, err));
-        if (ddp_now() < m->next_note) continue;
-        ddp__log(&r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", r->rank,
-                 ddp_now() - m->begin, name,
-                 kind == DDP__TABLE ? ", which waits for other ranks" : "");
-        ddp__noted(m);
-    }
+    while (!ddp__stream_wait(r->tls, m->fd[peer], ddp_now()) && ddp_now() < m->until)
+        DDP__TRY(ddp__wait_word(m, peer, kind == DDP__HELLO, name,
+                                kind == DDP__TABLE ? ", which waits for other ranks" : "", err));
     if (ddp__stream_recv_all(r->tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
         const char *tls = ddp__stream_why(r->tls, m->fd[peer]);
@@ -22150,6 +22188,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
         return 0;
     }
     m->self.run_id = run;
+    snprintf(m->named, sizeof m->named, "%s", addr);
     ddp__set_root(m, &list[0]);
     return 1;
 }
@@ -22160,17 +22199,20 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     ddp__tls *tls = m->r->tls;
     char text[DDP__STREAM_TEXT];
     const char *why;
+    int done;
 
     if (ddp__stream_begin(tls, m->fd[0], 0) < 0)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
-    if (ddp__stream_greet(tls, m->fd[0], m->until) < 0) {
-        int broken = errno;
+    while ((done = ddp__stream_shake(tls, m->fd[0])) == 0) {
+        if (ddp_now() >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "after %.3g s %s is connected but has not finished its TLS handshake",
+                             m->until - m->begin, m->root);
+        DDP__TRY(ddp__wait_word(m, 0, 1, m->root, "", err));
+    }
+    if (done < 0) {
         why = ddp__stream_why(tls, m->fd[0]);
-        if (why) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why);
-        if (broken != ETIMEDOUT) return DDP_PEER_LOST;
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "after %.3g s %s is connected but has not finished its TLS handshake",
-                         m->until - m->begin, m->root);
+        return why ? ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why) : DDP_PEER_LOST;
     }
     if (!ddp__stream_may_be(tls, m->fd[0], 0, text))
         return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
@@ -22535,7 +22577,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.self.run_name = r->run_name;
     m.self.rank = (uint32_t)r->rank;
     m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
-    m.self.world = ddp__hello_world(r->world, m.ids);
+    m.self.world = ddp__hello_world(r->world, m.ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
@@ -22592,6 +22634,8 @@ static const char *const ddp__env_known[] = {"RANK",
                                              "OP_TIMEOUT",
                                              "CONNECT_TIMEOUT",
                                              "JOIN_TIMEOUT",
+                                             "JOIN",
+                                             "RESUME",
                                              "DUMP",
                                              "INSECURE",
                                              "THREADS",
@@ -41864,6 +41908,11 @@ DDP_LIB void       ddp__message_fill(const ddp_ctx *d, ddp__message *m, ddp__ver
 DDP_LIB ddp_status ddp__blocking(ddp_ctx *d, ddp__verb verb, const ddp__piece *pieces, int count,
                                  float scale, int peer, ddp_error *err);
 
+/* start.c: settings that all ranks must have alike, as numbers, and what they are called */
+enum { DDP__ALIKE = 10 };
+DDP_LIB void        ddp__alike(const ddp_ctx *d, float *value);
+DDP_LIB const char *ddp__alike_name(int i);
+
 /* coded.c: int8 blocks */
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
 DDP_LIB ddp__coding ddp__wire_coding(ddp_wire wire);
@@ -42183,7 +42232,8 @@ enum {
     DDP__JOIN_LAYOUT = 64,   /* newcomer: layers and what all must have alike */
     DDP__JOIN_VERDICT = 512, /* answer to that */
     DDP__JOIN_CLONE = 64,    /* answer to CLONE, followed by bytes and SHA-256 */
-    DDP__JOIN_TEXT = 300
+    DDP__JOIN_TEXT = 300,
+    DDP__JOIN_ALIKE = 6      /* settings that a newcomer must have as the others, of DDP__ALIKE */
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
@@ -42205,7 +42255,8 @@ typedef struct ddp__join_place {
 /* What all workers must have alike. */
 typedef struct ddp__join_layout {
     uint64_t hash;
-    int layers, strategy, period, micro;
+    int layers, strategy, period, micro, coding;
+    float alike[DDP__ALIKE];
 } ddp__join_layout;
 
 typedef struct ddp__join { /* of a member */
@@ -42238,6 +42289,7 @@ typedef struct ddp__joiner { /* of a newcomer, until it is in */
     ddp__tls *tls;            /* of this thread's connections */
     uint64_t  run_id;
     int       fd;             /* to the coordinator's service, or -1 */
+    double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
     int       doors;
     ddp__join_place place;
@@ -44801,6 +44853,15 @@ static ddp_status ddp__env_seconds(const char *name, const char *text, double *f
     return DDP_OK;
 }
 
+static ddp_status ddp__env_flag(const char *name, const char *text, int *field, ddp_error *err)
+{
+    if (!text) return DDP_OK;
+    if ((*text != '0' && *text != '1') || text[1])
+        return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
+    if (*text == '1') *field = 1;
+    return DDP_OK;
+}
+
 static ddp_status ddp__env_names(const ddp__env *e, ddp_config *c, ddp_error *err)
 {
     if (e->strategy && c->strategy == DDP_STRATEGY_DEFAULT) {
@@ -44861,10 +44922,9 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
         c->tls_cert = e->tls_cert;
         c->tls_key = e->tls_key;
     }
-    if (e->join && strcmp(e->join, "0")) c->join = 1;
-    if (e->insecure && strcmp(e->insecure, "0")) c->insecure = 1;
-    if (e->deterministic && strcmp(e->deterministic, "0")) c->deterministic = 1;
-    return DDP_OK;
+    DDP__TRY(ddp__env_flag("DREAMDDP_JOIN", e->join, &c->join, err));
+    DDP__TRY(ddp__env_flag("DREAMDDP_INSECURE", e->insecure, &c->insecure, err));
+    return ddp__env_flag("DREAMDDP_DETERMINISTIC", e->deterministic, &c->deterministic, err);
 }
 
 /* ---- checks and defaults ---- */
@@ -45011,6 +45071,12 @@ ddp_status ddp__config_resolve(const ddp_config *given, ddp_config *out, ddp_err
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, &c, err));
+    if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
+        (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
+        return ddp__fail(err, DDP_ARG,
+                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
+                         "DREAMDDP_ADDR=HOST:PORT on every rank",
+                         env.launcher, c.rank, c.world);
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)
@@ -45464,15 +45530,14 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 enum {
     DDP__F_VERSION,
     DDP__F_LAYERS,
-    DDP__F_PERIOD,
     DDP__F_STRATEGY,
     DDP__F_MICRO,
     DDP__F_WIRE,
     DDP__F_TEAM,
     DDP__F_MIXED,
     DDP__F_SITE,
-    DDP__F_NCCL,
-    DDP__F_HASH,
+    DDP__F_ALIKE,
+    DDP__F_HASH = DDP__F_ALIKE + DDP__ALIKE,
     DDP__F_SIZE = DDP__F_HASH + DDP__WORDS
 };
 
@@ -45501,6 +45566,29 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
     return h;
 }
 
+void ddp__alike(const ddp_ctx *d, float *value)
+{
+    value[0] = (float)d->cfg.average_state;
+    value[1] = d->cfg.clip_norm;
+    value[2] = (float)d->cfg.bucket_bytes;
+    value[3] = (float)d->cfg.deterministic;
+    value[4] = (float)d->cfg.paper;
+    value[5] = (float)d->links.slowest; /* decides the size of chunks */
+    value[6] = (float)d->cfg.period;
+    value[7] = (float)d->cfg.nccl;
+    value[8] = (float)d->cfg.min_world;
+    value[9] = (float)d->cfg.profile_steps;
+}
+
+const char *ddp__alike_name(int i)
+{
+    static const char *const name[DDP__ALIKE] = {
+        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
+        "net (bytes/s of the slowest link)", "period", "nccl", "min_world", "profile_steps"};
+
+    return name[i];
+}
+
 static void ddp__fingerprint(const ddp_ctx *d, float *f)
 {
     uint64_t h = ddp__layout_hash(d);
@@ -45508,14 +45596,13 @@ static void ddp__fingerprint(const ddp_ctx *d, float *f)
     f[DDP__F_VERSION] =
         (float)(DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH);
     f[DDP__F_LAYERS] = (float)d->layers;
-    f[DDP__F_PERIOD] = (float)d->cfg.period;
     f[DDP__F_STRATEGY] = (float)d->cfg.strategy;
     f[DDP__F_MICRO] = (float)d->cfg.micro_batches;
     f[DDP__F_WIRE] = (float)(int)ddp__wire_coding(d->cfg.wire);
     f[DDP__F_TEAM] = (float)d->team;
     f[DDP__F_MIXED] = (float)d->mixed;
     f[DDP__F_SITE] = (float)d->cfg.site;
-    f[DDP__F_NCCL] = (float)d->cfg.nccl;
+    ddp__alike(d, f + DDP__F_ALIKE);
     ddp__pack64(f + DDP__F_HASH, h);
 }
 
@@ -45532,7 +45619,7 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
 {
     static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
     const float *zero = all, *team;
-    int r;
+    int r, i;
 
     while (zero[DDP__F_VERSION] == 0.0f) zero += DDP__F_SIZE; /* a lost worker's */
     team = d->team ? all + (size_t)d->team_root * DDP__F_SIZE : zero;
@@ -45550,11 +45637,6 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
                              "register the same model",
                              r, (double)f[DDP__F_LAYERS], d->team_root,
                              (double)team[DDP__F_LAYERS], d->team ? " of a group" : "");
-        if (f[DDP__F_PERIOD] != zero[DDP__F_PERIOD])
-            return ddp__fail(
-                err, DDP_MISMATCH,
-                "rank %d has period %.0f, rank 0 has %.0f: start every rank with the same period",
-                r, (double)f[DDP__F_PERIOD], (double)zero[DDP__F_PERIOD]);
         if (f[DDP__F_STRATEGY] != zero[DDP__F_STRATEGY])
             return ddp__fail(
                 err, DDP_MISMATCH,
@@ -45565,10 +45647,12 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const float *all, ddp_err
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d accumulates %.0f micro-batches, rank 0 %.0f", r,
                              (double)f[DDP__F_MICRO], (double)zero[DDP__F_MICRO]);
-        if (f[DDP__F_NCCL] != zero[DDP__F_NCCL])
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has nccl %.0f, rank 0 has %.0f: start every rank with the same",
-                             r, (double)f[DDP__F_NCCL], (double)zero[DDP__F_NCCL]);
+        for (i = 0; i < DDP__ALIKE; i++)
+            if (f[DDP__F_ALIKE + i] != zero[DDP__F_ALIKE + i])
+                return ddp__fail(err, DDP_MISMATCH,
+                                 "rank %d has %s %g, rank 0 has %g: start every rank with the same",
+                                 r, ddp__alike_name(i), (double)f[DDP__F_ALIKE + i],
+                                 (double)zero[DDP__F_ALIKE + i]);
         if (f[DDP__F_WIRE] != zero[DDP__F_WIRE])
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d sends averages as %s, rank 0 as %s: start every rank with "
@@ -48267,6 +48351,8 @@ void ddp__join_ready(ddp_ctx *d)
     j->layout.strategy = (int)d->cfg.strategy;
     j->layout.period = d->cfg.period;
     j->layout.micro = d->cfg.micro_batches;
+    j->layout.coding = (int)ddp__wire_coding(d->cfg.wire);
+    ddp__alike(d, j->layout.alike);
     j->layout.layers = d->layers;
     pthread_mutex_unlock(&j->lock);
 }
@@ -48459,11 +48545,14 @@ static int ddp__join_stopped(ddp__join *j)
     return stop;
 }
 
-/* Waits for bytes as long as it takes: 0, or -1 when the newcomer is gone or the run ends. */
+/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take,
+ * or the run ends. */
 static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 {
+    double until = ddp_now() + v->j->d->cfg.op_timeout_s;
+
     while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
-        if (ddp__join_stopped(v->j)) return -1;
+        if (ddp__join_stopped(v->j) || ddp_now() >= until) return -1;
     return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
 }
 
@@ -48529,25 +48618,37 @@ static int ddp__place_answer(ddp__visit *v, int *id)
 /* Compares the newcomer's layers with this run's: OK, LATER, or NEVER and why. */
 static int ddp__layout_compare(ddp__join *j, const unsigned char *b, char *why)
 {
+    static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp__coding */
     const ddp__join_layout *l = &j->layout;
     uint64_t hash = ddp__hello_get(b, 8);
     int layers = (int)ddp__hello_get(b + 8, 4), strategy = (int)ddp__hello_get(b + 12, 4);
     int period = (int)ddp__hello_get(b + 16, 4), micro = (int)ddp__hello_get(b + 20, 4);
+    int coding = (int)(ddp__hello_get(b + 24, 4) % 3), i;
+    float theirs;
+    uint32_t bits;
 
     if (layers != l->layers || hash != l->hash)
         snprintf(why, DDP__JOIN_TEXT,
                  "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
                  "with layout %016" PRIx64 ": start it with the same model and optimizer", layers,
                  hash, l->layers, l->hash);
-    else if (strategy != l->strategy || period != l->period || micro != l->micro)
+    else if (strategy != l->strategy || period != l->period || micro != l->micro ||
+             coding != l->coding)
         snprintf(
             why, DDP__JOIN_TEXT,
-            "the newcomer runs %s with period %d and %d micro-batches, this run %s with period "
-            "%d and %d: start it with the same",
-            ddp_strategy_name((ddp_strategy)strategy), period, micro,
-            ddp_strategy_name((ddp_strategy)l->strategy), l->period, l->micro);
-    else return DDP__JOIN_OK;
-    return DDP__JOIN_NEVER;
+            "the newcomer runs %s with period %d, %d micro-batches and wire %s, this run %s with "
+            "period %d, %d and %s: start it with the same",
+            ddp_strategy_name((ddp_strategy)strategy), period, micro, wire[coding],
+            ddp_strategy_name((ddp_strategy)l->strategy), l->period, l->micro, wire[l->coding]);
+    for (i = 0; i < DDP__JOIN_ALIKE && !why[0]; i++) {
+        bits = (uint32_t)ddp__hello_get(b + 28 + 4 * i, 4);
+        memcpy(&theirs, &bits, sizeof theirs);
+        if (theirs != l->alike[i])
+            snprintf(why, DDP__JOIN_TEXT,
+                     "the newcomer has %s %g, this run %g: start it with the same",
+                     ddp__alike_name(i), (double)theirs, (double)l->alike[i]);
+    }
+    return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
 static int ddp__layout_answer(ddp__visit *v, int id)
@@ -48590,7 +48691,7 @@ static int ddp__enter_stands(ddp__join *j, int id, long turn)
 static void ddp__serve_enter(ddp__visit *v)
 {
     ddp__join *j = v->j;
-    unsigned char word;
+    unsigned char word = '.';
     int id = -1;
     long turn = -1;
 
@@ -48600,8 +48701,9 @@ static void ddp__serve_enter(ddp__visit *v)
         pthread_mutex_lock(&j->lock);
         turn = j->turn; /* one is served at a time: it is this one's */
         pthread_mutex_unlock(&j->lock);
-        if (ddp__layout_answer(v, id) == DDP__JOIN_OK && ddp__visit_recv(v, &word, 1) == 0 &&
-            word == 'R') {
+        if (ddp__layout_answer(v, id) == DDP__JOIN_OK)
+            while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
+        if (word == 'R') {
             pthread_mutex_lock(&j->lock);
             j->ready = j->id == id;
             pthread_mutex_unlock(&j->lock);
@@ -48924,17 +49026,33 @@ static void ddp__joiner_request(const ddp_ctx *d, unsigned char *b, size_t n)
     ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, b);
 }
 
-/* A connection past its handshake, or -1. */
-static int ddp__joiner_dial(ddp_ctx *d, ddp__tls *tls, const ddp__addr *to, double until)
+/* A connection past its handshake, or -1. *why: a sentence if the other end has another key. */
+static int ddp__joiner_dial(ddp__tls *tls, const ddp__addr *to, double until, char *why)
 {
     double limit = ddp_now() + 3 < until ? ddp_now() + 3 : until;
+    char name[DDP__ADDR_TEXT];
+    const char *refused;
     int fd = ddp__tcp_dial(to, limit);
 
     if (fd < 0) return -1;
-    (void)d;
-    if (ddp__stream_begin(tls, fd, 0) == 0 && ddp__stream_greet(tls, fd, limit) == 0) return fd;
+    if (ddp__stream_begin(tls, fd, 0) == 0) {
+        if (ddp__stream_greet(tls, fd, limit) == 0) return fd;
+        refused = ddp__stream_why(tls, fd);
+        if (refused)
+            snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
+    }
     ddp__stream_close(tls, fd);
     return -1;
+}
+
+/* Tells the coordinator once a second that this newcomer lives. */
+static void ddp__joiner_beat(ddp__joiner *j)
+{
+    double now = ddp_now();
+
+    if (now < j->beat_at) return;
+    j->beat_at = now + 1;
+    (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* one that is lost is found later */
 }
 
 /* Asks at a door where its member serves newcomers: a connection to there, or -1. *why: a sentence
@@ -48946,20 +49064,24 @@ static int ddp__joiner_service(ddp_ctx *d, const ddp__addr *door, double until, 
     char name[DDP__ADDR_TEXT];
     ddp__addr to = *door;
     ddp__hello h;
-    int fd = ddp__joiner_dial(d, j->tls, door, until), bad;
+    size_t got = 0;
+    int fd = ddp__joiner_dial(j->tls, door, until, why), bad;
 
     if (fd < 0) return -1;
     ddp__joiner_request(d, b, sizeof b);
     bad = ddp__stream_send_all(j->tls, fd, b, sizeof b, until) < 0 ||
-          ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + 3) < 0 ||
+          ddp__stream_recv_all(j->tls, fd, b, sizeof b, &got, ddp_now() + 3) < 0 ||
           !ddp__hello_parse(b, &h);
     ddp__stream_close(j->tls, fd);
+    ddp__addr_text(door, name);
+    if (bad && !j->tls && ddp__stream_is_tls(b, got))
+        snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same "
+                 "--tls-psk, or a certificate", name);
     if (bad) return -1;
     if (h.kind != DDP__JOIN_ASK) {
-        ddp__addr_text(door, name);
         if (h.run_id != j->run_id)
             snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
-                     PRIu64 ": set the same --run-id or DREAMDDP_RUN_ID", name, h.run_id,
+                     PRIu64 ": set the same DREAMDDP_RUN_ID", name, h.run_id,
                      j->run_id);
         else
             snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without "
@@ -48967,7 +49089,7 @@ static int ddp__joiner_service(ddp_ctx *d, const ddp__addr *door, double until, 
         return -1;
     }
     ddp__addr_set_port(&to, (int)(h.port & 65535));
-    return ddp__joiner_dial(d, j->tls, &to, until);
+    return ddp__joiner_dial(j->tls, &to, until, why);
 }
 
 /* ---- an id ---- */
@@ -49052,6 +49174,12 @@ static ddp_status ddp__joiner_place(ddp_ctx *d, int wanted, double until, ddp_er
     if (code == DDP__JOIN_FULL)
         return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
                          "free, and max_world made no room for more", j->place.world);
+    if (j->place.world && j->place.code == DDP__JOIN_LATER)
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "within %.3g s the run at %.200s had no time for this worker: it takes one "
+                         "newcomer at a time, once its training has begun; end one that stands "
+                         "still, or wait longer with DREAMDDP_CONNECT_TIMEOUT",
+                         d->cfg.connect_timeout_s, d->cfg.addr ? d->cfg.addr : "127.0.0.1");
     return ddp__fail(err, DDP_TIMEOUT,
                      "within %.3g s no worker at %.200s had a place for this one: "
                      "is the run still going, with --min-world, and is one of its workers gone?",
@@ -49120,6 +49248,9 @@ static ddp_status ddp__joiner_layout(ddp_ctx *d, ddp_error *err)
 {
     ddp__joiner *j = d->joiner;
     unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    float alike[DDP__ALIKE];
+    uint32_t bits;
+    int i;
 
     memset(out, 0, sizeof out);
     ddp__hello_put(out, ddp__layout_hash(d), 8);
@@ -49127,6 +49258,12 @@ static ddp_status ddp__joiner_layout(ddp_ctx *d, ddp_error *err)
     ddp__hello_put(out + 12, (uint64_t)d->cfg.strategy, 4);
     ddp__hello_put(out + 16, (uint64_t)d->cfg.period, 4);
     ddp__hello_put(out + 20, (uint64_t)d->cfg.micro_batches, 4);
+    ddp__hello_put(out + 24, (uint64_t)ddp__wire_coding(d->cfg.wire), 4);
+    ddp__alike(d, alike);
+    for (i = 0; i < DDP__JOIN_ALIKE; i++) {
+        memcpy(&bits, &alike[i], sizeof bits);
+        ddp__hello_put(out + 28 + 4 * i, bits, 4);
+    }
     if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
@@ -49157,7 +49294,7 @@ static ddp_status ddp__clone_stream(ddp_ctx *d, int fd, ddp_error *err)
 {
     ddp__joiner *j = d->joiner;
     unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST], digest[2][DDP__SHA256_BYTES];
-    double begin, note;
+    double begin, note, until = ddp_now() + d->cfg.op_timeout_s;
     uint64_t number, bytes;
     size_t from;
 
@@ -49165,9 +49302,11 @@ static ddp_status ddp__clone_stream(ddp_ctx *d, int fd, ddp_error *err)
     ddp__hello_put(request + 64, DDP__JOIN_TAKE, 4);
     ddp__hello_put(request + 72, j->have, 8);
     ddp__hello_put(request + 80, j->number, 8);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0 ||
-        ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, ddp_now() + d->cfg.op_timeout_s) < 0)
+    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0)
         return DDP_PEER_LOST;
+    while (!ddp__stream_wait(j->tls, fd, ddp_now() + 0.5) && ddp_now() < until)
+        ddp__joiner_beat(j);
+    if (ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, until) < 0) return DDP_PEER_LOST;
     number = ddp__hello_get(b, 8);
     bytes = ddp__hello_get(b + 8, 8);
     from = (size_t)ddp__hello_get(b + 16, 8);
@@ -49201,6 +49340,7 @@ static ddp_status ddp__clone_stream(ddp_ctx *d, int fd, ddp_error *err)
         double now = ddp_now();
         j->have += got;
         if (bad < 0) return DDP_PEER_LOST;
+        ddp__joiner_beat(j);
         if (now < note + 1 && j->have < j->bytes) continue;
         ddp__clone_progress(d, from, begin, now);
         note = now;
@@ -49247,6 +49387,7 @@ static ddp_status ddp__joiner_mesh(ddp_ctx *d, ddp__hello *self, int *fds, int *
 {
     ddp__joiner *j = d->joiner;
     unsigned char b[DDP__HELLO_BYTES];
+    char why[DDP__JOIN_TEXT];
     double until = ddp_now() + 10;
     ddp__addr own;
     ddp__hello h;
@@ -49267,7 +49408,7 @@ static ddp_status ddp__joiner_mesh(ddp_ctx *d, ddp__hello *self, int *fds, int *
     self->family = ddp__ip_pack(&own, self->ip);
     for (r = 0; r < d->world; r++) {
         if (!(j->place.live >> r & 1)) continue;
-        fds[r] = ddp__joiner_dial(d, d->tls, &j->place.door[r], until);
+        fds[r] = ddp__joiner_dial(d->tls, &j->place.door[r], until, why);
         ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
         if (fds[r] < 0 || ddp__stream_send_all(d->tls, fds[r], b, sizeof b, until) < 0 ||
             ddp__stream_recv_all(d->tls, fds[r], b, sizeof b, NULL, until) < 0 ||
