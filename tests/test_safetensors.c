@@ -257,7 +257,7 @@ static void what_is_written_is_read_back(void **unused)
 static void what_has_thousands_of_tensors_is_read_back(void **unused)
 {
     enum { COUNT = 5000 };
-    char path[] = "/tmp/ddp_st_XXXXXX", (*name)[16] = (char (*)[16])malloc(COUNT * sizeof *name);
+    char path[] = "/tmp/ddp_st_XXXXXX", (*name)[20] = (char (*)[20])malloc(COUNT * sizeof *name);
     ddp_safetensor *t = (ddp_safetensor *)calloc(COUNT, sizeof *t);
     const void **data = (const void **)calloc(COUNT, sizeof *data);
     const float value = 7;
