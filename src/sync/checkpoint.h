@@ -14,7 +14,8 @@ extern "C" {
  * optimizer, layers, a hash of the operators and one of every file), which the lowest live rank
  * writes when all files are there: a folder without it is none. Every file is written under another
  * name, flushed and renamed; a step that is saved once more leaves the files of the save before
- * alone until the new manifest is there. The ranks must see one file system. Where the data go on follows from ddp_taken. In an
+ * alone until the new manifest is there. The ranks must see one file system. Where the data go on
+ * follows from ddp_taken. In an
  * elastic world those who are lost have no file; when the run is started again with as many ranks,
  * they take that of the next rank, as a newcomer would (docs/elastic-join.md).
  *
