@@ -3334,9 +3334,9 @@ extern "C" {
  * writes when all files are there: a folder without it is none. Every file is written under another
  * name, flushed and renamed; a step that is saved once more leaves the files of the save before
  * alone until the new manifest is there. The ranks must see one file system. Where the data go on
- * follows from ddp_taken. In an
- * elastic world those who are lost have no file; when the run is started again with as many ranks,
- * they take that of the next rank, as a newcomer would (docs/elastic-join.md).
+ * follows from ddp_taken. In an elastic world those who are lost have no file; when the run is started
+ * again with as many ranks, they take that of the next rank, as a newcomer would
+ * (docs/elastic-join.md).
  *
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
  * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
@@ -44891,7 +44891,7 @@ static ddp_status ddp__env_names(const ddp__env *e, ddp_config *c, ddp_error *er
 /* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
 static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
 {
-    int literal = c->world > 0;
+    int literal = c->world > 0, resume = 0; /* that one is for who connects */
 
     DDP__TRY(ddp__env_read(e, err));
     if (!literal) {
@@ -44925,6 +44925,7 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
     }
     DDP__TRY(ddp__env_flag("DREAMDDP_JOIN", e->join, &c->join, err));
     DDP__TRY(ddp__env_flag("DREAMDDP_INSECURE", e->insecure, &c->insecure, err));
+    DDP__TRY(ddp__env_flag("DREAMDDP_RESUME", getenv("DREAMDDP_RESUME"), &resume, err));
     return ddp__env_flag("DREAMDDP_DETERMINISTIC", e->deterministic, &c->deterministic, err);
 }
 

@@ -453,6 +453,10 @@ static void switches_of_the_environment_are_1_or_0(void **state)
 
     (void)state;
     memset(&given, 0, sizeof given);
+    setenv("DREAMDDP_RESUME", "off", 1);
+    assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_ARG);
+    expect(&err, DDP_ARG, "DREAMDDP_RESUME=off is neither 1 nor 0");
+    unsetenv("DREAMDDP_RESUME");
     for (i = 0; i < 2; i++) {
         setenv(name[i], "no", 1);
         assert_int_equal(ddp__config_resolve(&given, &c, &err), DDP_ARG);

@@ -15,9 +15,9 @@ extern "C" {
  * writes when all files are there: a folder without it is none. Every file is written under another
  * name, flushed and renamed; a step that is saved once more leaves the files of the save before
  * alone until the new manifest is there. The ranks must see one file system. Where the data go on
- * follows from ddp_taken. In an
- * elastic world those who are lost have no file; when the run is started again with as many ranks,
- * they take that of the next rank, as a newcomer would (docs/elastic-join.md).
+ * follows from ddp_taken. In an elastic world those who are lost have no file; when the run is started
+ * again with as many ranks, they take that of the next rank, as a newcomer would
+ * (docs/elastic-join.md).
  *
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
  * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in

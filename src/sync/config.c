@@ -130,7 +130,7 @@ static ddp_status ddp__env_names(const ddp__env *e, ddp_config *c, ddp_error *er
 /* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
 static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
 {
-    int literal = c->world > 0;
+    int literal = c->world > 0, resume = 0; /* that one is for who connects */
 
     DDP__TRY(ddp__env_read(e, err));
     if (!literal) {
@@ -164,6 +164,7 @@ static ddp_status ddp__env_fill(ddp__env *e, ddp_config *c, ddp_error *err)
     }
     DDP__TRY(ddp__env_flag("DREAMDDP_JOIN", e->join, &c->join, err));
     DDP__TRY(ddp__env_flag("DREAMDDP_INSECURE", e->insecure, &c->insecure, err));
+    DDP__TRY(ddp__env_flag("DREAMDDP_RESUME", getenv("DREAMDDP_RESUME"), &resume, err));
     return ddp__env_flag("DREAMDDP_DETERMINISTIC", e->deterministic, &c->deterministic, err);
 }
 
