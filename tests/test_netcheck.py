@@ -254,9 +254,12 @@ def slow(folder):
         outs = [p.communicate(timeout=40) for p in ranks]
         expect([p.returncode for p in ranks] == [0, 0, 0], outs)
         result = json.loads(outs[0][0].splitlines()[-1])
-        expect(result["slowest_rank"] == 1 and 1.6 < result["slow_ratio"] < 2.3, result)
+        # twice as slow by what it sleeps; what a busy machine adds to both brings them closer
+        expect(result["slowest_rank"] == 1 and 1.25 < result["slow_ratio"] < 2.3, result)
         named = re.findall(r"rank 1 computes (\S+) x slower than the median \((\S+) ms against (\S+) ms\)", outs[0][1])
-        expect(len(named) == 1, outs[0][1])
+        ratios = [float(slow) / float(median) for _, slow, median in named]
+        # again only where it changed by a fifth
+        expect(ratios and all(abs(b / a - 1) > 0.19 for a, b in zip(ratios, ratios[1:])), outs[0][1])
         expect("slowest: rank 1 computes" in outs[0][1], outs[0][1])
         expect("slower" not in outs[2][1], outs[2][1])
         with open(os.path.join(folder, "r0")) as f:
