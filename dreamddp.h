@@ -13964,7 +13964,7 @@ DDP_LIB void ddp__json_number(ddp__text *t, double x);
 
 #include <locale.h>
 
-#define DDP__JSON_DEPTH   64
+#define DDP__JSON_DEPTH 64
 
 typedef struct ddp__json_reader {
     const char *name;
@@ -29521,12 +29521,6 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
         return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range",
                          cfg->rate, cfg->delay_s);
-    for (int i = 0; cfg->links && i < cfg->links->acts; i++)
-        if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
-            return ddp__fail(err, DDP_UNSUPPORTED,
-                             "the script drops a connection at t=%g, which this transport cannot: "
-                             "use tcp or threads",
-                             cfg->links->act[i].at);
     if (cfg->min_world < 0 || cfg->min_world > cfg->world)
         return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d",
                          cfg->min_world, cfg->world, cfg->world);

@@ -2992,7 +2992,8 @@ static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const dd
 }
 
 /* R and C for heads up to 64 wide: larger tiles in float32, where these kernels are all there is. */
-#define DDP__ATTEND_SMALL(T) sizeof(T) == 4 ? 4 : 2, sizeof(T) == 4 ? 4 : 8
+#define DDP__ATTEND_SMALL_R(T) (sizeof(T) == 4 ? 4 : 2)
+#define DDP__ATTEND_SMALL(T)   DDP__ATTEND_SMALL_R(T), sizeof(T) == 4 ? 4 : 8
 
 template <typename T>
 static void ddp__cuda_attention_forward_as(ddp__cuda *dev, const ddp_op_call *c)
@@ -3023,7 +3024,7 @@ static void ddp__cuda_attention_backward_as(ddp__cuda *dev, const ddp_op_call *c
                 (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
     if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
-    else if (z.d <= 64 && ddp__attend_grad_bytes(sizeof(T) == 4 ? 4 : 2, z.d) <= /* not all have it */
+    else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <= /* not all have it */
                               (long)dev->props.sharedMemPerBlockOptin)
         ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128)

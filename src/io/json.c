@@ -4,7 +4,7 @@
 
 #include <locale.h>
 
-#define DDP__JSON_DEPTH   64
+#define DDP__JSON_DEPTH 64
 
 typedef struct ddp__json_reader {
     const char *name;
