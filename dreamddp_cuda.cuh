@@ -22,49 +22,30 @@
 #error "dreamddp_cuda.cuh: compile this file with nvcc (a .c file: nvcc -x cu)"
 #endif
 
+#if defined(DREAMDDP_IMPLEMENTATION) && defined(DDP_NO_MODELS)
+#error "dreamddp_cuda.cuh: it computes graphs and their operators: do not define DDP_NO_MODELS"
+#endif
+
 #include "dreamddp.h"
 
-/* ==== begin cuda/options.cuh ==== [cuda] */
-/* What a program says about the GPU it wants. */
-#ifndef DDP_CUDA_OPTIONS_CUH
-#define DDP_CUDA_OPTIONS_CUH
+/* ==== cuda/public.cuh ==== [cuda] */
+/* What a program calls: ddp_cuda, the backend of a context on a GPU, and compression of arrays that
+ * lie on one. */
 
-/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are float32
- * in every mode. */
+/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are
+ * float32 in every mode. */
 typedef enum ddp_cuda_numbers {
     DDP_CUDA_F32,  /* float32 throughout */
     DDP_CUDA_TF32, /* float32, matrix products with TF32 inputs */
     DDP_CUDA_BF16  /* activations, their gradients and copies of the weights in bfloat16 */
 } ddp_cuda_numbers;
 
-/* All-zero is valid: device 0, float32, a stream of the library's own. */
-typedef struct ddp_cuda_options {
-    int              device;  /* as CUDA counts them */
-    ddp_cuda_numbers numbers;
-    void            *stream;  /* the user's cudaStream_t; NULL = own. Borrowed until ddp_close */
-} ddp_cuda_options;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_cuda - what ddp_config.backend points at (until ddp_close) for contexts on a GPU: device as
  * CUDA counts them, or -1: the ranks of a machine share its GPUs out. The program's own stream goes
  * into ddp_config.cuda_stream. Errors come from ddp_open. Pure. */
 DDP_API ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device);
 
-#ifdef __cplusplus
-}
-#endif
-
-#endif /* DDP_CUDA_OPTIONS_CUH */
-/* ==== end cuda/options.cuh ==== */
-
-/* ==== begin cuda/compress.cuh ==== [cuda] */
-/* Compression of arrays that lie on a GPU: what compress/topk.h, quantise.h and feedback.h do, with
- * the same bits. */
-#ifndef DDP_CUDA_COMPRESS_CUH
-#define DDP_CUDA_COMPRESS_CUH
+/* ---- compression: what compress/topk.h, quantise.h and feedback.h do, with the same bits ---- */
 
 /* What the data itself showed to be wrong: the first thing found by the calls that were given this
  * verdict. It lies in device memory and starts as zeros; the fields are the library's. */
@@ -74,8 +55,6 @@ typedef struct ddp_cuda_verdict {
     int what;
     int unused;
 } ddp_cuda_verdict;
-
-extern "C" {
 
 /* All calls below queue work on stream (a cudaStream_t, NULL = the default stream of the current
  * device) and return at once. Arrays are device memory, of floats in multiples of 4 bytes, of
@@ -142,21 +121,15 @@ DDP_API ddp_status ddp_cuda_osp_importance(const float *gradient, const float *p
                                            ddp_error *err);
 DDP_API size_t ddp_cuda_osp_scratch(size_t n); /* 8 bytes for every 4096 elements. Pure. */
 
-} /* extern "C" */
-
-#endif /* DDP_CUDA_COMPRESS_CUH */
-/* ==== end cuda/compress.cuh ==== */
-
 #endif /* DREAMDDP_CUDA_CUH */
 
 #ifdef DREAMDDP_IMPLEMENTATION
 #ifndef DDP__CUDA_IMPLEMENTED
 #define DDP__CUDA_IMPLEMENTED
 
-/* ==== begin cuda/runtime.cuh ==== [cuda] */
-/* One GPU as a context sees it: its streams, its handles, its first error. */
-#ifndef DDP_CUDA_RUNTIME_CUH
-#define DDP_CUDA_RUNTIME_CUH
+/* ==== cuda/runtime.cuh ==== [cuda] */
+/* One GPU as a context sees it: its streams and handles, its first error, how kernels are launched
+ * on it, and the table of its operators. */
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -305,7 +278,7 @@ static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
     DDP_FREE(dev);
 }
 
-static inline ddp_status ddp__cuda_find(const ddp_cuda_options *o, ddp_error *err)
+static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
 {
     int n = 0, driver = 0, runtime = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
@@ -324,40 +297,37 @@ static inline ddp_status ddp__cuda_find(const ddp_cuda_options *o, ddp_error *er
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
                          e == cudaSuccess ? "the count is 0" : cudaGetErrorString(e));
-    if (o->device < 0 || o->device >= n)
+    if (device < 0 || device >= n)
         return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d",
-                         o->device, n - 1);
+                         device, n - 1);
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. NULL and a sentence on failure. Options NULL = all
- * zero. Freed by ddp__cuda_close. */
-static DDP__UNUSED ddp__cuda *ddp__cuda_open(const ddp_cuda_options *given, ddp_error *err)
+/* Opens a device: streams, handles, workspace. NULL and a sentence on failure. stream: the
+ * program's own cudaStream_t, borrowed; NULL: one of the library's. Freed by ddp__cuda_close. */
+static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
+                                             ddp_error *err)
 {
-    ddp_cuda_options o;
     ddp__cuda *dev;
 
-    memset(&o, 0, sizeof o);
-    if (given) o = *given;
-    if (ddp__cuda_find(&o, err)) return NULL;
-    dev = (ddp__cuda *)DDP_REALLOC(NULL, sizeof *dev);
+    if (ddp__cuda_find(device, err)) return NULL;
+    dev = (ddp__cuda *)ddp__calloc(1, sizeof *dev);
     if (!dev) {
-        (void)ddp__fail(err, DDP_MEMORY, "no memory for the state of GPU %d", o.device);
+        (void)ddp__fail(err, DDP_MEMORY, "no memory for the state of GPU %d", device);
         return NULL;
     }
-    memset(dev, 0, sizeof *dev);
     pthread_mutex_init(&dev->lock, NULL);
-    dev->device = o.device;
-    dev->half = o.numbers == DDP_CUDA_BF16;
-    dev->tf32 = o.numbers == DDP_CUDA_TF32;
-    dev->stream = (cudaStream_t)o.stream;
-    dev->own_stream = !o.stream;
-    if (DDP__CUDA(dev, cudaSetDevice(o.device)) ||
-        DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, o.device)))
+    dev->device = device;
+    dev->half = numbers == DDP_CUDA_BF16;
+    dev->tf32 = numbers == DDP_CUDA_TF32;
+    dev->stream = (cudaStream_t)stream;
+    dev->own_stream = !stream;
+    if (DDP__CUDA(dev, cudaSetDevice(device)) ||
+        DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, device)))
         goto failed;
     if (dev->props.major < 8) {
         ddp__cuda_fail(dev, DDP_UNSUPPORTED,
-                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", o.device,
+                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
                        dev->props.name, dev->props.major, dev->props.minor);
         goto failed;
     }
@@ -399,15 +369,11 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     return ddp__cuda_status(dev, err);
 }
 
-#endif /* DDP_CUDA_RUNTIME_CUH */
-/* ==== end cuda/runtime.cuh ==== */
-
-/* ==== begin cuda/launch.cuh ==== [cuda] */
-/* One way to launch a kernel, for nvcc and for the stand-in of tests/cuda_on_cpu. */
-#ifndef DDP_CUDA_LAUNCH_CUH
-#define DDP_CUDA_LAUNCH_CUH
+/* ---- launches, for nvcc and for the stand-in of tests/cuda/cuda_on_cpu ---- */
 
 /* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
+ * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
+ * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
  *
  * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name
  * of its kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks
@@ -441,6 +407,11 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 }
 #endif
 
+#define DDP__RUN(kernel, blocks, threads, ...) \
+    DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
+#define DDP__EACH(kernel, n, threads, ...) \
+    DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
+
 /* Notes the error of the launch just made, if any. */
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 {
@@ -457,14 +428,70 @@ static inline long ddp__blocks(long n, long per_block)
     return n < 1 ? 1 : (n + per_block - 1) / per_block;
 }
 
-#endif /* DDP_CUDA_LAUNCH_CUH */
-/* ==== end cuda/launch.cuh ==== */
+/* ---- the table of operators ---- */
 
-/* ==== begin cuda/vector.cuh ==== [cuda] */
-/* 16 bytes at a time: 4 floats or 8 bfloat16, and the way between them and float. */
-#ifndef DDP_CUDA_VECTOR_CUH
-#define DDP_CUDA_VECTOR_CUH
+/* Adds the entries of a family. */
+template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_entry (&list)[N])
+{
+    for (int i = 0; i < N; i++) {
+        const ddp_op *cpu = ddp__builtin_op(list[i].name);
+        ddp_op *op = &dev->op[dev->ops];
+        DDP_ASSERT(cpu && dev->ops < DDP__CUDA_OPS);
+        memset(op, 0, sizeof *op);
+        op->name = cpu->name;
+        op->shape = cpu->shape;
+        op->forward = list[i].forward;
+        op->backward = list[i].backward;
+        dev->entry[dev->ops++] = &list[i];
+    }
+}
 
+/* Both directions of an operator that are templates of its arrays' type: forward<T>(dev, call). */
+template <void (*Single)(ddp__cuda *, const ddp_op_call *),
+          void (*Half)(ddp__cuda *, const ddp_op_call *)>
+static void ddp__cuda_typed(const ddp_op_call *c)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+
+    if (dev->half) Half(dev, c);
+    else Single(dev, c);
+}
+#define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
+#define DDP__ENTRY(name, f, scratch) \
+    {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
+
+/* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
+#define DDP__FAMILY(name, ...)                                \
+    static DDP__UNUSED void name(ddp__cuda *dev)              \
+    {                                                         \
+        static const ddp__cuda_entry ops[] = {__VA_ARGS__};   \
+        ddp__cuda_add_ops(dev, ops);                          \
+    }
+
+/* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
+static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
+{
+    int i;
+
+    for (i = 0; i < dev->ops; i++)
+        if (strcmp(dev->op[i].name, name) == 0) return &dev->op[i];
+    return NULL;
+}
+
+/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
+static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op,
+                                            const ddp_op_spec *spec)
+{
+    const ddp__cuda_entry *e = dev->entry[op - dev->op];
+
+    return e->scratch ? e->scratch(spec, dev->half) : 0;
+}
+
+/* ==== cuda/rows.cuh ==== [cuda] */
+/* What kernels share: 16 bytes at a time, the way between bfloat16 and float, pieces of a row, sums
+ * over a warp and a block, and sums down the columns of many rows. */
+
+/* 4 floats or 8 bfloat16. */
 template <typename T> struct __align__(16) ddp__vec {
     static const int width = 16 / (int)sizeof(T);
     T v[16 / sizeof(T)];
@@ -512,13 +539,235 @@ ddp__aligned(const void *a, const void *b = NULL, const void *c = NULL, const vo
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) & 15) == 0;
 }
 
-#endif /* DDP_CUDA_VECTOR_CUH */
-/* ==== end cuda/vector.cuh ==== */
+#define DDP__ALL_LANES 0xffffffffu
 
-/* ==== begin cuda/elementwise.cuh ==== [cuda] */
-/* gelu, relu, add: one pass over memory, 16 bytes at a time. */
-#ifndef DDP_CUDA_ELEMENTWISE_CUH
-#define DDP_CUDA_ELEMENTWISE_CUH
+/* Before a loop whose counter chooses among registers: arrays that it indexes must not become
+ * memory. _4: loads of four rounds are under way at once. */
+#if defined(__CUDACC__)
+#define DDP__UNROLL   _Pragma("unroll")
+#define DDP__UNROLL_4 _Pragma("unroll 4")
+#else
+#define DDP__UNROLL
+#define DDP__UNROLL_4
+#endif
+
+/* The elements at of p from at on as floats, at most 16 bytes of them; beyond n: 0. wide: the row
+ * is a multiple of 16 bytes and begins at one, and at is a multiple of the piece. */
+template <typename T>
+__device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n,
+                                                       int wide)
+{
+    const int width = ddp__vec<T>::width;
+    int i;
+
+    if (wide) {
+        const ddp__vec<T> r = ddp__vec_load(p + at);
+        DDP__UNROLL
+        for (i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
+    } else {
+        DDP__UNROLL
+        for (i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
+    }
+}
+
+/* The way back; add: to what is there. */
+template <typename T>
+__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n,
+                                                        int wide, int add)
+{
+    const int width = ddp__vec<T>::width;
+    float old[width];
+    int i;
+
+    DDP__UNROLL
+    for (i = 0; i < width; i++) old[i] = 0;
+    if (add) ddp__piece_load(old, p, at, n, wide);
+    if (wide) {
+        ddp__vec<T> r;
+        DDP__UNROLL
+        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
+        ddp__vec_store(p + at, r);
+    } else {
+        DDP__UNROLL
+        for (i = 0; i < width; i++)
+            if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
+    }
+}
+
+/* Pieces of 16 bytes in n elements. */
+template <typename T> __host__ __device__ static __forceinline__ long ddp__pieces(long n)
+{
+    return (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
+}
+
+/* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
+template <typename T>
+static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
+                            const void *d = NULL)
+{
+    return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
+}
+
+/* The sum over each `lanes` lanes of a warp, a power of 2; every lane gets the same bits. */
+template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
+{
+    int step;
+
+    DDP__UNROLL
+    for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    return v;
+}
+
+/* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: a number for each. */
+template <int THREADS>
+__device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
+{
+    int k;
+
+    shared[threadIdx.x] = mine;
+    __syncthreads();
+    for (k = THREADS / 2; k > 0; k /= 2) {
+        if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + (unsigned)k];
+        __syncthreads();
+    }
+    return shared[0];
+}
+
+/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the
+ * parts are added in order. How rows are cut depends on their number alone, so the bits do not
+ * depend on the device. ---- */
+
+enum {
+    DDP__COLUMN_PARTS = 256, /* most parts */
+    DDP__COLUMN_WARPS = 8,
+    DDP__COLUMN_ROWS = 16    /* fewest rows of a part */
+};
+
+/* What is summed: dy; dy h and dy with h = (x - mean) rstd; dy h with h = x rstd. */
+enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
+
+static inline long ddp__column_part(long rows)
+{
+    const long part = ddp__blocks(rows, DDP__COLUMN_PARTS);
+
+    return part < DDP__COLUMN_ROWS
+               ? (long)DDP__COLUMN_ROWS
+               : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
+}
+
+static inline long ddp__column_parts(long rows)
+{
+    return ddp__blocks(rows, ddp__column_part(rows));
+}
+
+/* Bytes of scratch for sums sums of n columns. */
+static inline size_t ddp__column_scratch(long rows, long n, int sums)
+{
+    return (size_t)(ddp__column_parts(rows) * n * sums) * sizeof(float);
+}
+
+/* sum[j] of a block's warps, in their order, to to[at + j]. shared: 32 pieces of floats. */
+template <int N>
+__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to,
+                                                        long at, long n)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int w, j;
+
+    for (w = 0; w < (int)blockDim.x / 32; w++) {
+        if (w == warp)
+            for (j = 0; j < N; j++)
+                shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
+        __syncthreads();
+    }
+    for (j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
+        if (at + j < n) to[at + j] = shared[j];
+    __syncthreads();
+}
+
+/* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
+ * take turns at the rows. part: (sums, parts, n). */
+template <typename T, int KIND>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n,
+               long height, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long at = (long)blockIdx.x * 32 * width;
+    const long first = blockIdx.y * height;
+    const long last = first + height < rows ? first + height : rows;
+    __shared__ float shared[32 * width];
+    float sum[width], scaled[width], d[width], v[width];
+    long r;
+    int i;
+
+    for (i = 0; i < width; i++) sum[i] = scaled[i] = 0;
+    if (at + lane * width < n)
+        for (r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
+            ddp__piece_load(d, dy + r * n, at + lane * width, n, wide);
+            if (KIND != DDP__COLUMN_PLAIN)
+                ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
+            for (i = 0; i < width; i++) {
+                if (KIND == DDP__COLUMN_NORM)
+                    scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
+                if (KIND == DDP__COLUMN_RMS) scaled[i] += d[i] * (v[i] * stat[r]);
+                sum[i] += d[i];
+            }
+        }
+    part += blockIdx.y * n;
+    if (KIND != DDP__COLUMN_PLAIN)
+        ddp__column_join<width>(shared, scaled, part, at, n);
+    if (KIND == DDP__COLUMN_NORM) part += gridDim.y * n;
+    if (KIND != DDP__COLUMN_RMS) ddp__column_join<width>(shared, sum, part, at, n);
+}
+
+/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. */
+static __global__ void ddp__k_columns_add(float *grad, const float *part, long n, long parts)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long j = (long)blockIdx.x * 32 + lane;
+    __shared__ float shared[DDP__COLUMN_WARPS][32];
+    float sum = 0;
+    long p;
+    int w;
+
+    if (j < n)
+        for (p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
+    shared[warp][lane] = sum;
+    __syncthreads();
+    if (warp || j >= n) return;
+    for (w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
+    grad[j] += sum;
+}
+
+/* The second pass; grad NULL: not wanted. */
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n,
+                                         long parts)
+{
+    if (grad)
+        DDP__RUN(ddp__k_columns_add, (unsigned)ddp__blocks(n, 32), 32 * DDP__COLUMN_WARPS,
+                 (float *)grad, part, n, parts);
+}
+
+/* Both passes over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
+template <typename T, int KIND>
+static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy,
+                                     const void *x, const void *stat, long rows, long n)
+{
+    const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
+    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), 32), (unsigned)parts);
+    float *part = (float *)dev->scratch;
+
+    DDP__RUN((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, part, (const T *)dy,
+             (const T *)x, (const float *)stat, rows, n, height, ddp__wide<T>(n, dy, x));
+    if (KIND != DDP__COLUMN_PLAIN) ddp__cuda_columns_add(dev, scaled, part, n, parts);
+    if (KIND == DDP__COLUMN_NORM) part += parts * n;
+    if (KIND != DDP__COLUMN_RMS) ddp__cuda_columns_add(dev, plain, part, n, parts);
+}
+
+/* ==== cuda/elementwise.cuh ==== [cuda] */
+/* gelu, relu, add, swiglu and dropout: one pass over memory, 16 bytes at a time. */
 
 enum { DDP__MAP_THREADS = 256 };
 
@@ -583,11 +832,8 @@ template <typename T, typename F>
 static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n,
                                     int add, F f)
 {
-    const long per_block = DDP__MAP_THREADS * (long)ddp__vec<T>::width;
-
-    DDP__LAUNCH((ddp__k_map<T, F>), (unsigned)ddp__blocks(n, per_block), DDP__MAP_THREADS, 0,
-                dev->stream, (T *)out, (const T *)a, (const T *)b, n, add, ddp__aligned(out, a, b),
-                f);
+    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
+              (const T *)b, n, add, ddp__aligned(out, a, b), f);
 }
 
 /* The map over n elements of the type that arrays of shape have on the device. */
@@ -602,26 +848,22 @@ static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a,
     else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
 
-static DDP__UNUSED void ddp__cuda_gelu_forward(const ddp_op_call *c)
+/* Of one input. */
+template <typename F> static void ddp__cuda_map_forward(const ddp_op_call *c)
 {
-    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_gelu());
+    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, F());
 }
 
-static DDP__UNUSED void ddp__cuda_gelu_backward(const ddp_op_call *c)
+template <typename F> static void ddp__cuda_map_backward(const ddp_op_call *c)
 {
-    if (c->grad_in[0])
-        ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], ddp__map_gelu_grad());
+    if (c->grad_in[0]) ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], F());
 }
 
-static DDP__UNUSED void ddp__cuda_relu_forward(const ddp_op_call *c)
+/* The gradient of input k is that of the output. */
+static DDP__UNUSED void ddp__cuda_copy_grad(const ddp_op_call *c, int k)
 {
-    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_relu());
-}
-
-static DDP__UNUSED void ddp__cuda_relu_backward(const ddp_op_call *c)
-{
-    if (c->grad_in[0])
-        ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], ddp__map_relu_grad());
+    if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
+        ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
 }
 
 static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
@@ -632,360 +874,197 @@ static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
 /* Input by input: both may be the same array, the second then adding to the first. */
 static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 {
+    ddp__cuda_copy_grad(c, 0);
+    ddp__cuda_copy_grad(c, 1);
+}
+
+DDP__FAMILY(ddp__cuda_elementwise_ops,
+    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>,
+     NULL},
+    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>,
+     NULL},
+    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
+
+/* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
+
+/* Rows of a and of b are row elements apart. */
+template <typename T>
+static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row,
+                                     int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = ddp__pieces<T>(n);
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[width], y[width];
     int k;
 
-    for (k = 0; k < 2; k++)
-        if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
-            ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    for (k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
+    ddp__piece_store(out + r * n, x, at, n, wide, 0);
 }
 
-static DDP__UNUSED int ddp__cuda_elementwise_ops(const ddp__cuda_entry **list)
+/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
+template <typename T>
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy,
+                                          long rows, long n, long row, int add_a, int add_b,
+                                          int wide)
 {
-    static const ddp__cuda_entry ops[] = {
-        {"gelu", ddp__cuda_gelu_forward, ddp__cuda_gelu_backward, NULL},
-        {"relu", ddp__cuda_relu_forward, ddp__cuda_relu_backward, NULL},
-        {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL},
-    };
+    const int width = ddp__vec<T>::width;
+    const long pieces = ddp__pieces<T>(n);
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[width], y[width], d[width];
+    int k;
 
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
-
-#endif /* DDP_CUDA_ELEMENTWISE_CUH */
-/* ==== end cuda/elementwise.cuh ==== */
-
-/* ==== begin cuda/nccl.cuh ==== [cuda] */
-/* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
- *
- * The host queues and never waits for a peer inside a step. A peer that is lost shows in
- * ddp__nccl_poll, which the hooks call: NCCL's own error, or an average that takes longer than the
- * time-out. Then ddp__nccl_leave(n, 1) gives up what is in flight, or ddp__nccl_shrink goes on
- * without the lost ranks. What was in flight holds anything after that. */
-#ifndef DDP_CUDA_NCCL_CUH
-#define DDP_CUDA_NCCL_CUH
-
-#include <nccl.h>
-
-/* What an operation makes of its arrays. */
-typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
-
-typedef struct ddp__nccl {
-    ddp__cuda    *dev;
-    ncclComm_t    comm;    /* NULL: alone, or given up */
-    ddp_backend_peers peers;
-    int           rank, world;
-    ddp_error     why;     /* it was given up; code 0: it was not */
-    cudaStream_t  stream;
-    cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
-    cudaEvent_t  *done;    /* [slots] they are averages */
-    double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
-    int           slots;
-} ddp__nccl;
-
-/* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
-static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, const char *what,
-                                               ddp_error *err)
-{
-    if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
-    if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
-        return ddp__fail(err, DDP_ARG,
-                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in "
-                         "use already; give each rank a GPU of its own, or use the transport tcp",
-                         n->rank, n->dev->device);
-    if (r == ncclRemoteError || r == ncclSystemError)
-        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->rank,
-                         n->world, ncclGetErrorString(r));
-    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->rank,
-                     n->world, n->dev->device, ncclGetErrorString(r));
-}
-
-/* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
- * that is known to be lost. */
-static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
-                                               ddp_error *err)
-{
-    const double until = ddp_now() + n->peers.join_timeout_s;
-    ncclResult_t state = ncclInProgress;
-
-    for (;;) {
-        const ncclResult_t r = ncclCommGetAsyncError(comm, &state);
-        if (r != ncclSuccess) state = r;
-        if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
-        if (ddp_now() > until)
-            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
-                             what, n->world, n->peers.join_timeout_s);
-        if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
-        ddp__sleep_until(ddp_now() + 5e-5);
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    ddp__piece_load(d, dy + r * n, at, n, wide);
+    for (k = 0; k < width; k++) {
+        const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
+        x[k] = d[k] * y[k] * (s + silu * (1 - s));
+        d[k] *= silu;
     }
+    if (da) ddp__piece_store(da + r * row, x, at, n, wide, add_a);
+    if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
 }
 
-/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer to
- * all that is asked of n from here on. */
-static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
+/* Where the factors lie in the arrays given per input; NULL stays NULL. */
+template <typename T>
+static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
+                                            const void *second, const T **a, const T **b)
 {
-    if (n->comm) (void)ncclCommAbort(n->comm);
-    n->comm = NULL;
-    n->why = *why;
+    *a = (const T *)first;
+    *b = s->inputs > 1 ? (const T *)second
+         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
 }
 
-/* 1: the slot's average has ended, or there was none. */
-static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    if (n->since[slot] <= 0) return 1;
-    if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
-    n->since[slot] = 0;
-    return 1;
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const T *a, *b;
+
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
+              rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
 }
 
-/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation older
- * than the time-out. */
-static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ncclResult_t state = ncclSuccess;
-    double oldest = 0;
-    int i;
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const T *a, *b, *da, *db;
 
-    if (n->why.code) {
-        if (err) *err = n->why;
-        return n->why.code;
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
+    if (!da && !db) return;
+    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da,
+              (T *)db, a, b, (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n,
+              c->add_in[0], c->add_in[c->spec->inputs > 1],
+              ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
+}
+
+/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's
+ * state counts up by a constant, so that any draw of it can be had at once. ---- */
+
+__host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
+__device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
+{
+    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) +
+                                        UINT64_C(0x2545f4914f6cdd1d));
+}
+
+/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
+__device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
+{
+    const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
+
+    return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
+template <typename T>
+static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
+                                      uint32_t bound, float scale, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
+    float v[width];
+    int k;
+
+    if (at >= n) return;
+    wide = wide && at + width <= n;
+    ddp__piece_load(v, in, at, n, wide);
+    for (k = 0; k < width; k += 2) { /* a piece lies in one block */
+        const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
+        v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
+        v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
     }
-    for (i = 0; i < n->slots; i++)
-        if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
-    if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
-    if (!n->comm) return DDP_OK;
-    DDP__TRY(
-        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
-    DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
-    if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
-                         "has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
-                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
-    return DDP_OK;
+    ddp__piece_store(out, v, at, n, wide, add);
 }
 
-/* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
-static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
+template <typename T>
+static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in,
+                                  int add)
 {
-    ddp_error why;
+    const long n = ddp_shape_count(&c->spec->out);
+    const double p = c->training ? c->spec->arg[0] : 0;
 
-    while (ddp__cuda_asked(cudaStreamQuery(n->stream)) == cudaErrorNotReady) {
-        if (ddp__nccl_poll(n, &why)) return 0;
-        ddp__sleep_until(ddp_now() + 2e-5);
-    }
-    return !ddp__nccl_failed(n, ncclCommFinalize(n->comm), "ncclCommFinalize", &why) &&
-           !ddp__nccl_settle(n, n->comm, "ncclCommFinalize", &why);
+    if (p == 0 && !add && out == in) return;
+    DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
+              ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),
+              (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add, ddp__aligned(out, in));
 }
 
-/* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
-static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
+template <typename T> static void ddp__cuda_dropout_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    int i;
-
-    if (!n) return;
-    (void)cudaSetDevice(n->dev->device);
-    if (n->comm && !on_error && ddp__nccl_part(n)) (void)ncclCommDestroy(n->comm);
-    else if (n->comm) (void)ncclCommAbort(n->comm);
-    if (n->stream) (void)cudaStreamSynchronize(n->stream);
-    for (i = 0; i < n->slots; i++) {
-        if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
-        if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
-    }
-    if (n->stream) (void)cudaStreamDestroy(n->stream);
-    DDP_FREE(n->ready);
-    DDP_FREE(n->done);
-    DDP_FREE(n->since);
-    DDP_FREE(n);
+    ddp__cuda_dropout_run<T>(dev, c, c->out, c->in[0], 0);
 }
 
-static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error *err)
+template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda *dev = n->dev;
-    const size_t count = (size_t)slots;
-    int i, least = 0, greatest = 0;
-
-    n->ready = (cudaEvent_t *)DDP_REALLOC(NULL, count * sizeof *n->ready);
-    n->done = (cudaEvent_t *)DDP_REALLOC(NULL, count * sizeof *n->done);
-    n->since = (double *)DDP_REALLOC(NULL, count * sizeof *n->since);
-    if (!n->ready || !n->done || !n->since)
-        return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
-    memset(n->ready, 0, count * sizeof *n->ready);
-    memset(n->done, 0, count * sizeof *n->done);
-    memset(n->since, 0, count * sizeof *n->since);
-    n->slots = slots;
-    (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest)))
-        return ddp__cuda_status(dev, err);
-    for (i = 0; i < slots; i++)
-        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&n->ready[i], cudaEventDisableTiming)) ||
-            DDP__CUDA(dev, cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming)))
-            return ddp__cuda_status(dev, err);
-    return DDP_OK;
+    if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
 }
 
-/* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
- * on failure; freed by ddp__nccl_leave. */
-static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
-                                             ddp_error *err)
-{
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ddp__nccl *n = (ddp__nccl *)DDP_REALLOC(NULL, sizeof *n);
-    ncclUniqueId id;
-    ncclResult_t r;
-
-    if (!n) {
-        (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
-        return NULL;
-    }
-    memset(n, 0, sizeof *n);
-    memset(&id, 0, sizeof id);
-    n->dev = dev;
-    n->peers = *p;
-    n->rank = p->rank;
-    n->world = p->world;
-    if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
-        (void)ddp__cuda_status(dev, err);
-        goto failed;
-    }
-    if (ddp__nccl_slots(n, slots, err)) goto failed;
-    if (n->world < 2) return n;
-    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
-    if (p->share(p->user, &id, sizeof id, err)) goto failed;
-    config.blocking = 0;
-    r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
-    if (ddp__nccl_failed(n, r, "ncclCommInitRankConfig", err)) goto failed;
-    if (ddp__nccl_settle(n, n->comm, "ncclCommInitRankConfig", err)) goto failed;
-    return n;
-failed:
-    ddp__nccl_leave(n, 1);
-    return NULL;
-}
-
-/* One array, in place. */
-static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__nccl *n, ddp__nccl_verb verb, float *x,
-                                                size_t count)
-{
-    if (verb == DDP__NCCL_SPREAD)
-        return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
-    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg,
-                         n->comm, n->stream);
-}
-
-/* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
- * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
-static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_verb verb,
-                                              float *const *arrays, const size_t *counts,
-                                              int arrays_count, ddp_error *err)
-{
-    ddp__cuda *dev = n->dev;
-    ncclResult_t r = ncclSuccess, end = ncclSuccess;
-    int i;
-
-    if (n->why.code) {
-        if (err) *err = n->why;
-        return n->why.code;
-    }
-    if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
-        DDP__CUDA(dev, cudaStreamWaitEvent(n->stream, n->ready[slot], 0)))
-        return ddp__cuda_status(dev, err);
-    if (n->comm) {
-        (void)ncclGroupStart();
-        for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
-            if (counts[i]) r = ddp__nccl_array(n, verb, arrays[i], counts[i]);
-        end = ncclGroupEnd();
-        DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
-        DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
-        /* an event recorded before NCCL has queued its kernels would pass at once */
-        DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
-    }
-    n->since[slot] = ddp_now();
-    if (DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)))
-        return ddp__cuda_status(dev, err);
-    return DDP_OK;
-}
-
-/* Later work on the computing stream waits for the slot's operation; the host does not. */
-static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
-{
-    if (n->since[slot] > 0)
-        (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
-}
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-/* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
- * in the old order. What was in flight is given up: its arrays hold anything. */
-static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
-                                               ddp_error *err)
-{
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclComm_t heir = NULL;
-    ddp_error own;
-    ddp_status s;
-    int i, below = 0, *out;
-
-    if (!err) err = &own;
-    if (!n->comm || count < 1 || count >= n->world)
-        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
-                         n->world);
-    out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
-    if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
-    for (i = 0; i < count; i++) {
-        out[i] = lost[i];
-        below += lost[i] < n->rank;
-    }
-    config.blocking = 0;
-    s = ddp__nccl_failed(n, ncclCommShrink(n->comm, out, count, &heir, &config, NCCL_SHRINK_ABORT),
-                         "ncclCommShrink", err);
-    DDP_FREE(out);
-    n->world -= count;
-    if (!s) s = ddp__nccl_settle(n, heir, "ncclCommShrink", err);
-    (void)ncclCommAbort(n->comm);
-    n->comm = NULL;
-    if (s) {
-        n->why = *err;
-        if (heir) (void)ncclCommAbort(heir);
-        return s;
-    }
-    n->rank -= below;
-    if (n->world > 1) n->comm = heir;
-    else (void)ncclCommAbort(heir);
-    for (i = 0; i < n->slots; i++) n->since[i] = 0;
-    return DDP_OK;
-}
-#endif
-
-#endif /* DDP_CUDA_NCCL_CUH */
-/* ==== end cuda/nccl.cuh ==== */
-
-/* ==== begin cuda/blas.cuh ==== [cuda] */
+/* ==== cuda/blas.cuh ==== [cuda] */
 /* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the
  * algorithm of a product are kept per shape: the library is asked once, at the first step. */
-#ifndef DDP_CUDA_BLAS_CUH
-#define DDP_CUDA_BLAS_CUH
 
 /* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
- * the other orientation (a: k x m, b: n x k). Rows are *_row elements apart. count matrices lie
- * *_step elements apart (count 0 = 1). */
+ * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
+typedef struct ddp__cuda_product_shape {
+    long m, n, k, count, a_step, b_step, c_step;
+    int  a_turned, b_turned;
+    int  half, half_out; /* a and b, and c, hold bfloat16 */
+} ddp__cuda_product_shape;
+
 typedef struct ddp__cuda_product {
-    long        m, n, k;
+    ddp__cuda_product_shape shape;
     const void *a, *b;
     void       *c;
-    long        a_row, b_row, c_row;
-    int         a_turned, b_turned;
-    int         half, half_out; /* a and b, and c, hold bfloat16 */
     int         add;
-    long        count, a_step, b_step, c_step;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every library
-                         has it in every type and shape */
-    void       *before; /* with gelu: what gelu was taken of, rows c_row apart; NULL: not wanted */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every
+                         library has it in every type and shape */
+    void       *before; /* with gelu: what gelu was taken of; NULL: not wanted */
 } ddp__cuda_product;
 
 /* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
 typedef struct ddp__cuda_product_key {
-    long m, n, k, a_row, b_row, c_row, count, a_step, b_step, c_step;
-    int  a_turned, b_turned, half, half_out, epilogue;
-    int  a_align, b_align, c_align, d_align; /* d: of c and of bias */
+    ddp__cuda_product_shape shape;
+    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias */
 } ddp__cuda_product_key;
 
 typedef struct ddp__cuda_product_plan {
@@ -1012,20 +1091,7 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     ddp__cuda_product_key k;
 
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
-    k.m = p->m;
-    k.n = p->n;
-    k.k = p->k;
-    k.a_row = p->a_row;
-    k.b_row = p->b_row;
-    k.c_row = p->c_row;
-    k.count = p->count > 1 ? p->count : 1;
-    k.a_step = p->a_step;
-    k.b_step = p->b_step;
-    k.c_step = p->c_step;
-    k.a_turned = p->a_turned;
-    k.b_turned = p->b_turned;
-    k.half = p->half;
-    k.half_out = p->half_out;
+    memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
                  : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS
                  : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -1037,15 +1103,35 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     return k;
 }
 
+/* Of one pair of matrices; half: all three, until shape.half_out says otherwise of c. */
+static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void *a, int a_turned,
+                                              const void *b, int b_turned, void *c, int half)
+{
+    ddp__cuda_product p;
+
+    memset(&p, 0, sizeof p);
+    p.shape.m = m;
+    p.shape.n = n;
+    p.shape.k = k;
+    p.shape.count = 1;
+    p.shape.a_turned = a_turned;
+    p.shape.b_turned = b_turned;
+    p.shape.half = p.shape.half_out = half;
+    p.a = a;
+    p.b = b;
+    p.c = c;
+    return p;
+}
+
 /* These return 1 after a failure, as DDP__BLAS does. */
 static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows,
-                            long cols, long row, long count, long step)
+                            long cols, long count, long step)
 {
     const int32_t batch = (int32_t)count;
     const int64_t offset = step;
 
     if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F,
-                                                  (uint64_t)rows, (uint64_t)cols, row)))
+                                                  (uint64_t)rows, (uint64_t)cols, rows)))
         return 1;
     return count > 1 &&
            (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
@@ -1064,26 +1150,26 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
  * same bytes: our b is its A. */
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
-    const ddp__cuda_product_key *k = &p->key;
-    const int32_t ta = k->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t tb = k->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const uint32_t epilogue = (uint32_t)k->epilogue;
-    const int64_t before_row = k->c_row;
+    const ddp__cuda_product_shape *s = &p->key.shape;
+    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const uint32_t epilogue = (uint32_t)p->key.epilogue;
+    const int64_t before_row = s->n;
 
     return DDP__BLAS(dev, cublasLtMatmulDescCreate(
-               &p->product, dev->tf32 && !k->half ? CUBLAS_COMPUTE_32F_FAST_TF32
+               &p->product, dev->tf32 && !s->half ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                   : CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
-           (k->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
+           (p->key.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
             ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
                                sizeof before_row)) ||
-           ddp__cuda_layout(dev, &p->a, k->half, k->b_turned ? k->k : k->n,
-                            k->b_turned ? k->n : k->k, k->b_row, k->count, k->b_step) ||
-           ddp__cuda_layout(dev, &p->b, k->half, k->a_turned ? k->m : k->k,
-                            k->a_turned ? k->k : k->m, k->a_row, k->count, k->a_step) ||
-           ddp__cuda_layout(dev, &p->c, k->half_out, k->n, k->m, k->c_row, k->count, k->c_step);
+           ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n,
+                            s->b_turned ? s->n : s->k, s->count, s->b_step) ||
+           ddp__cuda_layout(dev, &p->b, s->half, s->a_turned ? s->m : s->k,
+                            s->a_turned ? s->k : s->m, s->count, s->a_step) ||
+           ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
 }
 
 /* Per call: where bias and the array before GELU lie. The heuristic wants to see them too. */
@@ -1108,6 +1194,7 @@ static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
 static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_key *k = &p->key;
+    const ddp__cuda_product_shape *s = &k->shape;
     cublasLtMatmulPreference_t pref = NULL;
     cublasLtMatmulHeuristicResult_t best;
     const size_t workspace = dev->workspace_bytes;
@@ -1135,8 +1222,8 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
-                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, k->m,
-                       k->k, k->k, k->n, k->half ? "bfloat16" : "float32");
+                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
+                       s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
     }
     p->algo = best.algo;
     p->workspace = best.workspaceSize;
@@ -1171,13 +1258,12 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
 
     for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
         if (!memcmp(&p->key, &key, sizeof key)) return p;
-    p = (ddp__cuda_product_plan *)DDP_REALLOC(NULL, sizeof *p);
+    p = (ddp__cuda_product_plan *)ddp__calloc(1, sizeof *p);
     if (!p) {
         ddp__cuda_fail(dev, DDP_MEMORY, "no memory for the plan of a matrix product");
         return NULL;
     }
-    memset(p, 0, sizeof *p);
-    p->key = key;
+    memcpy(&p->key, &key, sizeof key);
     if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) ||
         ddp__cuda_product_choose(dev, p)) {
         ddp__cuda_product_drop(p);
@@ -1206,271 +1292,17 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
     return 1;
 }
 
-#endif /* DDP_CUDA_BLAS_CUH */
-/* ==== end cuda/blas.cuh ==== */
-
-/* ==== begin cuda/rows.cuh ==== [cuda] */
-/* What kernels that work on rows share: pieces of a row as floats, and sums over a warp. */
-#ifndef DDP_CUDA_ROWS_CUH
-#define DDP_CUDA_ROWS_CUH
-
-#define DDP__ALL_LANES 0xffffffffu
-
-/* Before a loop whose counter chooses among registers: arrays that it indexes must not become
- * memory. _4: loads of four rounds are under way at once. */
-#if defined(__CUDACC__)
-#define DDP__UNROLL   _Pragma("unroll")
-#define DDP__UNROLL_4 _Pragma("unroll 4")
-#else
-#define DDP__UNROLL
-#define DDP__UNROLL_4
-#endif
-
-/* The elements at of p from at on as floats, at most 16 bytes of them; beyond n: 0. wide: the row
- * is a multiple of 16 bytes and begins at one, and at is a multiple of the piece. */
-template <typename T>
-__device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n,
-                                                       int wide)
-{
-    const int width = ddp__vec<T>::width;
-    int i;
-
-    if (wide) {
-        const ddp__vec<T> r = ddp__vec_load(p + at);
-        DDP__UNROLL
-        for (i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
-    } else {
-        DDP__UNROLL
-        for (i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
-    }
-}
-
-/* The way back; add: to what is there. */
-template <typename T>
-__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n,
-                                                        int wide, int add)
-{
-    const int width = ddp__vec<T>::width;
-    float old[ddp__vec<T>::width];
-    int i;
-
-    DDP__UNROLL
-    for (i = 0; i < width; i++) old[i] = 0;
-    if (add) ddp__piece_load(old, p, at, n, wide);
-    if (wide) {
-        ddp__vec<T> r;
-        DDP__UNROLL
-        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
-        ddp__vec_store(p + at, r);
-    } else {
-        DDP__UNROLL
-        for (i = 0; i < width; i++)
-            if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
-    }
-}
-
-/* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
-template <typename T>
-static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
-                            const void *d = NULL)
-{
-    return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
-}
-
-/* Every lane gets the same bits. */
-__device__ static __forceinline__ float ddp__warp_sum(float v)
-{
-    int step;
-
-    DDP__UNROLL
-    for (step = 16; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
-    return v;
-}
-
-/* The two entries of an operator from one template of float and bfloat16: name_as<T>(dev, call). */
-#define DDP__CUDA_BOTH(name)                                        \
-    static void name(const ddp_op_call *c)                          \
-    {                                                               \
-        ddp__cuda *dev = (ddp__cuda *)c->pool;                      \
-        if (dev->half) name##_as<ddp__bf16>(dev, c);                \
-        else name##_as<float>(dev, c);                              \
-    }
-
-#endif /* DDP_CUDA_ROWS_CUH */
-/* ==== end cuda/rows.cuh ==== */
-
-/* ==== begin cuda/columns.cuh ==== [cuda] */
-/* Sums down the columns of a gradient in two stages: blocks sum parts of the rows, then the parts
- * are added in order. How rows are cut depends on their number alone, so the bits do not depend on
- * the device. */
-#ifndef DDP_CUDA_COLUMNS_CUH
-#define DDP_CUDA_COLUMNS_CUH
-
-enum {
-    DDP__COLUMN_PARTS = 256, /* most parts */
-    DDP__COLUMN_WARPS = 8,
-    DDP__COLUMN_ROWS = 16    /* fewest rows of a part */
-};
-
-/* What is summed: dy; dy h and dy with h = (x - mean) rstd; dy h with h = x rstd. */
-enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
-
-static inline long ddp__column_part(long rows)
-{
-    const long part = (rows + DDP__COLUMN_PARTS - 1) / DDP__COLUMN_PARTS;
-
-    return part < DDP__COLUMN_ROWS ? (long)DDP__COLUMN_ROWS
-                                   : (part + DDP__COLUMN_WARPS - 1) / DDP__COLUMN_WARPS *
-                                         DDP__COLUMN_WARPS;
-}
-
-static inline long ddp__column_parts(long rows)
-{
-    const long part = ddp__column_part(rows);
-
-    return (rows + part - 1) / part;
-}
-
-/* Bytes of scratch for sums sums of n columns. */
-static inline size_t ddp__column_scratch(long rows, long n, int sums)
-{
-    return (size_t)(ddp__column_parts(rows) * n * sums) * sizeof(float);
-}
-
-/* sum[j] of a block's warps, in their order, to to[at + j]. shared: 32 pieces of floats. */
-template <int N>
-__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to,
-                                                        long at, long n)
-{
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int w, j;
-
-    for (w = 0; w < (int)blockDim.x / 32; w++) {
-        if (w == warp)
-            for (j = 0; j < N; j++)
-                shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
-        __syncthreads();
-    }
-    for (j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
-        if (at + j < n) to[at + j] = shared[j];
-    __syncthreads();
-}
-
-/* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
- * take turns at the rows. part: (sums, parts, n). */
-template <typename T, int KIND>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
-ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n,
-               long height, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const long at = (long)blockIdx.x * 32 * width;
-    const long first = blockIdx.y * height;
-    const long last = first + height < rows ? first + height : rows;
-    __shared__ float shared[32 * ddp__vec<T>::width];
-    float sum[ddp__vec<T>::width], scaled[ddp__vec<T>::width];
-    float d[ddp__vec<T>::width], v[ddp__vec<T>::width];
-    long r;
-    int i;
-
-    for (i = 0; i < width; i++) sum[i] = scaled[i] = 0;
-    if (at + lane * width < n)
-        for (r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
-            ddp__piece_load(d, dy + r * n, at + lane * width, n, wide);
-            if (KIND != DDP__COLUMN_PLAIN)
-                ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
-            for (i = 0; i < width; i++) {
-                if (KIND == DDP__COLUMN_NORM)
-                    scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
-                if (KIND == DDP__COLUMN_RMS) scaled[i] += d[i] * (v[i] * stat[r]);
-                sum[i] += d[i];
-            }
-        }
-    part += blockIdx.y * n;
-    if (KIND != DDP__COLUMN_PLAIN)
-        ddp__column_join<ddp__vec<T>::width>(shared, scaled, part, at, n);
-    if (KIND == DDP__COLUMN_NORM) part += gridDim.y * n;
-    if (KIND != DDP__COLUMN_RMS) ddp__column_join<ddp__vec<T>::width>(shared, sum, part, at, n);
-}
-
-/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. */
-static __global__ void ddp__k_columns_add(float *grad, const float *part, long n, long parts)
-{
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const long j = (long)blockIdx.x * 32 + lane;
-    __shared__ float shared[DDP__COLUMN_WARPS][32];
-    float sum = 0;
-    long p;
-    int w;
-
-    if (j < n)
-        for (p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
-    shared[warp][lane] = sum;
-    __syncthreads();
-    if (warp || j >= n) return;
-    for (w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
-    grad[j] += sum;
-}
-
-/* The second stage; grad NULL: not wanted. */
-static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n,
-                                         long parts)
-{
-    if (grad)
-        DDP__LAUNCH(ddp__k_columns_add, (unsigned)ddp__blocks(n, 32), 32 * DDP__COLUMN_WARPS, 0,
-                    dev->stream, (float *)grad, part, n, parts);
-}
-
-/* Both stages over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
-template <typename T, int KIND>
-static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy,
-                                     const void *x, const void *stat, long rows, long n)
-{
-    const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
-    float *part = (float *)dev->scratch;
-    dim3 blocks(1, 1, 1);
-
-    blocks.x = (unsigned)ddp__blocks(n, 32 * ddp__vec<T>::width);
-    blocks.y = (unsigned)parts;
-    DDP__LAUNCH((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, 0, dev->stream, part,
-                (const T *)dy, (const T *)x, (const float *)stat, rows, n, height,
-                ddp__wide<T>(n, dy, x));
-    if (KIND != DDP__COLUMN_PLAIN) ddp__cuda_columns_add(dev, scaled, part, n, parts);
-    if (KIND == DDP__COLUMN_NORM) part += parts * n;
-    if (KIND != DDP__COLUMN_RMS) ddp__cuda_columns_add(dev, plain, part, n, parts);
-}
-
-#endif /* DDP_CUDA_COLUMNS_CUH */
-/* ==== end cuda/columns.cuh ==== */
-
-/* ==== begin cuda/linear.cuh ==== [cuda] */
+/* ==== cuda/linear.cuh ==== [cuda] */
 /* linear, linear_no_bias, linear_tied, and linear with the gelu behind it: products of cuBLASLt. */
-#ifndef DDP_CUDA_LINEAR_CUH
-#define DDP_CUDA_LINEAR_CUH
 
 /* x (m, k), weight (n, k), y (m, n). */
-static inline void ddp__cuda_linear_sizes(const ddp_op_spec *s, long *m, long *n, long *k)
-{
-    *m = ddp_shape_rows(&s->in[0]);
-    *n = s->out.dim[s->out.dims - 1];
-    *k = s->in[0].dim[s->in[0].dims - 1];
-}
-
 static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
 {
-    ddp__cuda_product p;
+    const ddp_shape *x = &c->spec->in[0], *y = &c->spec->out;
+    ddp__cuda_product p = ddp__cuda_product_of(
+        ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1], c->in[0], 0, c->param[0], 1,
+        c->out, ((ddp__cuda *)c->pool)->half);
 
-    memset(&p, 0, sizeof p);
-    ddp__cuda_linear_sizes(c->spec, &p.m, &p.n, &p.k);
-    p.half = p.half_out = ((ddp__cuda *)c->pool)->half;
-    p.a = c->in[0];
-    p.a_row = p.k;
-    p.b = c->param[0];
-    p.b_row = p.k;
-    p.b_turned = 1;
-    p.c = c->out;
-    p.c_row = p.n;
     p.bias = c->param[1];
     return p;
 }
@@ -1482,8 +1314,8 @@ static void ddp__cuda_linear_forward(const ddp_op_call *c)
     (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
 }
 
-/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken of
- * must be multiples of 16 bytes. */
+/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken
+ * of must be multiples of 16 bytes. */
 static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op_call *second)
 {
     ddp__cuda_product p = ddp__cuda_linear_product(first);
@@ -1491,51 +1323,32 @@ static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op
     p.gelu = 1;
     p.before = first->out;
     p.c = second->out;
-    if (p.n % 8 == 0 && ddp__cuda_multiply((ddp__cuda *)first->pool, &p)) return;
+    if (p.shape.n % 8 == 0 && ddp__cuda_multiply((ddp__cuda *)first->pool, &p)) return;
     ddp__cuda_linear_forward(first);
-    ddp__cuda_gelu_forward(second);
+    ddp__cuda_map_forward<ddp__map_gelu>(second);
 }
 
 /* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
 static void ddp__cuda_linear_backward(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-    ddp__cuda_product p;
-    long m, n, k;
+    ddp__cuda_product p = ddp__cuda_linear_product(c);
+    const long m = p.shape.m, n = p.shape.n, k = p.shape.k;
 
-    ddp__cuda_linear_sizes(c->spec, &m, &n, &k);
     if (c->grad_param[1] && dev->half)
         ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out,
                                                         NULL, NULL, m, n);
     else if (c->grad_param[1])
         ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL,
                                                     NULL, m, n);
-    memset(&p, 0, sizeof p);
-    p.half = dev->half;
-    p.a = c->grad_out;
-    p.a_row = n;
     if (c->grad_param[0]) {
-        p.m = n;
-        p.n = k;
-        p.k = m;
-        p.a_turned = 1;
-        p.b = c->in[0];
-        p.b_row = k;
-        p.c = c->grad_param[0];
-        p.c_row = k;
+        p = ddp__cuda_product_of(n, k, m, c->grad_out, 1, c->in[0], 0, c->grad_param[0], dev->half);
+        p.shape.half_out = 0;
         p.add = 1;
         (void)ddp__cuda_multiply(dev, &p);
     }
     if (c->grad_in[0]) {
-        p.m = m;
-        p.n = k;
-        p.k = n;
-        p.a_turned = 0;
-        p.b = c->param[0];
-        p.b_row = k;
-        p.c = c->grad_in[0];
-        p.c_row = k;
-        p.half_out = dev->half;
+        p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
         p.add = c->add_in[0];
         (void)ddp__cuda_multiply(dev, &p);
     }
@@ -1543,27 +1356,20 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
 
 static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
 {
-    ddp__cuda_gelu_backward(second);
+    ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
     ddp__cuda_linear_backward(first);
 }
 
 static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int narrow)
 {
-    long m, n, k;
-
     (void)narrow;
-    ddp__cuda_linear_sizes(s, &m, &n, &k);
-    return ddp__column_scratch(m, n, 1);
+    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->out.dim[s->out.dims - 1], 1);
 }
 
-#endif /* DDP_CUDA_LINEAR_CUH */
-/* ==== end cuda/linear.cuh ==== */
-
-/* ==== begin cuda/embedding.cuh ==== [cuda] */
-/* embedding and position. The table's gradient without atomics: rows are sorted by token, equal
- * tokens in the order of rows, and one block adds the rows of a token one after the other. */
-#ifndef DDP_CUDA_EMBEDDING_CUH
-#define DDP_CUDA_EMBEDDING_CUH
+/* ==== cuda/embedding.cuh ==== [cuda] */
+/* embedding, position and rope: what makes numbers of tokens and of where they stand. The gradient
+ * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
+ * rows, and one block adds the rows of a token one after the other. */
 
 enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_THREADS = 256 };
 
@@ -1573,10 +1379,10 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
                                         long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = (n + width - 1) / width;
+    const long pieces = ddp__pieces<T>(n);
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long row = i / pieces, at = i % pieces * width;
-    float x[ddp__vec<T>::width];
+    float x[width];
     int k;
 
     if (row >= rows) return;
@@ -1633,7 +1439,7 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
     const long place = blockIdx.x;
     const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
     const int mine = token[order[place]];
-    float sum[ddp__vec<T>::width], x[ddp__vec<T>::width];
+    float sum[width], x[width];
     long p;
     int k;
 
@@ -1650,34 +1456,30 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
         if (at + k < n) table[at + k] += sum[k];
 }
 
-template <typename T>
-static void ddp__cuda_embedding_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-    const long pieces = (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
 
-    DDP__LAUNCH((ddp__k_embedding<T>), (unsigned)ddp__blocks(rows * pieces, DDP__EMBEDDING_THREADS),
-                DDP__EMBEDDING_THREADS, 0, dev->stream, (T *)c->out, (const int *)c->in[0],
-                (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
+    DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
+              (const int *)c->in[0], (const T *)c->param[0], rows, v, n,
+              ddp__wide<T>(n, c->out, c->param[0]));
 }
 
-template <typename T>
-static void ddp__cuda_embedding_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
+    const dim3 blocks((unsigned)rows,
+                      (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
     int *order = (int *)dev->scratch;
-    dim3 blocks(1, 1, 1);
 
     if (!c->grad_param[0]) return;
-    DDP__LAUNCH(ddp__k_embedding_order, (unsigned)ddp__blocks(rows, DDP__EMBEDDING_THREADS),
-                DDP__EMBEDDING_THREADS, 0, dev->stream, order, (const int *)c->in[0], rows);
-    blocks.x = (unsigned)rows;
-    blocks.y = (unsigned)ddp__blocks(n, DDP__EMBEDDING_THREADS * (long)ddp__vec<T>::width);
-    DDP__LAUNCH((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, 0, dev->stream,
-                (float *)c->grad_param[0], (const T *)c->grad_out, (const int *)c->in[0], order,
-                rows, v, n, ddp__wide<T>(n, c->grad_out));
+    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0],
+              rows);
+    DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0],
+             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n,
+             ddp__wide<T>(n, c->grad_out));
 }
 
 static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int narrow)
@@ -1695,7 +1497,7 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     const long b = blockIdx.y;
-    float x[ddp__vec<T>::width], y[ddp__vec<T>::width];
+    float x[width], y[width];
     int k;
 
     if (at >= n || b >= batch) return;
@@ -1712,7 +1514,7 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    float sum[ddp__vec<T>::width], d[ddp__vec<T>::width];
+    float sum[width], d[width];
     long b;
     int k;
 
@@ -1728,46 +1530,106 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
         if (at + k < n) table[at + k] += sum[k];
 }
 
-template <typename T>
-static void ddp__cuda_position_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_position_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    dim3 blocks(1, 1, 1);
+    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS),
+                      (unsigned)s->dim[0]);
 
-    blocks.x = (unsigned)ddp__blocks(n, DDP__POSITION_THREADS * (long)ddp__vec<T>::width);
-    blocks.y = (unsigned)s->dim[0];
-    DDP__LAUNCH((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, 0, dev->stream, (T *)c->out,
-                (const T *)c->in[0], (const T *)c->param[0], s->dim[0], n,
-                ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
+    DDP__RUN((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, (T *)c->out, (const T *)c->in[0],
+             (const T *)c->param[0], s->dim[0], n,
+             ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
 }
 
-template <typename T>
-static void ddp__cuda_position_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
 
-    DDP__LAUNCH((ddp__k_position_grad<T>),
-                (unsigned)ddp__blocks(n, DDP__POSITION_THREADS * (long)ddp__vec<T>::width),
-                DDP__POSITION_THREADS, 0, dev->stream, (float *)c->grad_param[0],
-                (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n, c->add_in[0],
-                ddp__wide<T>(n, c->grad_in[0], c->grad_out));
+    DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS,
+              (float *)c->grad_param[0], (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n,
+              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->grad_out));
 }
 
-DDP__CUDA_BOTH(ddp__cuda_embedding_forward)
-DDP__CUDA_BOTH(ddp__cuda_embedding_backward)
-DDP__CUDA_BOTH(ddp__cuda_position_forward)
-DDP__CUDA_BOTH(ddp__cuda_position_backward)
+/* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
+ * and heads that a block turns ---- */
 
-#endif /* DDP_CUDA_EMBEDDING_CUH */
-/* ==== end cuda/embedding.cuh ==== */
+enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
 
-/* ==== begin cuda/norm.cuh ==== [cuda] */
+/* Block (position, group of sequences). to = or += the rotation of from by direction times the
+ * angles; columns from turned on are copied. to may be from. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
+            int direction, int add, int wide)
+{
+    const int step = wide ? ddp__vec<T>::width : 1;
+    const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
+    const long last = first + DDP__ROPE_BATCH < batch ? first + DDP__ROPE_BATCH : batch;
+    const int half = d / 2;
+    __shared__ float cosine[DDP__CUDA_ROPE_PAIRS], sine[DDP__CUDA_ROPE_PAIRS];
+    float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
+    long b, p;
+    int i;
+
+    for (i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
+        const double angle = direction * (double)t * pow(theta, -2.0 * (double)i / (double)d);
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
+    __syncthreads();
+    for (b = first; b < last; b++) {
+        const T *x = from + (b * time + t) * row;
+        T *y = to + (b * time + t) * row;
+        for (p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
+            const int k = (int)(p % half);
+            const long at = p / half * d + k;
+            ddp__piece_load(u, x, at, at + step, wide);
+            ddp__piece_load(v, x, at + half, at + half + step, wide);
+            for (i = 0; i < step; i++) {
+                const float c = cosine[k + i], s = sine[k + i], old = u[i];
+                u[i] = old * c - v[i] * s;
+                v[i] = v[i] * c + old * s;
+            }
+            ddp__piece_store(y, u, at, at + step, wide, add);
+            ddp__piece_store(y, v, at + half, at + half + step, wide, add);
+        }
+        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
+             p += DDP__ROPE_THREADS * step) {
+            ddp__piece_load(u, x, p, p + step, wide);
+            ddp__piece_store(y, u, p, p + step, wide, add);
+        }
+    }
+}
+
+template <typename T>
+static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, const void *from,
+                                int direction, int add)
+{
+    const ddp__head_layout l = ddp__head_layout_of(s);
+    const long batch = s->in[0].dim[0], time = s->in[0].dim[1];
+    const dim3 blocks((unsigned)time, (unsigned)ddp__blocks(batch, DDP__ROPE_BATCH));
+
+    DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, batch, time,
+             l.row, (l.heads + l.kv_heads) * l.d, (int)l.d, s->arg[2] > 0 ? s->arg[2] : 10000.0,
+             direction, add, ddp__wide<T>(l.d / 2, to, from));
+}
+
+template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_rope_turn<T>(dev, c->spec, c->out, c->in[0], 1, 0);
+}
+
+template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    if (c->grad_in[0])
+        ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
+}
+
+/* ==== cuda/norm.cuh ==== [cuda] */
 /* layer_norm and rms_norm, alone or with the residual sum before them: a warp per row. Sums over a
  * row and down the columns have a fixed order. */
-#ifndef DDP_CUDA_NORM_CUH
-#define DDP_CUDA_NORM_CUH
 
 enum {
     DDP__NORM_ROWS = 8,  /* warps of a block of forward */
@@ -1784,7 +1646,7 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     const int lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
-    float v[ddp__vec<T>::width], a[ddp__vec<T>::width], b[ddp__vec<T>::width];
+    float v[width], a[width], b[width];
     float sum = 0, mean = 0, rstd;
     long j;
     int i;
@@ -1848,10 +1710,9 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
-    __shared__ float shared[32 * ddp__vec<T>::width];
-    float scaled[PIECES ? PIECES : 1][ddp__vec<T>::width];
-    float plain[PIECES ? PIECES : 1][ddp__vec<T>::width];
-    float x[ddp__vec<T>::width], d[ddp__vec<T>::width], a[ddp__vec<T>::width];
+    __shared__ float shared[32 * width];
+    float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width];
+    float x[width], d[width], a[width];
     long row, j;
     int p, i;
 
@@ -1897,11 +1758,11 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
         part += blockIdx.x * n;
         DDP__UNROLL
         for (p = 0; p < PIECES; p++)
-            ddp__column_join<ddp__vec<T>::width>(shared, scaled[p], part, p * 32L * width, n);
+            ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
         part += gridDim.x * n;
         DDP__UNROLL
         for (p = 0; p < PIECES && !RMS; p++)
-            ddp__column_join<ddp__vec<T>::width>(shared, plain[p], part, p * 32L * width, n);
+            ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
     }
 }
 
@@ -1914,12 +1775,11 @@ static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, co
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
 
-    DDP__LAUNCH((ddp__k_norm<T, RMS>), (unsigned)ddp__blocks(rows, DDP__NORM_ROWS),
-                32 * DDP__NORM_ROWS, 0, dev->stream, (T *)c->out, (const T *)in, (const T *)plus,
-                (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1],
-                (float *)c->saved, rows, n, (float)eps,
-                ddp__wide<T>(n, c->out, in, plus, c->in[0]) &&
-                    ddp__aligned(c->param[0], c->param[1]));
+    DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in,
+              (const T *)plus, (T *)(void *)c->in[0], (const T *)c->param[0],
+              (const T *)c->param[1], (float *)c->saved, rows, n, (float)eps,
+              ddp__wide<T>(n, c->out, in, plus, c->in[0]) &&
+                  ddp__aligned(c->param[0], c->param[1]));
 }
 
 template <typename T, int RMS>
@@ -1942,10 +1802,9 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
         wide = wide && ddp__aligned(to.at[k]);
     }
     if (params && c->grad_in[0] && n <= DDP__NORM_PIECES * 32L * ddp__vec<T>::width) {
-        DDP__LAUNCH((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
-                    32 * DDP__COLUMN_WARPS, 0, dev->stream, to, (const T *)c->in[0],
-                    (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part,
-                    rows, n, height, wide);
+        DDP__RUN((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
+                 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0], (const T *)c->param[0],
+                 (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
         ddp__cuda_columns_add(dev, c->grad_param[0], part, n, parts);
         ddp__cuda_columns_add(dev, c->grad_param[1], part + parts * n, n, parts);
         return;
@@ -1954,9 +1813,9 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
         ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
-        DDP__LAUNCH((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, 0,
-                    dev->stream, to, (const T *)c->in[0], (const T *)c->param[0],
-                    (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
+        DDP__RUN((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, to,
+                 (const T *)c->in[0], (const T *)c->param[0], (const T *)c->grad_out,
+                 (const float *)c->saved, part, rows, n, height, wide);
 }
 
 template <int RMS>
@@ -1993,15 +1852,10 @@ static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int narrow)
     return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], 2);
 }
 
-#endif /* DDP_CUDA_NORM_CUH */
-/* ==== end cuda/norm.cuh ==== */
-
-/* ==== begin cuda/mma.cuh ==== [cuda] */
+/* ==== cuda/mma.cuh ==== [cuda] */
 /* The tensor-core instructions that flash attention is made of, one function each; and tiles and
  * products made of them. The stand-in computes what the instructions are documented to compute,
  * lane by lane, so that the same kernels run there. */
-#ifndef DDP_CUDA_MMA_CUH
-#define DDP_CUDA_MMA_CUH
 
 #if defined(DDP_CUDA_ON_CPU)
 #include <mma_on_cpu.h>
@@ -2115,6 +1969,20 @@ __device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16
     }
 }
 
+/* c = 0: 16 x 8 floats in each c[r][n]. */
+template <int MR, int N>
+__device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
+{
+    int r, n, i;
+
+    DDP__UNROLL
+    for (r = 0; r < MR; r++)
+        DDP__UNROLL
+        for (n = 0; n < N; n++)
+            DDP__UNROLL
+            for (i = 0; i < 4; i++) c[r][n][i] = 0;
+}
+
 /* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if
  * HOLD. */
 template <int D, int MR, int HOLD> struct ddp__tile_rows {
@@ -2156,14 +2024,9 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
                                                         const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
-    int step, n, r, i;
+    int step, n, r;
 
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (n = 0; n < N / 8; n++)
-            DDP__UNROLL
-            for (i = 0; i < 4; i++) c[r][n][i] = 0;
+    ddp__tile_zero(c);
     DDP__UNROLL
     for (step = 0; step < D / 16; step++) {
         uint32_t left[MR][4];
@@ -2248,18 +2111,13 @@ __device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, i
     }
 }
 
-#endif /* DDP_CUDA_MMA_CUH */
-/* ==== end cuda/mma.cuh ==== */
-
-/* ==== begin cuda/flash.cuh ==== [cuda] */
+/* ==== cuda/flash.cuh ==== [cuda] */
 /* attention in bfloat16 on tensor cores, for heads up to 128 wide (FlashAttention-2,
  * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: of queries in forward and for dq,
  * of keys for dk and dv, whose scores are then computed turned. So every softmax weight and its
  * gradient is made in the registers in which the next product wants it, none passes through shared
  * memory, and no sum is shared by two warps. Tiles of the other side arrive while the one before is
  * worked on. */
-#ifndef DDP_CUDA_FLASH_CUH
-#define DDP_CUDA_FLASH_CUH
 
 /* x (b, t, row): queries, keys and values of a position; out (b, t, width). */
 typedef struct ddp__heads {
@@ -2352,32 +2210,29 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
     const ddp__bf16 *keys = in + ddp__heads_k(&z, head / z.group);
     const long values = z.kv_heads * z.d; /* from a key to its value */
     DDP__SHARED(ddp__bf16, q);
-    ddp__bf16 *kv = q + rows * D; /* two stages of keys and values */
+    ddp__bf16 *kv = q + rows * D; /* two rooms of keys and values */
     ddp__tile_rows<D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
-    int first, r, h, n, i, stage = 0;
+    int first, r, h, n, now = 0;
 
+    ddp__tile_zero(acc);
     DDP__UNROLL
     for (r = 0; r < MR; r++) {
         max[r][0] = max[r][1] = -INFINITY;
         sum[r][0] = sum[r][1] = 0;
-        DDP__UNROLL
-        for (n = 0; n < D / 8; n++)
-            DDP__UNROLL
-            for (i = 0; i < 4; i++) acc[r][n][i] = 0;
     }
     left.rows = q + 16 * MR * warp * D;
     ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
         q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
-    for (first = 0; first < end; first += N, stage ^= 1) {
-        const ddp__bf16 *k = kv + stage * 2 * N * D;
+    for (first = 0; first < end; first += N, now ^= 1) {
+        const ddp__bf16 *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads(); /* the tile is there, and nobody works on the one before any more */
         if (first == 0) left.keep();
         if (first + N < end) {
-            ddp__bf16 *next = kv + (stage ^ 1) * 2 * N * D;
+            ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
                                                      first + N, count, z.d);
             ddp__copy_commit();
@@ -2435,21 +2290,17 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
     ddp__bf16 *o = q + rows * D, *kv = o + rows * D;
     ddp__tile_rows<D, MR, HOLD> left, right;
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
-    int first, r, h, n, i, stage = 0;
+    int first, r, h, n, i, now = 0;
 
     DDP__UNROLL
-    for (r = 0; r < MR; r++) {
+    for (r = 0; r < MR; r++)
         DDP__UNROLL
         for (h = 0; h < 2; h++) {
             const int row = from + 16 * r + lane / 4 + 8 * h;
             log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
             centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
         }
-        DDP__UNROLL
-        for (n = 0; n < D / 8; n++)
-            DDP__UNROLL
-            for (i = 0; i < 4; i++) acc[r][n][i] = 0;
-    }
+    ddp__tile_zero(acc);
     left.rows = q + 16 * MR * warp * D;
     right.rows = o + 16 * MR * warp * D;
     ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
@@ -2458,8 +2309,8 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
         o, NULL, dout + ddp__heads_out(&z, head), 0, z.width, start, count, z.d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
-    for (first = 0; first < end; first += N, stage ^= 1) {
-        const ddp__bf16 *k = kv + stage * 2 * N * D;
+    for (first = 0; first < end; first += N, now ^= 1) {
+        const ddp__bf16 *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads();
         if (first == 0) {
@@ -2467,7 +2318,7 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
             right.keep();
         }
         if (first + N < end) {
-            ddp__bf16 *next = kv + (stage ^ 1) * 2 * N * D;
+            ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
                                                      first + N, count, z.d);
             ddp__copy_commit();
@@ -2499,7 +2350,7 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
                            z.scale, q + 16 * MR * warp * D);
 }
 
-/* Queries and dout of a tile of N, and what their weights need, into a stage of shared memory. */
+/* Queries and dout of a tile of N, and what their weights need, into a room of shared memory. */
 template <int D, int N>
 __device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum,
                                                           float *centre, const ddp__bf16 *in,
@@ -2537,26 +2388,22 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     const float scale = z.scale * DDP__LOG2E;
     DDP__SHARED(ddp__bf16, k);
     ddp__bf16 *v = k + rows * D, *qo = v + rows * D;
-    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both stages */
+    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both rooms */
     ddp__tile_rows<D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
-    int i, r, n, e, stage = 0;
+    int i, r, n, e, now = 0;
 
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (n = 0; n < D / 8; n++)
-            DDP__UNROLL
-            for (e = 0; e < 4; e++) dk[r][n][e] = dv[r][n][e] = 0;
+    ddp__tile_zero(dk);
+    ddp__tile_zero(dv);
     left.rows = k + 16 * MR * warp * D;
     right.rows = v + 16 * MR * warp * D;
     ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
         k, v, in + at, values, z.row, start, count, z.d);
     ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group,
                              skipped * N);
-    for (i = 0; i < all; i++, stage ^= 1) {
-        const ddp__bf16 *q = qo + stage * 2 * N * D;
-        const float *log_sum = sums + stage * 2 * N, *centre = log_sum + N;
+    for (i = 0; i < all; i++, now ^= 1) {
+        const ddp__bf16 *q = qo + now * 2 * N * D;
+        const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
         __syncthreads();
@@ -2565,8 +2412,8 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
             right.keep();
         }
         if (i + 1 < all)
-            ddp__flash_queries<D, N>(qo + (stage ^ 1) * 2 * N * D, sums + (stage ^ 1) * 2 * N,
-                                     sums + (stage ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
+            ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
+                                     sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
                                      kv_head * z.group + (i + 1) / steps,
                                      (skipped + (i + 1) % steps) * N);
         if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
@@ -2652,17 +2499,12 @@ static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const
     else ddp__cuda_flash_backward_of<128, 1, 32, 0>(dev, c, z);
 }
 
-#endif /* DDP_CUDA_FLASH_CUH */
-/* ==== end cuda/flash.cuh ==== */
-
-/* ==== begin cuda/attention.cuh ==== [cuda] */
+/* ==== cuda/attention.cuh ==== [cuda] */
 /* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and
  * heads up to 512 wide; and what chooses between it and the tensor-core kernels of flash.cuh, which
  * are checked against it. Saved per row and head as on the CPU: max of the scaled scores, 1 / sum.
  * Backward takes two passes, one for queries and one for keys and values, so that no sum is shared
  * by two blocks. */
-#ifndef DDP_CUDA_ATTENTION_CUH
-#define DDP_CUDA_ATTENTION_CUH
 
 enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
 
@@ -2708,22 +2550,13 @@ __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, cons
     }
 }
 
-/* The largest, and the sum, over the 16 threads of a row. */
+/* The largest over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
     int step;
 
     for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
         v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
-    return v;
-}
-
-__device__ static __forceinline__ float ddp__attend_sum(float v)
-{
-    int step;
-
-    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
-        v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
@@ -2782,7 +2615,7 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
     }
     for (i = 0; i < R; i++) {
         const long t = from + y + side * i;
-        const float inverse = 1 / ddp__attend_sum(sum[i]);
+        const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
         if (t >= z.t) continue;
         for (c = 0; c < C && x + side * c < z.d; c++)
             out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
@@ -2926,7 +2759,7 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
     const long row = i / z.heads, head = i % z.heads;
     const long at = row * z.width + head * z.d;
-    float a[ddp__vec<T>::width], b[ddp__vec<T>::width], sum = 0;
+    float a[width], b[width], sum = 0;
     int j, k;
 
     for (j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
@@ -2934,7 +2767,7 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
         ddp__piece_load(b, dout + at, j, z.d, wide);
         for (k = 0; k < width; k++) sum += a[k] * b[k];
     }
-    for (k = lanes / 2; k > 0; k /= 2) sum += __shfl_xor_sync(DDP__ALL_LANES, sum, k);
+    sum = ddp__warp_sum(sum, lanes);
     if (lane == 0 && row < z.b * z.t)
         mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
 }
@@ -2991,12 +2824,11 @@ static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const dd
                 (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
 }
 
-/* R and C for heads up to 64 wide: larger tiles in float32, where these kernels are all there is. */
+/* R and C for heads up to 64 wide: larger tiles in float32, which has no other kernels. */
 #define DDP__ATTEND_SMALL_R(T) (sizeof(T) == 4 ? 4 : 2)
 #define DDP__ATTEND_SMALL(T)   DDP__ATTEND_SMALL_R(T), sizeof(T) == 4 ? 4 : 8
 
-template <typename T>
-static void ddp__cuda_attention_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
@@ -3010,31 +2842,26 @@ static void ddp__cuda_attention_forward_as(ddp__cuda *dev, const ddp_op_call *c)
         ddp__cuda_attend<T, 1, 32>(dev, c, &z);
 }
 
-template <typename T>
-static void ddp__cuda_attention_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp__heads z = ddp__heads_of(c->spec);
     int lanes = 1;
 
     if (!c->grad_in[0]) return;
     while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
-    DDP__LAUNCH((ddp__k_attend_mean<T>),
-                (unsigned)ddp__blocks(z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS),
-                DDP__ATTEND_THREADS, 0, dev->stream, (float *)dev->scratch, (const T *)c->out,
-                (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
+    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS,
+              (float *)dev->scratch, (const T *)c->out, (const T *)c->grad_out, z, lanes,
+              ddp__wide<T>(z.d, c->out, c->grad_out));
     if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
-    else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <= /* not all have it */
-                              (long)dev->props.sharedMemPerBlockOptin)
+    else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
+                              (long)dev->props.sharedMemPerBlockOptin) /* not all GPUs have it */
         ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128)
         ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);
     else
         ddp__cuda_attend_grad<T, 1, 32>(dev, c, &z);
 }
-
-DDP__CUDA_BOTH(ddp__cuda_attention_forward)
-DDP__CUDA_BOTH(ddp__cuda_attention_backward)
 
 static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int narrow)
 {
@@ -3044,287 +2871,9 @@ static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int narrow)
     return (size_t)(z.b * z.t * z.heads) * sizeof(float);
 }
 
-#endif /* DDP_CUDA_ATTENTION_CUH */
-/* ==== end cuda/attention.cuh ==== */
-
-/* ==== begin cuda/rope.cuh ==== [cuda] */
-/* rope: the angles of a position are computed once, in double as on the CPU, for the sequences and
- * heads that a block turns. */
-#ifndef DDP_CUDA_ROPE_CUH
-#define DDP_CUDA_ROPE_CUH
-
-enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
-
-/* Block (position, group of sequences). to = or += the rotation of from by direction times the
- * angles; columns from turned on are copied. to may be from. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
-ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
-            int direction, int add, int wide)
-{
-    const int step = wide ? ddp__vec<T>::width : 1;
-    const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
-    const long last = first + DDP__ROPE_BATCH < batch ? first + DDP__ROPE_BATCH : batch;
-    const int half = d / 2;
-    __shared__ float cosine[DDP__CUDA_ROPE_PAIRS], sine[DDP__CUDA_ROPE_PAIRS];
-    float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
-    long b, p;
-    int i;
-
-    for (i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
-        const double angle = direction * (double)t * pow(theta, -2.0 * (double)i / (double)d);
-        cosine[i] = (float)cos(angle);
-        sine[i] = (float)sin(angle);
-    }
-    __syncthreads();
-    for (b = first; b < last; b++) {
-        const T *x = from + (b * time + t) * row;
-        T *y = to + (b * time + t) * row;
-        for (p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
-            const int k = (int)(p % half);
-            const long at = p / half * d + k;
-            ddp__piece_load(u, x, at, at + step, wide);
-            ddp__piece_load(v, x, at + half, at + half + step, wide);
-            for (i = 0; i < step; i++) {
-                const float c = cosine[k + i], s = sine[k + i], old = u[i];
-                u[i] = old * c - v[i] * s;
-                v[i] = v[i] * c + old * s;
-            }
-            ddp__piece_store(y, u, at, at + step, wide, add);
-            ddp__piece_store(y, v, at + half, at + half + step, wide, add);
-        }
-        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
-             p += DDP__ROPE_THREADS * step) {
-            ddp__piece_load(u, x, p, p + step, wide);
-            ddp__piece_store(y, u, p, p + step, wide, add);
-        }
-    }
-}
-
-template <typename T>
-static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, const void *from,
-                                int direction, int add)
-{
-    const ddp__head_layout l = ddp__head_layout_of(s);
-    dim3 blocks(1, 1, 1);
-
-    blocks.x = (unsigned)s->in[0].dim[1];
-    blocks.y = (unsigned)ddp__blocks(s->in[0].dim[0], DDP__ROPE_BATCH);
-    DDP__LAUNCH((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, 0, dev->stream, (T *)to,
-                (const T *)from, s->in[0].dim[0], s->in[0].dim[1], l.row,
-                (l.heads + l.kv_heads) * l.d, (int)l.d, s->arg[2] > 0 ? s->arg[2] : 10000.0,
-                direction, add, ddp__wide<T>(l.d / 2, to, from));
-}
-
-template <typename T>
-static void ddp__cuda_rope_forward_as(ddp__cuda *dev, const ddp_op_call *c)
-{
-    ddp__cuda_rope_turn<T>(dev, c->spec, c->out, c->in[0], 1, 0);
-}
-
-template <typename T>
-static void ddp__cuda_rope_backward_as(ddp__cuda *dev, const ddp_op_call *c)
-{
-    if (c->grad_in[0])
-        ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
-}
-
-DDP__CUDA_BOTH(ddp__cuda_rope_forward)
-DDP__CUDA_BOTH(ddp__cuda_rope_backward)
-
-#endif /* DDP_CUDA_ROPE_CUH */
-/* ==== end cuda/rope.cuh ==== */
-
-/* ==== begin cuda/swiglu.cuh ==== [cuda] */
-/* swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs. */
-#ifndef DDP_CUDA_SWIGLU_CUH
-#define DDP_CUDA_SWIGLU_CUH
-
-enum { DDP__SWIGLU_THREADS = 256 };
-
-/* Rows of a and of b are row elements apart. */
-template <typename T>
-static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row,
-                                     int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long pieces = (n + width - 1) / width;
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long r = i / pieces, at = i % pieces * width;
-    float x[ddp__vec<T>::width], y[ddp__vec<T>::width];
-    int k;
-
-    if (r >= rows) return;
-    ddp__piece_load(x, a + r * row, at, n, wide);
-    ddp__piece_load(y, b + r * row, at, n, wide);
-    for (k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
-    ddp__piece_store(out + r * n, x, at, n, wide, 0);
-}
-
-/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
-template <typename T>
-static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy,
-                                          long rows, long n, long row, int add_a, int add_b,
-                                          int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long pieces = (n + width - 1) / width;
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long r = i / pieces, at = i % pieces * width;
-    float x[ddp__vec<T>::width], y[ddp__vec<T>::width], d[ddp__vec<T>::width];
-    int k;
-
-    if (r >= rows) return;
-    ddp__piece_load(x, a + r * row, at, n, wide);
-    ddp__piece_load(y, b + r * row, at, n, wide);
-    ddp__piece_load(d, dy + r * n, at, n, wide);
-    for (k = 0; k < width; k++) {
-        const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
-        x[k] = d[k] * y[k] * (s + silu * (1 - s));
-        d[k] *= silu;
-    }
-    if (da) ddp__piece_store(da + r * row, x, at, n, wide, add_a);
-    if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
-}
-
-/* Where the factors lie in the arrays given per input; NULL stays NULL. */
-template <typename T>
-static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
-                                            const void *second, const T **a, const T **b)
-{
-    *a = (const T *)first;
-    *b = s->inputs > 1 ? (const T *)second
-         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
-}
-
-template <typename T>
-static void ddp__cuda_swiglu_forward_as(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->out;
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const long pieces = (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
-    const T *a, *b;
-
-    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
-    DDP__LAUNCH((ddp__k_swiglu<T>), (unsigned)ddp__blocks(rows * pieces, DDP__SWIGLU_THREADS),
-                DDP__SWIGLU_THREADS, 0, dev->stream, (T *)c->out, a, b, rows, n,
-                c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
-}
-
-template <typename T>
-static void ddp__cuda_swiglu_backward_as(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->out;
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const long pieces = (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
-    const T *a, *b, *da, *db;
-
-    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
-    ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
-    if (!da && !db) return;
-    DDP__LAUNCH((ddp__k_swiglu_grad<T>), (unsigned)ddp__blocks(rows * pieces, DDP__SWIGLU_THREADS),
-                DDP__SWIGLU_THREADS, 0, dev->stream, (T *)da, (T *)db, a, b,
-                (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
-                c->add_in[c->spec->inputs > 1],
-                ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
-}
-
-DDP__CUDA_BOTH(ddp__cuda_swiglu_forward)
-DDP__CUDA_BOTH(ddp__cuda_swiglu_backward)
-
-#endif /* DDP_CUDA_SWIGLU_CUH */
-/* ==== end cuda/swiglu.cuh ==== */
-
-/* ==== begin cuda/dropout.cuh ==== [cuda] */
-/* dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's state
- * counts up by a constant, so that any draw of it can be had at once. */
-#ifndef DDP_CUDA_DROPOUT_CUH
-#define DDP_CUDA_DROPOUT_CUH
-
-enum { DDP__DROPOUT_THREADS = 256 };
-
-__host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-/* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
-__device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
-{
-    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) +
-                                        UINT64_C(0x2545f4914f6cdd1d));
-}
-
-/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
-__device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
-{
-    const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
-
-    return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
-}
-
-/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
-template <typename T>
-static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
-                                      uint32_t bound, float scale, int add, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
-    float v[ddp__vec<T>::width];
-    int k;
-
-    if (at >= n) return;
-    wide = wide && at + width <= n;
-    ddp__piece_load(v, in, at, n, wide);
-    for (k = 0; k < width; k += 2) { /* a piece lies in one block */
-        const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
-        v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
-        v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
-    }
-    ddp__piece_store(out, v, at, n, wide, add);
-}
-
-template <typename T>
-static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in,
-                                  int add)
-{
-    const long n = ddp_shape_count(&c->spec->out);
-    const double p = c->training ? c->spec->arg[0] : 0;
-
-    if (p == 0 && !add && out == in) return;
-    DDP__LAUNCH((ddp__k_dropout<T>),
-                (unsigned)ddp__blocks(n, DDP__DROPOUT_THREADS * (long)ddp__vec<T>::width),
-                DDP__DROPOUT_THREADS, 0, dev->stream, (T *)out, (const T *)in, n,
-                ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),
-                (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add, ddp__aligned(out, in));
-}
-
-template <typename T>
-static void ddp__cuda_dropout_forward_as(ddp__cuda *dev, const ddp_op_call *c)
-{
-    ddp__cuda_dropout_run<T>(dev, c, c->out, c->in[0], 0);
-}
-
-template <typename T>
-static void ddp__cuda_dropout_backward_as(ddp__cuda *dev, const ddp_op_call *c)
-{
-    if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
-}
-
-DDP__CUDA_BOTH(ddp__cuda_dropout_forward)
-DDP__CUDA_BOTH(ddp__cuda_dropout_backward)
-
-#endif /* DDP_CUDA_DROPOUT_CUH */
-/* ==== end cuda/dropout.cuh ==== */
-
-/* ==== begin cuda/loss.cuh ==== [cuda] */
+/* ==== cuda/loss.cuh ==== [cuda] */
 /* cross_entropy: a block per row of logits reads them once forward and once backward, where the
  * gradient may take their place; probabilities are never stored. */
-#ifndef DDP_CUDA_LOSS_CUH
-#define DDP_CUDA_LOSS_CUH
 
 enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024 };
 
@@ -3350,7 +2899,7 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
     const long row = blockIdx.x;
     const T *x = logits + row * n;
     __shared__ float shared[2][DDP__LOSS_THREADS / 32];
-    float v[ddp__vec<T>::width], max = -INFINITY, sum = 0;
+    float v[width], max = -INFINITY, sum = 0;
     long j;
     int i, step;
 
@@ -3425,7 +2974,7 @@ ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, 
     const long row = blockIdx.x;
     const int mine = label[row];
     const float by = *g, max = stat[2 * row];
-    float factor = by / stat[2 * row + 1], v[ddp__vec<T>::width];
+    float factor = by / stat[2 * row + 1], v[width];
     long j;
     int i;
 
@@ -3443,38 +2992,31 @@ ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, 
     }
 }
 
-template <typename T>
-static void ddp__cuda_loss_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_loss_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     double *loss = (double *)dev->scratch;
 
-    DDP__LAUNCH((ddp__k_loss<T>), (unsigned)rows, DDP__LOSS_THREADS, 0, dev->stream,
-                (float *)c->saved, loss, (const T *)c->in[0], (const int *)c->in[1], n,
-                ddp__wide<T>(n, c->in[0]));
-    DDP__LAUNCH(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, 0, dev->stream, (float *)c->out, loss,
-                (const int *)c->in[1], (const float *)NULL, rows);
+    DDP__RUN((ddp__k_loss<T>), (unsigned)rows, DDP__LOSS_THREADS, (float *)c->saved, loss,
+             (const T *)c->in[0], (const int *)c->in[1], n, ddp__wide<T>(n, c->in[0]));
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss,
+             (const int *)c->in[1], (const float *)NULL, rows);
 }
 
-template <typename T>
-static void ddp__cuda_loss_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     float *g = (float *)dev->scratch;
 
     if (!c->grad_in[0]) return;
-    DDP__LAUNCH(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, 0, dev->stream, g,
-                (const double *)NULL, (const int *)c->in[1], (const float *)c->grad_out, rows);
-    DDP__LAUNCH((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, 0, dev->stream,
-                (T *)c->grad_in[0], (const T *)c->in[0], (const int *)c->in[1],
-                (const float *)c->saved, g, n, c->add_in[0],
-                ddp__wide<T>(n, c->grad_in[0], c->in[0]));
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, g, (const double *)NULL,
+             (const int *)c->in[1], (const float *)c->grad_out, rows);
+    DDP__RUN((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, (T *)c->grad_in[0],
+             (const T *)c->in[0], (const int *)c->in[1], (const float *)c->saved, g, n,
+             c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->in[0]));
 }
-
-DDP__CUDA_BOTH(ddp__cuda_loss_forward)
-DDP__CUDA_BOTH(ddp__cuda_loss_backward)
 
 static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
 {
@@ -3482,91 +3024,28 @@ static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
     return (size_t)ddp_shape_rows(&s->in[0]) * sizeof(double);
 }
 
-#endif /* DDP_CUDA_LOSS_CUH */
-/* ==== end cuda/loss.cuh ==== */
+/* ==== cuda/text.cuh ==== [cuda] */
+/* The operators that text models are made of, and which two of them run as one. */
 
-/* ==== begin cuda/text.cuh ==== [cuda] */
-/* The table of the operators that text models are made of. */
-#ifndef DDP_CUDA_TEXT_CUH
-#define DDP_CUDA_TEXT_CUH
-
-/* ==== begin cuda/self.cuh ==== [cuda] */
-/* What a context holds of its GPU: the device, and what the backend table needs beside it. */
-#ifndef DDP_CUDA_SELF_CUH
-#define DDP_CUDA_SELF_CUH
-
-enum {
-    DDP__UPLOAD_PARTS = 4,       /* uploads that may be under way */
-    DDP__UPLOAD_BYTES = 4 << 20, /* of each */
-    DDP__CLIP_PARTS = 1024     /* partial sums of squares */
-};
-
-/* bfloat16 copy of a layer's parameters, which operators read in their place. */
-typedef struct ddp__cuda_mirror {
-    float     *master;
-    ddp__bf16 *copy;
-    size_t     count;
-} ddp__cuda_mirror;
-
-typedef struct ddp__cuda_self {
-    ddp__cuda        *dev;
-    ddp__cuda_mirror *mirror;
-    int               mirrors, mirror_room;
-    /* uploads pass through pinned memory, part after part */
-    char             *ring;
-    cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
-    int               ring_next;
-    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
-    const float      *early_from;
-    cudaEvent_t       early_done;
-    double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
-    /* messages over the host */
-    cudaStream_t      out, in;  /* to the host, and back */
-    cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
-    unsigned         *flag;     /* [slots] pinned: the turn that may pass */
-    unsigned         *flag_there; /* as the device sees them */
-    int               slots;
-    ddp__nccl        *nccl;
-    /* times */
-    cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
-    int               marks;
-    int               base;     /* the mark that was read last */
-    double            base_s;   /* and when it was, ddp_now() */
-    int               ranged;   /* an NVTX range is open */
-} ddp__cuda_self;
-
-#endif /* DDP_CUDA_SELF_CUH */
-/* ==== end cuda/self.cuh ==== */
-
-static DDP__UNUSED int ddp__cuda_text_ops(const ddp__cuda_entry **list)
-{
-    static const ddp__cuda_entry ops[] = {
-        {"linear", ddp__cuda_linear_forward, ddp__cuda_linear_backward, ddp__cuda_linear_scratch},
-        {"linear_no_bias", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
-        {"linear_tied", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
-        {"embedding", ddp__cuda_embedding_forward, ddp__cuda_embedding_backward,
-         ddp__cuda_embedding_scratch},
-        {"position", ddp__cuda_position_forward, ddp__cuda_position_backward, NULL},
-        {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>,
-         ddp__cuda_norm_scratch},
-        {"rms_norm", ddp__cuda_norm_forward<1>, ddp__cuda_norm_backward<1>, ddp__cuda_norm_scratch},
-        {"attention", ddp__cuda_attention_forward, ddp__cuda_attention_backward,
-         ddp__cuda_attention_scratch},
-        {"rope", ddp__cuda_rope_forward, ddp__cuda_rope_backward, NULL},
-        {"swiglu", ddp__cuda_swiglu_forward, ddp__cuda_swiglu_backward, NULL},
-        {"dropout", ddp__cuda_dropout_forward, ddp__cuda_dropout_backward, NULL},
-        {"cross_entropy", ddp__cuda_loss_forward, ddp__cuda_loss_backward,
-         ddp__cuda_loss_scratch},
-    };
-
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
+DDP__FAMILY(ddp__cuda_text_ops,
+    {"linear", ddp__cuda_linear_forward, ddp__cuda_linear_backward, ddp__cuda_linear_scratch},
+    {"linear_no_bias", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
+    {"linear_tied", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
+    DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
+    DDP__ENTRY("position", ddp__cuda_position, NULL),
+    {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>,
+     ddp__cuda_norm_scratch},
+    {"rms_norm", ddp__cuda_norm_forward<1>, ddp__cuda_norm_backward<1>, ddp__cuda_norm_scratch},
+    DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
+    DDP__ENTRY("rope", ddp__cuda_rope, NULL),
+    DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
+    DDP__ENTRY("dropout", ddp__cuda_dropout, NULL),
+    DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch))
 
 /* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
-static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair(void *self, const char *first,
-                                                     const char *second)
+static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
+                                                        const char *second)
 {
     static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>,
                                            ddp__cuda_sum_norm_backward<0>},
@@ -3575,46 +3054,31 @@ static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair(void *self, const char *fir
                              gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
 
     if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0)
-        return ((ddp__cuda_self *)self)->dev->props.major >= 9 ? &gelu : NULL;
+        return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;
     if (strcmp(second, "layer_norm") == 0) return &layer_norm;
     return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
 }
 
-#endif /* DDP_CUDA_TEXT_CUH */
-/* ==== end cuda/text.cuh ==== */
-
-/* ==== begin cuda/conv_tile.cuh ==== [cuda] */
-/* How a block of a convolution multiplies two tiles that lie in shared memory: with plain
- * multiply-adds (float32; the reference for the others), or on tensor cores in bf16 or TF32.
- * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has
- * BM / 2 rows and 32 columns, and in the end every lane is shown the sums of its own column. */
-#ifndef DDP_CUDA_CONV_TILE_CUH
-#define DDP_CUDA_CONV_TILE_CUH
+/* ==== cuda/conv_product.cuh ==== [cuda] */
+/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
+ * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
+ * each block gathers the tiles it needs. */
 
 #include <mma.h>
 
-/* Tensor cores multiply bf16 and TF32 from sm_80 on; older code never launches what needs them. */
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-#define DDP__CONV_MMA 1
-#else
-#define DDP__CONV_MMA 0
-#endif
+/* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
+ * (float32; the reference for the others), or on tensor cores in bf16 or TF32
+ *
+ * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has
+ * BM / 2 rows and 32 columns; in the end every lane is shown the sums of its own column. ---- */
 
-#ifndef DDP__UNROLL
-#if defined(__CUDACC__)
-#define DDP__UNROLL _Pragma("unroll")
-#else
-#define DDP__UNROLL
-#endif
-#endif
-
-enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_STAGE = 36 };
+enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36 };
 
 /* ---- plain: both tiles have k as their slow index ---- */
 
-template <typename T, int BM, bool ByRow> struct ddp__conv_plain {
-    typedef T     value; /* of the tensors */
+template <int BM, bool ByRow> struct ddp__conv_plain {
+    typedef float value; /* of the tensors */
     typedef float tile;  /* in shared memory */
     enum {
         tall = BM,
@@ -3629,7 +3093,7 @@ template <typename T, int BM, bool ByRow> struct ddp__conv_plain {
 
     static __device__ int   a_at(int m, int k) { return k * a_row + m; }
     static __device__ int   b_at(int n, int k) { return k * b_row + n; }
-    static __device__ float number(T x) { return ddp__to_float(x); }
+    static __device__ float number(float x) { return x; }
 
     /* 16 bytes of row m of A, from column k on. */
     static __device__ void put_a(float *a, int m, int k, const ddp__vec<float> &e)
@@ -3659,9 +3123,9 @@ template <typename T, int BM, bool ByRow> struct ddp__conv_plain {
     }
 
     /* show(row of the warp, sum) for every row of the lane's column. */
-    template <typename Show> __device__ void each(float *stage, int lane, Show show)
+    template <typename Show> __device__ void each(float *room, int lane, Show show)
     {
-        (void)stage;
+        (void)room;
         (void)lane;
         DDP__UNROLL
         for (int i = 0; i < rows; i++) show(i, sum[i]);
@@ -3673,21 +3137,15 @@ template <typename T, int BM, bool ByRow> struct ddp__conv_plain {
 /* One of the two number formats: a tile element, and the products' depth. */
 struct ddp__mma_bf16 {
     typedef ddp__bf16 value;
-    static __device__ ddp__bf16 number(ddp__bf16 x) { return x; }
-#if DDP__CONV_MMA
     typedef ddp__bf16 element;
-#endif
+    static __device__ ddp__bf16 number(ddp__bf16 x) { return x; }
     enum { k = 16 };
 };
 
 struct ddp__mma_tf32 {
     typedef float value;
-#if DDP__CONV_MMA
     typedef nvcuda::wmma::precision::tf32 element;
     static __device__ float number(float x) { return nvcuda::wmma::__float_to_tf32(x); }
-#else
-    static __device__ float number(float x) { return x; }
-#endif
     enum { k = 8 };
 };
 
@@ -3721,7 +3179,6 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
         ddp__vec_store(b + b_at(n, k), e);
     }
 
-#if DDP__CONV_MMA
     nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, N::k, float> sum[BM / 32][2];
 
     __device__ void clear()
@@ -3750,36 +3207,26 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
         }
     }
 
-    /* stage: 16 rows of DDP__CONV_STAGE floats, the warp's own. */
-    template <typename Show> __device__ void each(float *stage, int lane, Show show)
+    /* room: 16 rows of DDP__CONV_SHOWN floats, the warp's own. */
+    template <typename Show> __device__ void each(float *room, int lane, Show show)
     {
         DDP__UNROLL
         for (int i = 0; i < BM / 32; i++) {
             for (int j = 0; j < 2; j++)
-                nvcuda::wmma::store_matrix_sync(stage + 16 * j, sum[i][j],
-                                                (unsigned)DDP__CONV_STAGE,
+                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j],
+                                                (unsigned)DDP__CONV_SHOWN,
                                                 nvcuda::wmma::mem_row_major);
             __syncwarp();
-            for (int r = 0; r < 16; r++) show(16 * i + r, stage[r * DDP__CONV_STAGE + lane]);
+            for (int r = 0; r < 16; r++) show(16 * i + r, room[r * DDP__CONV_SHOWN + lane]);
             __syncwarp();
         }
     }
-#else
-    __device__ void clear() {}
-    __device__ void multiply(const tile *, const tile *, int, int, int) {}
-    template <typename Show> __device__ void each(float *, int, Show) {}
-#endif
 };
 
-#endif /* DDP_CUDA_CONV_TILE_CUH */
-/* ==== end cuda/conv_tile.cuh ==== */
+template <int BM, bool ByRow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (ByRow)>;
+template <int BM, bool ByRow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (ByRow)>;
 
-/* ==== begin cuda/conv_product.cuh ==== [cuda] */
-/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
- * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
- * each block gathers the tiles it needs. */
-#ifndef DDP_CUDA_CONV_PRODUCT_CUH
-#define DDP_CUDA_CONV_PRODUCT_CUH
+/* ---- what is multiplied ---- */
 
 /* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and
  * what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a,
@@ -3873,8 +3320,8 @@ template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &
            v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
 }
 
-/* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it. in:
- * the row is there. */
+/* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it.
+ * in: the row is there. */
 template <typename M>
 __device__ static __forceinline__ ddp__vec<typename M::tile>
 ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
@@ -3988,7 +3435,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
     }
 
     const ddp__conv_place to = ddp__conv_position(v, first + warp_n + lane);
-    product.each((float *)(void *)store + warp * 16 * DDP__CONV_STAGE, lane,
+    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
                  [&](int i, float sum) {
                      const int row = top + warp_m + i;
                      const long channel = (long)group * v.m + row;
@@ -4106,7 +3553,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
 
     const int column = left + warp_n + lane, single = gridDim.y == 1;
     out += (long)blockIdx.y * v.groups * v.m * columns;
-    product.each((float *)(void *)store + warp * 16 * DDP__CONV_STAGE, lane,
+    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
                  [&](int i, float sum) {
                      const int row = top + warp_m + i;
                      const long at = ((long)group * v.m + row) * columns + column;
@@ -4126,15 +3573,17 @@ static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long
     grad[i] += sum;
 }
 
-#endif /* DDP_CUDA_CONV_PRODUCT_CUH */
-/* ==== end cuda/conv_product.cuh ==== */
+/* grad += the parts that lie in dev->scratch. */
+static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
+{
+    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n,
+              (int)parts);
+}
 
-/* ==== begin cuda/channels.cuh ==== [cuda] */
+/* ==== cuda/channels.cuh ==== [cuda] */
 /* Sums over each channel of images (batch, channels, n): what batch norm and the bias of a
  * convolution need. A channel is cut into parts that depend on the shape alone; each block sums
  * a part, and parts are joined in their order, in double. */
-#ifndef DDP_CUDA_CHANNELS_CUH
-#define DDP_CUDA_CHANNELS_CUH
 
 enum {
     DDP__CHANNEL_THREADS = 256,
@@ -4161,10 +3610,10 @@ static ddp__channels ddp__channels_of(const ddp_shape *s)
     c.channels = s->dim[1];
     c.n = s->dim[2] * s->dim[3];
     count = c.images * c.n;
-    c.parts = (count + DDP__CHANNEL_PART - 1) / DDP__CHANNEL_PART;
+    c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
     if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1)
         c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
-    c.part = ((count + c.parts - 1) / c.parts + 7) / 8 * 8;
+    c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
     return c;
 }
 
@@ -4333,20 +3782,16 @@ static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const double 
     if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i, 0);
 }
 
-#endif /* DDP_CUDA_CHANNELS_CUH */
-/* ==== end cuda/channels.cuh ==== */
-
-/* ==== begin cuda/conv_depthwise.cuh ==== [cuda] */
+/* ==== cuda/conv_depthwise.cuh ==== [cuda] */
 /* Convolutions whose groups have one channel in: no matrix product, but three walks over windows.
  * A group may have several channels out. */
-#ifndef DDP_CUDA_CONV_DEPTHWISE_CUH
-#define DDP_CUDA_CONV_DEPTHWISE_CUH
 
 enum { DDP__DEPTHWISE_THREADS = 256 };
 
+static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+
 /* Weights: [groups x m][kh][kw]. One thread per output. */
-template <typename T>
-__global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
+template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
 {
     const long n = v.pixels * v.groups * v.m, plane = (long)v.rows * v.cols;
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -4420,115 +3865,50 @@ __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__cha
                 sum += ddp__to_float(y[walk.at]) *
                        ddp__to_float(x[image * v.image + (long)row * v.w + col]);
         }
-        all[t] = (double)sum;
-        __syncthreads();
-        for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
-            if (t < half) all[t] += all[t + half];
-            __syncthreads();
-        }
+        const double total = ddp__block_sum<DDP__CHANNEL_THREADS>((double)sum, all);
         if (t == 0)
-            part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)all[0];
+            part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)total;
     }
 }
 
-#endif /* DDP_CUDA_CONV_DEPTHWISE_CUH */
-/* ==== end cuda/conv_depthwise.cuh ==== */
+/* ---- on the host ---- */
 
-/* ==== begin cuda/conv_point.cuh ==== [cuda] */
-/* 1x1 convolutions that skip nothing: for each image a matrix product of the weights (channels out
- * x channels in) with its planes (channels in x pixels), which cuBLASLt does for all at once. */
-#ifndef DDP_CUDA_CONV_POINT_CUH
-#define DDP_CUDA_CONV_POINT_CUH
+template <typename T>
+static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call,
+                                        const ddp__cuda_conv &v)
+{
+    DDP__EACH((ddp__k_depthwise_forward<T>), v.pixels * v.groups * v.m, DDP__DEPTHWISE_THREADS, v,
+              (const T *)call->param[0]);
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call,
+                                         const ddp__cuda_conv &v)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->out);
+    const long weights = ddp_shape_count(&call->spec->param[0].shape);
+    float *part = (float *)dev->scratch;
+
+    if (call->grad_param[0]) {
+        DDP__RUN((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, v,
+                 part, c);
+        ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
+    }
+    if (call->grad_in[0])
+        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]),
+                  DDP__DEPTHWISE_THREADS, v, (T *)call->grad_in[0], (const T *)call->param[0],
+                  call->add_in[0]);
+}
+
+/* ==== cuda/conv.cuh ==== [cuda] */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or,
+ * for 1x1 windows, one of cuBLASLt. */
 
 enum {
-    DDP__POINT_IMAGES = 32,     /* whose gradients of the weights are summed at a time */
+    DDP__CONV_BUSY = 264,        /* blocks that fill a large GPU twice */
+    DDP__CONV_PART = 512,        /* positions at least that a block sums a weight's gradient over */
+    DDP__POINT_IMAGES = 32,      /* whose gradients of 1x1 weights are summed at a time */
     DDP__POINT_WEIGHTS = 1 << 20 /* at most, so that their room is at most 128 MiB */
-};
-
-/* 1: v, which has been made flat, is such a product, and rows allow 16 bytes at a time. The bias of
- * the library is one of columns, ours would be one of rows. */
-static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
-{
-    return v.groups == 1 && v.kh == 1 && v.kw == 1 && v.step == 1 && v.h == 1 && v.rows == 1 &&
-           v.w == v.cols && !v.left && v.y_col == 1 && v.cols % (half ? 8 : 4) == 0 &&
-           (long)v.m * v.planes <= DDP__POINT_WEIGHTS && !v.bias;
-}
-
-static size_t ddp__conv_point_scratch(const ddp__cuda_conv &v)
-{
-    return (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float);
-}
-
-static ddp__cuda_product ddp__conv_point_product(const ddp__cuda *dev, const ddp__cuda_conv &v)
-{
-    ddp__cuda_product p;
-
-    memset(&p, 0, sizeof p);
-    p.half = p.half_out = dev->half;
-    p.count = v.pixels / v.cols;
-    return p;
-}
-
-/* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
-static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight,
-                                   int turned)
-{
-    ddp__cuda_product p = ddp__conv_point_product(dev, v);
-
-    p.m = v.m;
-    p.n = v.cols;
-    p.k = v.planes;
-    p.a = weight;
-    p.a_row = turned ? v.m : v.planes;
-    p.a_turned = turned;
-    p.b = v.x;
-    p.b_row = p.c_row = v.cols;
-    p.b_step = v.image;
-    p.c = v.y;
-    p.c_step = v.y_image;
-    p.add = v.add;
-    (void)ddp__cuda_multiply(dev, &p);
-}
-
-/* grad += dy x^T, image by image. */
-static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    ddp__cuda_product p = ddp__conv_point_product(dev, v);
-    const long images = p.count, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
-    long first;
-
-    p.m = v.m;
-    p.n = v.planes;
-    p.k = v.cols;
-    p.a_row = p.b_row = v.cols;
-    p.b_turned = 1;
-    p.a_step = v.y_image;
-    p.b_step = v.image;
-    p.c = dev->scratch;
-    p.c_row = v.planes;
-    p.c_step = n;
-    p.half_out = 0;
-    for (first = 0; first < images; first += DDP__POINT_IMAGES) {
-        p.count = images - first < DDP__POINT_IMAGES ? images - first : (long)DDP__POINT_IMAGES;
-        p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
-        p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
-        (void)ddp__cuda_multiply(dev, &p);
-        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
-                    grad, (const float *)dev->scratch, n, (int)p.count);
-    }
-}
-
-#endif /* DDP_CUDA_CONV_POINT_CUH */
-/* ==== end cuda/conv_point.cuh ==== */
-
-/* ==== begin cuda/conv.cuh ==== [cuda] */
-/* Convolution on the GPU, as ops/conv.c: which product computes what. */
-#ifndef DDP_CUDA_CONV_CUH
-#define DDP_CUDA_CONV_CUH
-
-enum {
-    DDP__CONV_BUSY = 264,  /* blocks that fill a large GPU twice */
-    DDP__CONV_PART = 512   /* positions at least that a block sums a weight's gradient over */
 };
 
 /* The product that forward is, and that of the weights' gradient. Weights are not packed yet. */
@@ -4568,7 +3948,14 @@ static void ddp__cuda_conv_flat(ddp__cuda_conv *v)
     v->y_row = v->cols;
 }
 
-static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+/* 1: v, which has been made flat, is one product for each image, whose rows allow 16 bytes at a time.
+ * The bias of cuBLASLt is one of columns, ours would be one of rows. */
+static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
+{
+    return v.groups == 1 && v.kh == 1 && v.kw == 1 && v.step == 1 && v.h == 1 && v.rows == 1 &&
+           v.w == v.cols && !v.left && v.y_col == 1 && v.cols % (half ? 8 : 4) == 0 &&
+           (long)v.m * v.planes <= DDP__POINT_WEIGHTS && !v.bias;
+}
 
 /* Tall tiles where they fill the GPU. The sums are the same in both. */
 static int ddp__conv_tall(int m, long columns, int groups)
@@ -4583,6 +3970,8 @@ static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
     v->m_pad = (v->m + 127) / 128 * 128;
     v->k_pad = (int)ddp__blocks((long)v->planes * v->kh * v->kw, depth) * depth;
 }
+
+static size_t ddp__larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
 {
@@ -4603,63 +3992,47 @@ static int ddp__conv_splits(const ddp__cuda_conv &v)
     return (int)(wish < most ? wish : most);
 }
 
-static ddp__channels ddp__conv_out_channels(const ddp_op_spec *s)
-{
-    return ddp__channels_of(&s->out);
-}
-
 static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
 {
-    const ddp__channels c = ddp__conv_out_channels(s);
+    const ddp__channels c = ddp__channels_of(&s->out);
     ddp__cuda_conv v = ddp__cuda_conv_of(s);
     const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
-    size_t most = 2 * (size_t)(c.channels * c.parts) * sizeof(double), need;
+    const size_t sums = 2 * (size_t)(c.channels * c.parts) * sizeof(double);
+    size_t most;
 
-    if (ddp__cuda_depthwise(v)) {
-        need = weights * (size_t)c.parts;
-        return need > most ? need : most;
-    }
-    need = weights * (size_t)ddp__conv_splits(v);
-    if (need > most) most = need;
+    if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
+    most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
     ddp__cuda_conv_flat(&v);
-    if (ddp__conv_point_fits(v, half)) {
-        need = ddp__conv_point_scratch(v);
-        if (need > most) most = need;
-    }
-    need = ddp__conv_packed_bytes(v, half);
-    if (need > most) most = need;
+    if (ddp__conv_point_fits(v, half))
+        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes *
+                                     sizeof(float));
+    most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
     v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
     v.planes = (int)(s->out.dim[1] / v.groups);
-    need = ddp__conv_packed_bytes(v, half);
-    return need > most ? need : most;
+    return ddp__larger(most, ddp__conv_packed_bytes(v, half));
 }
 
 /* ---- launches, for each kind of product ---- */
 
-template <typename M>
-static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
+template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
 {
     const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
                                ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
                     (unsigned)v.groups);
 
     if (v.planes % M::depth)
-        DDP__LAUNCH((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v);
+        DDP__RUN((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, v);
     else if (ddp__conv_by_rows<typename M::value>(v))
-        DDP__LAUNCH((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v);
+        DDP__RUN((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, v);
     else
-        DDP__LAUNCH((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v);
+        DDP__RUN((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, v);
 }
 
-/* Short and Tall: the product with tiles of 64 and 128 rows. */
-template <typename Short, typename Tall>
+template <template <int, bool> class M>
 static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_pack &s)
 {
-    typedef typename Short::tile tile;
-    tile *packed = (tile *)dev->scratch;
+    typedef M<64, true> Short;
+    typename Short::tile *packed = (typename Short::tile *)dev->scratch;
     ddp__conv_reach *taps;
     long n;
 
@@ -4669,9 +4042,8 @@ static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_p
     v.weight = packed;
     v.taps = taps;
     n = ddp__blocks(n, 256);
-    DDP__LAUNCH((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, 0, dev->stream,
-                packed, taps, v, s);
-    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<Tall>(dev, v);
+    DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
+    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<M<128, true> >(dev, v);
     else ddp__conv_run_images<Short>(dev, v);
 }
 
@@ -4679,7 +4051,6 @@ template <typename M>
 static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
     const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
-    const long n = (long)v.groups * v.m * columns;
     const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
                                ddp__blocks(columns, DDP__CONV_COLUMNS)),
                     (unsigned)parts, (unsigned)v.groups);
@@ -4687,50 +4058,72 @@ static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float
     float *to = parts > 1 ? (float *)dev->scratch : grad;
 
     if (v.y_plane % ddp__vec<typename M::value>::width || !ddp__aligned(v.y))
-        DDP__LAUNCH((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, 0,
-                    dev->stream, v, to, part);
+        DDP__RUN((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, v, to, part);
     else if (ddp__conv_by_rows<typename M::value>(v))
-        DDP__LAUNCH((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v, to, part);
+        DDP__RUN((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, v, to, part);
     else
-        DDP__LAUNCH((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v, to, part);
-    if (parts > 1)
-        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
-                    grad, (const float *)to, n, parts);
+        DDP__RUN((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, v, to, part);
+    if (parts > 1) ddp__conv_add_parts(dev, grad, (long)v.groups * v.m * columns, parts);
 }
 
-template <typename Short, typename Tall>
+template <template <int, bool> class M>
 static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    if (v.m > 64) ddp__conv_run_weights<Tall>(dev, v, grad);
-    else ddp__conv_run_weights<Short>(dev, v, grad);
+    if (v.m > 64) ddp__conv_run_weights<M<128, false> >(dev, v, grad);
+    else ddp__conv_run_weights<M<64, false> >(dev, v, grad);
 }
 
 static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__cuda_conv &v, const ddp__conv_pack &s)
 {
-    if (dev->half)
-        ddp__conv_images<ddp__conv_mma<ddp__mma_bf16, 64, true>,
-                         ddp__conv_mma<ddp__mma_bf16, 128, true> >(dev, v, s);
-    else if (dev->tf32)
-        ddp__conv_images<ddp__conv_mma<ddp__mma_tf32, 64, true>,
-                         ddp__conv_mma<ddp__mma_tf32, 128, true> >(dev, v, s);
-    else
-        ddp__conv_images<ddp__conv_plain<float, 64, true>, ddp__conv_plain<float, 128, true> >(
-            dev, v, s);
+    if (dev->half) ddp__conv_images<ddp__conv_bf16>(dev, v, s);
+    else if (dev->tf32) ddp__conv_images<ddp__conv_tf32>(dev, v, s);
+    else ddp__conv_images<ddp__conv_plain>(dev, v, s);
 }
 
 static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    if (dev->half)
-        ddp__conv_weights<ddp__conv_mma<ddp__mma_bf16, 64, false>,
-                          ddp__conv_mma<ddp__mma_bf16, 128, false> >(dev, v, grad);
-    else if (dev->tf32)
-        ddp__conv_weights<ddp__conv_mma<ddp__mma_tf32, 64, false>,
-                          ddp__conv_mma<ddp__mma_tf32, 128, false> >(dev, v, grad);
-    else
-        ddp__conv_weights<ddp__conv_plain<float, 64, false>, ddp__conv_plain<float, 128, false> >(
-            dev, v, grad);
+    if (dev->half) ddp__conv_weights<ddp__conv_bf16>(dev, v, grad);
+    else if (dev->tf32) ddp__conv_weights<ddp__conv_tf32>(dev, v, grad);
+    else ddp__conv_weights<ddp__conv_plain>(dev, v, grad);
+}
+
+/* ---- 1x1 windows that skip nothing: for each image a matrix product of the weights (channels out
+ * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
+
+/* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
+static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight,
+                                   int turned)
+{
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y,
+                                               dev->half);
+
+    p.shape.count = v.pixels / v.cols;
+    p.shape.b_step = v.image;
+    p.shape.c_step = v.y_image;
+    p.add = v.add;
+    (void)ddp__cuda_multiply(dev, &p);
+}
+
+/* grad += dy x^T, image by image. */
+static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch,
+                                               dev->half);
+    const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
+    long first;
+
+    p.shape.a_step = v.y_image;
+    p.shape.b_step = v.image;
+    p.shape.c_step = n;
+    p.shape.half_out = 0;
+    for (first = 0; first < images; first += DDP__POINT_IMAGES) {
+        const long left = images - first;
+        p.shape.count = left < DDP__POINT_IMAGES ? left : (long)DDP__POINT_IMAGES;
+        p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
+        p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
+        (void)ddp__cuda_multiply(dev, &p);
+        ddp__conv_add_parts(dev, grad, n, p.shape.count);
+    }
 }
 
 /* ---- the operator ---- */
@@ -4749,27 +4142,15 @@ static ddp__conv_pack ddp__cuda_conv_packing(const ddp__cuda_conv &v, const void
     return s;
 }
 
-template <typename T>
-static void ddp__cuda_depthwise_forward(const ddp_op_call *call, ddp__cuda_conv v)
+template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const long n = v.pixels * v.groups * v.m;
-
-    DDP__LAUNCH((ddp__k_depthwise_forward<T>), (unsigned)ddp__blocks(n, DDP__DEPTHWISE_THREADS),
-                DDP__DEPTHWISE_THREADS, 0, dev->stream, v, (const T *)call->param[0]);
-}
-
-static void ddp__cuda_conv_forward(const ddp_op_call *call)
-{
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
     ddp__cuda_conv v = ddp__cuda_conv_of(call->spec);
 
     v.x = call->in[0];
     v.y = call->out;
     v.bias = call->param[1];
     if (ddp__cuda_depthwise(v)) {
-        if (dev->half) ddp__cuda_depthwise_forward<ddp__bf16>(call, v);
-        else ddp__cuda_depthwise_forward<float>(call, v);
+        ddp__cuda_depthwise_forward<T>(dev, call, v);
         return;
     }
     ddp__cuda_conv_flat(&v);
@@ -4793,10 +4174,9 @@ static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first,
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
  * those taps with their two channel dimensions exchanged. Where no output saw these, nothing. */
-static void ddp__cuda_conv_input_phase(const ddp_op_call *call, const ddp__cuda_conv &f, int r0,
-                                       int c0)
+static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call,
+                                       const ddp__cuda_conv &f, int r0, int c0)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
     const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
     const size_t bytes = dev->half ? 2 : 4;
     ddp__conv_pack s = forward;
@@ -4834,9 +4214,9 @@ static void ddp__cuda_conv_input_phase(const ddp_op_call *call, const ddp__cuda_
     else ddp__cuda_conv_images(dev, v, s);
 }
 
-static void ddp__cuda_conv_input_grad(const ddp_op_call *call, const ddp__cuda_conv &v)
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call,
+                                      const ddp__cuda_conv &v)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
     const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
     int r, c;
 
@@ -4844,65 +4224,35 @@ static void ddp__cuda_conv_input_grad(const ddp_op_call *call, const ddp__cuda_c
         (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4),
                                              dev->stream));
     for (r = 0; r < v.step && r < v.h; r++)
-        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(call, v, r, c);
+        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
 }
 
-template <typename T>
-static void ddp__cuda_conv_bias_grad(const ddp_op_call *call)
+template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__channels c = ddp__conv_out_channels(call->spec);
+    const ddp__channels c = ddp__channels_of(&call->spec->out);
+    const T *dy = (const T *)call->grad_out, *no_x = NULL;
     double *part = (double *)dev->scratch;
-    const T *dy = (const T *)call->grad_out;
+    const float *no_stat = NULL;
 
-    if (c.n % ddp__vec<T>::width == 0 && ddp__aligned(dy))
-        DDP__LAUNCH((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
-                    DDP__CHANNEL_THREADS, 0, dev->stream, part, dy, (const T *)NULL,
-                    (const float *)NULL, c);
+    if (ddp__wide<T>(c.n, dy))
+        DDP__RUN((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
+                 DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
     else
-        DDP__LAUNCH((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                    dev->stream, part, dy, (const T *)NULL, (const float *)NULL, c);
-    DDP__LAUNCH((ddp__k_channel_add), (unsigned)ddp__blocks(c.channels, 128), 128, 0, dev->stream,
-                (float *)call->grad_param[1], (const double *)part, c);
+        DDP__RUN((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy,
+                 no_x, no_stat, c);
+    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1],
+              (const double *)part, c);
 }
 
-template <typename T>
-static void ddp__cuda_depthwise_backward(const ddp_op_call *call, const ddp__cuda_conv &v)
+template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__channels c = ddp__conv_out_channels(call->spec);
-    const long weights = ddp_shape_count(&call->spec->param[0].shape);
-    float *part = (float *)dev->scratch;
-
-    if (call->grad_param[0]) {
-        DDP__LAUNCH((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                    dev->stream, v, part, c);
-        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(weights, 256), 256, 0,
-                    dev->stream, (float *)call->grad_param[0], (const float *)part, weights,
-                    (int)c.parts);
-    }
-    if (call->grad_in[0])
-        DDP__LAUNCH((ddp__k_depthwise_input<T>),
-                    (unsigned)ddp__blocks(ddp_shape_count(&call->spec->in[0]),
-                                          DDP__DEPTHWISE_THREADS),
-                    DDP__DEPTHWISE_THREADS, 0, dev->stream, v, (T *)call->grad_in[0],
-                    (const T *)call->param[0], call->add_in[0]);
-}
-
-static void ddp__cuda_conv_backward(const ddp_op_call *call)
-{
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
     ddp__cuda_conv v = ddp__cuda_conv_of(call->spec), flat;
 
     v.x = call->in[0];
     v.y = (void *)call->grad_out;
-    if (call->grad_param[1]) {
-        if (dev->half) ddp__cuda_conv_bias_grad<ddp__bf16>(call);
-        else ddp__cuda_conv_bias_grad<float>(call);
-    }
+    if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
     if (ddp__cuda_depthwise(v)) {
-        if (dev->half) ddp__cuda_depthwise_backward<ddp__bf16>(call, v);
-        else ddp__cuda_depthwise_backward<float>(call, v);
+        ddp__cuda_depthwise_backward<T>(dev, call, v);
         return;
     }
     flat = v;
@@ -4912,27 +4262,15 @@ static void ddp__cuda_conv_backward(const ddp_op_call *call)
             ddp__conv_point_weights(dev, flat, (float *)call->grad_param[0]);
         else ddp__cuda_conv_weights(dev, flat, (float *)call->grad_param[0]);
     }
-    if (call->grad_in[0]) ddp__cuda_conv_input_grad(call, v);
+    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, v);
 }
 
-static DDP__UNUSED int ddp__cuda_conv_ops(const ddp__cuda_entry **list)
-{
-    static const ddp__cuda_entry ops[] = {
-        {"conv2d", ddp__cuda_conv_forward, ddp__cuda_conv_backward, ddp__cuda_conv_scratch},
-    };
+DDP__FAMILY(ddp__cuda_conv_ops,
+    DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
 
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
-
-#endif /* DDP_CUDA_CONV_CUH */
-/* ==== end cuda/conv.cuh ==== */
-
-/* ==== begin cuda/batch_norm.cuh ==== [cuda] */
+/* ==== cuda/batch_norm.cuh ==== [cuda] */
 /* Batch norm of each channel over images and pixels, as ops/batch_norm.c: its shape rule, saved
  * statistics (mean and rstd per channel) and running averages. */
-#ifndef DDP_CUDA_BATCH_NORM_CUH
-#define DDP_CUDA_BATCH_NORM_CUH
 
 #define DDP__CUDA_NORM_EPS  1e-5
 #define DDP__CUDA_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
@@ -5032,97 +4370,70 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int half)
            3 * (size_t)c.channels * sizeof(float);
 }
 
-template <typename T, int W> static void ddp__cuda_batch_norm_forward_wide(const ddp_op_call *call)
+template <typename T, int W>
+static void ddp__cuda_batch_norm_forward_of(ddp__cuda *dev, const ddp_op_call *call,
+                                            const ddp__channels &c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
     ddp__moments *part = (ddp__moments *)dev->scratch;
     const T *x = (const T *)call->in[0];
-    const unsigned blocks = (unsigned)((c.channels + 127) / 128);
 
     if (call->training)
-        DDP__LAUNCH((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                    dev->stream, part, x, c);
-    DDP__LAUNCH((ddp__k_batch_norm_statistics), blocks, 128, 0, dev->stream, (float *)call->saved,
-                (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__LAUNCH((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                dev->stream, (T *)call->out, x, (const float *)call->saved,
-                (const T *)call->param[0], (const T *)call->param[1], c);
+        DDP__RUN((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part,
+                 x, c);
+    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
+              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
+    DDP__RUN((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
+             (T *)call->out, x, (const float *)call->saved, (const T *)call->param[0],
+             (const T *)call->param[1], c);
 }
 
-template <typename T, int W> static void ddp__cuda_batch_norm_backward_wide(const ddp_op_call *call)
+template <typename T, int W>
+static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *call,
+                                             const ddp__channels &c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
     double *part = (double *)dev->scratch;
     float *slope = (float *)(part + 2 * c.channels * c.parts);
     const float *stat = (const float *)call->saved;
     const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
-    const unsigned blocks = (unsigned)((c.channels + 127) / 128);
 
-    DDP__LAUNCH((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                dev->stream, part, dy, x, stat, c);
-    DDP__LAUNCH((ddp__k_batch_norm_slopes<T>), blocks, 128, 0, dev->stream, slope,
-                (float *)call->grad_param[0], (float *)call->grad_param[1], (const double *)part,
-                stat, (const T *)call->param[0], c);
+    DDP__RUN((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, x,
+             stat, c);
+    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
+              (float *)call->grad_param[1], (const double *)part, stat, (const T *)call->param[0],
+              c);
     if (call->grad_in[0])
-        DDP__LAUNCH((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                    dev->stream, (T *)call->grad_in[0], dy, x, (const float *)slope,
-                    call->add_in[0], c);
+        DDP__RUN((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
+                 (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0], c);
 }
 
-template <typename T> static void ddp__cuda_batch_norm_forward_of(const ddp_op_call *call)
+template <typename T>
+static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    enum { W = ddp__vec<T>::width };
-    const ddp_shape *s = &call->spec->in[0];
-    const int wide = s->dim[2] * s->dim[3] % W == 0 && ddp__aligned(call->in[0], call->out);
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
 
-    if (wide) ddp__cuda_batch_norm_forward_wide<T, W>(call);
-    else ddp__cuda_batch_norm_forward_wide<T, 1>(call);
+    if (ddp__wide<T>(c.n, call->in[0], call->out))
+        ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else
+        ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
 }
 
-template <typename T> static void ddp__cuda_batch_norm_backward_of(const ddp_op_call *call)
+template <typename T>
+static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    enum { W = ddp__vec<T>::width };
-    const ddp_shape *s = &call->spec->in[0];
-    const int wide = s->dim[2] * s->dim[3] % W == 0 &&
-                     ddp__aligned(call->in[0], call->grad_out, call->grad_in[0]);
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
 
-    if (wide) ddp__cuda_batch_norm_backward_wide<T, W>(call);
-    else ddp__cuda_batch_norm_backward_wide<T, 1>(call);
+    if (ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]))
+        ddp__cuda_batch_norm_backward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else
+        ddp__cuda_batch_norm_backward_of<T, 1>(dev, call, c);
 }
 
-static void ddp__cuda_batch_norm_forward(const ddp_op_call *call)
-{
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_batch_norm_forward_of<ddp__bf16>(call);
-    else ddp__cuda_batch_norm_forward_of<float>(call);
-}
+DDP__FAMILY(ddp__cuda_batch_norm_ops,
+    DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
 
-static void ddp__cuda_batch_norm_backward(const ddp_op_call *call)
-{
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_batch_norm_backward_of<ddp__bf16>(call);
-    else ddp__cuda_batch_norm_backward_of<float>(call);
-}
-
-static DDP__UNUSED int ddp__cuda_batch_norm_ops(const ddp__cuda_entry **list)
-{
-    static const ddp__cuda_entry ops[] = {
-        {"batch_norm2d", ddp__cuda_batch_norm_forward, ddp__cuda_batch_norm_backward,
-         ddp__cuda_batch_norm_scratch},
-    };
-
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
-
-#endif /* DDP_CUDA_BATCH_NORM_CUH */
-/* ==== end cuda/batch_norm.cuh ==== */
-
-/* ==== begin cuda/pool.cuh ==== [cuda] */
+/* ==== cuda/pool.cuh ==== [cuda] */
 /* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
  * summed by one thread in the CPU's order. */
-#ifndef DDP_CUDA_POOL_CUH
-#define DDP_CUDA_POOL_CUH
 
 enum { DDP__POOL_THREADS = 256 };
 
@@ -5168,15 +4479,17 @@ static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, 
     *last = at / z.stride < count ? at / z.stride : count - 1;
 }
 
-/* The first of equals has the maximum, and a NaN is one. */
-template <typename T>
-__global__ void ddp__k_max_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
+/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else
+ * the average. */
+template <typename T, int MAX>
+__global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
 {
     const long plane = (long)z.rows * z.cols;
     const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
     int r0, r1, c0, c1, best_r, best_c;
-    float best;
+    float best, sum = 0;
 
     if (o >= z.planes * plane) return;
     x += o / plane * z.h * z.w;
@@ -5188,29 +4501,32 @@ __global__ void ddp__k_max_pool(T *y, float *place, const T *x, ddp__cuda_pool z
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
             const float e = ddp__to_float(x[(long)r * z.w + c]);
-            if (e <= best || isnan(best)) continue;
+            sum += e;
+            if (!MAX || e <= best || isnan(best)) continue;
             best = e;
             best_r = r;
             best_c = c;
         }
-    y[o] = ddp__from_float<T>(best);
-    place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride +
-                       z.padding);
+    y[o] = ddp__from_float<T>(MAX ? best : sum * part);
+    if (MAX)
+        place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride +
+                           z.padding);
 }
 
-template <typename T>
-__global__ void ddp__k_max_pool_grad(T *dx, const T *dy, const float *place, int add,
-                                     ddp__cuda_pool z)
+/* MAX: from the windows that took this element; else a part of each that holds it. */
+template <typename T, int MAX>
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__cuda_pool z)
 {
     const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
     const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
     int i0, i1, j0, j1;
     float sum;
 
     if (at >= z.planes * plane) return;
     dy += at / plane * out;
-    place += at / plane * out;
+    if (MAX) place += at / plane * out;
     ddp__window_range(z, r, z.rows, &i0, &i1);
     ddp__window_range(z, c, z.cols, &j0, &j1);
     sum = add ? ddp__to_float(dx[at]) : 0;
@@ -5219,46 +4535,9 @@ __global__ void ddp__k_max_pool_grad(T *dx, const T *dy, const float *place, int
             const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride +
                              z.padding;
             const long o = (long)i * z.cols + j;
-            if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
+            if (!MAX) sum += ddp__to_float(dy[o]) * part;
+            else if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
         }
-    dx[at] = ddp__from_float<T>(sum);
-}
-
-template <typename T> __global__ void ddp__k_avg_pool(T *y, const T *x, ddp__cuda_pool z)
-{
-    const long plane = (long)z.rows * z.cols;
-    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int r0, r1, c0, c1;
-    float sum = 0;
-
-    if (o >= z.planes * plane) return;
-    x += o / plane * z.h * z.w;
-    ddp__window_span(z, i, z.h, &r0, &r1);
-    ddp__window_span(z, j, z.w, &c0, &c1);
-    for (int r = r0; r < r1; r++)
-        for (int c = c0; c < c1; c++) sum += ddp__to_float(x[(long)r * z.w + c]);
-    y[o] = ddp__from_float<T>(sum * part);
-}
-
-template <typename T>
-__global__ void ddp__k_avg_pool_grad(T *dx, const T *dy, int add, ddp__cuda_pool z)
-{
-    const long plane = (long)z.h * z.w;
-    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int i0, i1, j0, j1;
-    float sum;
-
-    if (at >= z.planes * plane) return;
-    dy += at / plane * z.rows * z.cols;
-    ddp__window_range(z, r, z.rows, &i0, &i1);
-    ddp__window_range(z, c, z.cols, &j0, &j1);
-    sum = add ? ddp__to_float(dx[at]) : 0;
-    for (int i = i0; i <= i1; i++)
-        for (int j = j0; j <= j1; j++) sum += ddp__to_float(dy[(long)i * z.cols + j]) * part;
     dx[at] = ddp__from_float<T>(sum);
 }
 
@@ -5270,7 +4549,7 @@ template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long 
     float sum = 0;
 
     for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
-    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    sum = ddp__warp_sum(sum);
     if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
 }
 
@@ -5285,130 +4564,64 @@ __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count,
     dx[i] = ddp__from_float<T>(d);
 }
 
-/* ---- on the host ---- */
+/* ---- on the host: one thread to each element ---- */
 
-/* Blocks for one thread to each element. */
-static unsigned ddp__pool_blocks(const ddp_shape *s)
+template <typename T, int MAX>
+static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    return (unsigned)ddp__blocks(ddp_shape_count(s), DDP__POOL_THREADS);
+    DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
+              (float *)c->saved, (const T *)c->in[0], ddp__cuda_pool_of(c->spec));
 }
 
-template <typename T> static void ddp__cuda_max_pool_run(const ddp_op_call *call, int backward)
+template <typename T, int MAX>
+static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__cuda_pool z = ddp__cuda_pool_of(call->spec);
-
-    if (backward)
-        DDP__LAUNCH((ddp__k_max_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
-                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
-                    (const T *)call->grad_out, (const float *)call->saved, call->add_in[0], z);
-    else
-        DDP__LAUNCH((ddp__k_max_pool<T>), ddp__pool_blocks(&call->spec->out), DDP__POOL_THREADS, 0,
-                    dev->stream, (T *)call->out, (float *)call->saved, (const T *)call->in[0], z);
+    if (c->grad_in[0])
+        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS,
+                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved,
+                  c->add_in[0], ddp__cuda_pool_of(c->spec));
 }
 
-template <typename T> static void ddp__cuda_avg_pool_run(const ddp_op_call *call, int backward)
+template <typename T>
+static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__cuda_pool z = ddp__cuda_pool_of(call->spec);
+    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
 
-    if (backward)
-        DDP__LAUNCH((ddp__k_avg_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
-                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
-                    (const T *)call->grad_out, call->add_in[0], z);
-    else
-        DDP__LAUNCH((ddp__k_avg_pool<T>), ddp__pool_blocks(&call->spec->out), DDP__POOL_THREADS, 0,
-                    dev->stream, (T *)call->out, (const T *)call->in[0], z);
+    DDP__EACH((ddp__k_global_pool<T>), 32 * planes, DDP__POOL_THREADS, (T *)c->out,
+              (const T *)c->in[0], planes, count / planes);
 }
 
-template <typename T> static void ddp__cuda_global_pool_run(const ddp_op_call *call, int backward)
+template <typename T>
+static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const long planes = ddp_shape_count(&call->spec->out);
-    const long count = ddp_shape_count(&call->spec->in[0]);
+    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
 
-    if (backward)
-        DDP__LAUNCH((ddp__k_global_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
-                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
-                    (const T *)call->grad_out, call->add_in[0], count, count / planes);
-    else
-        DDP__LAUNCH((ddp__k_global_pool<T>), (unsigned)ddp__blocks(planes, DDP__POOL_THREADS / 32),
-                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->out, (const T *)call->in[0],
-                    planes, count / planes);
+    if (c->grad_in[0])
+        DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
+                  (const T *)c->grad_out, c->add_in[0], count, count / planes);
 }
 
-static void ddp__cuda_max_pool_forward(const ddp_op_call *call)
+static void ddp__cuda_flatten_forward(const ddp_op_call *c)
 {
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_max_pool_run<ddp__bf16>(call, 0);
-    else ddp__cuda_max_pool_run<float>(call, 0);
+    if (c->out != c->in[0]) ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_copy());
 }
 
-static void ddp__cuda_max_pool_backward(const ddp_op_call *call)
-{
-    if (!call->grad_in[0]) return;
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_max_pool_run<ddp__bf16>(call, 1);
-    else ddp__cuda_max_pool_run<float>(call, 1);
-}
+static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
 
-static void ddp__cuda_avg_pool_forward(const ddp_op_call *call)
-{
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_avg_pool_run<ddp__bf16>(call, 0);
-    else ddp__cuda_avg_pool_run<float>(call, 0);
-}
+DDP__FAMILY(ddp__cuda_pool_ops,
+    {"max_pool2d",
+     ddp__cuda_typed<ddp__cuda_pool_forward<float, 1>, ddp__cuda_pool_forward<ddp__bf16, 1> >,
+     ddp__cuda_typed<ddp__cuda_pool_backward<float, 1>, ddp__cuda_pool_backward<ddp__bf16, 1> >,
+     NULL},
+    {"avg_pool2d",
+     ddp__cuda_typed<ddp__cuda_pool_forward<float, 0>, ddp__cuda_pool_forward<ddp__bf16, 0> >,
+     ddp__cuda_typed<ddp__cuda_pool_backward<float, 0>, ddp__cuda_pool_backward<ddp__bf16, 0> >,
+     NULL},
+    DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
+    {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
 
-static void ddp__cuda_avg_pool_backward(const ddp_op_call *call)
-{
-    if (!call->grad_in[0]) return;
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_avg_pool_run<ddp__bf16>(call, 1);
-    else ddp__cuda_avg_pool_run<float>(call, 1);
-}
-
-static void ddp__cuda_global_pool_forward(const ddp_op_call *call)
-{
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_global_pool_run<ddp__bf16>(call, 0);
-    else ddp__cuda_global_pool_run<float>(call, 0);
-}
-
-static void ddp__cuda_global_pool_backward(const ddp_op_call *call)
-{
-    if (!call->grad_in[0]) return;
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_global_pool_run<ddp__bf16>(call, 1);
-    else ddp__cuda_global_pool_run<float>(call, 1);
-}
-
-static void ddp__cuda_flatten_forward(const ddp_op_call *call)
-{
-    if (call->out != call->in[0])
-        ddp__cuda_map(call, call->out, call->in[0], NULL, 0, ddp__map_copy());
-}
-
-static void ddp__cuda_flatten_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0] && (call->add_in[0] || call->grad_in[0] != call->grad_out))
-        ddp__cuda_map(call, call->grad_in[0], call->grad_out, NULL, call->add_in[0],
-                      ddp__map_copy());
-}
-
-static DDP__UNUSED int ddp__cuda_pool_ops(const ddp__cuda_entry **list)
-{
-    static const ddp__cuda_entry ops[] = {
-        {"max_pool2d", ddp__cuda_max_pool_forward, ddp__cuda_max_pool_backward, NULL},
-        {"avg_pool2d", ddp__cuda_avg_pool_forward, ddp__cuda_avg_pool_backward, NULL},
-        {"global_avg_pool2d", ddp__cuda_global_pool_forward, ddp__cuda_global_pool_backward, NULL},
-        {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL},
-    };
-
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
-
-#endif /* DDP_CUDA_POOL_CUH */
-/* ==== end cuda/pool.cuh ==== */
-
-/* ==== begin cuda/verdict.cuh ==== [cuda] */
-/* How the calls of cuda/compress.cuh queue their kernels, and keep what the data showed. */
-#ifndef DDP_CUDA_VERDICT_CUH
-#define DDP_CUDA_VERDICT_CUH
+/* ==== cuda/verdict.cuh ==== [cuda] */
+/* How the calls that compress queue their kernels, and keep what the data showed to be wrong. */
 
 /* In the order in which they are said, where several are found. */
 enum {
@@ -5425,10 +4638,20 @@ enum {
     DDP__SAYS_DIFFERENCE
 };
 
-/* The launches of one call: what DDP__LAUNCH knows of a device. */
+/* The launches of one call: what DDP__RUN knows of a device. */
 typedef struct ddp__cuda_queue {
-    ddp_error error;
+    cudaStream_t stream;
+    ddp_error    error;
 } ddp__cuda_queue;
+
+static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream)
+{
+    ddp__cuda_queue q;
+
+    memset(&q, 0, sizeof q);
+    q.stream = (cudaStream_t)stream;
+    return q;
+}
 
 static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
@@ -5476,7 +4699,7 @@ static inline __device__ uint32_t ddp__magnitude(float x)
     return __float_as_uint(x) & DDP__MAGNITUDE;
 }
 
-/* 1: x + v is no finite number though x is, or v is none. */
+/* 1: v is not finite, or x is and x + v is not. */
 static inline __device__ int ddp__sum_spoils(float x, float v)
 {
     return ddp__magnitude(v) >= DDP__INFINITE ||
@@ -5503,27 +4726,22 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
         return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be "
                          "quantised", v.at, a);
     case DDP__SAYS_NOT_FINITE:
-        return ddp__fail(err, DDP_NUMERIC,
-                         "element %llu: gradient %g and parameter %g; both must be "
-                         "finite",
-                         v.at, a, b);
+        return ddp__fail(err, DDP_NUMERIC, "element %llu: gradient %g and parameter %g; both must "
+                         "be finite", v.at, a, b);
     case DDP__SAYS_INDEX:
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_feedback_keep: index[%llu] = %llu is not below the "
-                         "number of elements",
-                         v.at, v.number);
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
+                         "the number of elements", v.at, v.number);
     case DDP__SAYS_HEAD:
-        return ddp__fail(err, DDP_FORMAT,
-                         "the message's header is not that of a quantised message of "
-                         "this packing and number of elements");
+        return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
+                         "of this packing and number of elements");
     case DDP__SAYS_HALF:
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:
         return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at,
                          a, a + 1);
     case DDP__SAYS_SCALE:
-        return ddp__fail(err, DDP_FORMAT,
-                         "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
+        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and "
+                         ">= 0", v.at, a);
     default:
         return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a "
                          "gradient has diverged: leave this step out", v.at, a,
@@ -5531,15 +4749,10 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     }
 }
 
-#endif /* DDP_CUDA_VERDICT_CUH */
-/* ==== end cuda/verdict.cuh ==== */
-
-/* ==== begin cuda/topk.cuh ==== [cuda] */
+/* ==== cuda/topk.cuh ==== [cuda] */
 /* The k largest by magnitude, exactly: a radix search for the k-th, on the array and then on the
  * few elements that can still be among them. Blocks own contiguous chunks and count theirs, so that
  * what is collected lies in the order of the array and ties are kept from the front. */
-#ifndef DDP_CUDA_TOPK_CUH
-#define DDP_CUDA_TOPK_CUH
 
 enum {
     DDP__TOPK_THREADS = 512,
@@ -5605,10 +4818,9 @@ static inline __device__ void ddp__topk_four(const ddp__topk_part &p, unsigned l
     if (wide && at + 4 <= p.end) {
         const ddp__vec<uint32_t> v = ddp__vec_load(p.bits + at);
         for (int e = 0; e < 4; e++) four[e] = v.v[e];
-    } else {
-        for (int e = 0; e < 4; e++)
-            four[e] = at + (unsigned)e < p.end ? p.bits[at + (unsigned)e] : 0;
+        return;
     }
+    for (int e = 0; e < 4; e++) four[e] = at + (unsigned)e < p.end ? p.bits[at + (unsigned)e] : 0;
 }
 
 /* The sums over the block of two counts of its chunk. In thread 0. */
@@ -5757,8 +4969,8 @@ static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int
             equal += r.equal[b];
         }
         for (int half = 16; half; half /= 2) {
-            above += __shfl_xor_sync(0xffffffffu, above, half);
-            equal += __shfl_xor_sync(0xffffffffu, equal, half);
+            above += __shfl_xor_sync(DDP__ALL_LANES, above, half);
+            equal += __shfl_xor_sync(DDP__ALL_LANES, equal, half);
         }
         if (t == 0) {
             before[0] = all ? p.begin : above;
@@ -5882,10 +5094,10 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
                          uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
                          ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {x, NULL};
+    const int threads = DDP__TOPK_THREADS;
     const float *const list = NULL;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_values values;
     ddp__topk_room r;
     int digit, step = 0;
 
@@ -5894,40 +5106,26 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     if (!verdict || (uintptr_t)scratch % 16)
         return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not "
                          "aligned to 16");
-    memset(&queue, 0, sizeof queue);
-    values.a = x;
-    values.b = NULL;
     (void)ddp__topk_cut_room(n, k, scratch, &r);
-    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total, on);
-    DDP__LAUNCH((ddp__k_topk_begin), 1, 1, 0, on, r);
+    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total,
+                          dev->stream);
+    DDP__RUN(ddp__k_topk_begin, 1, 1, r);
     for (digit = 0; digit < 3; digit++, step++) {
-        DDP__LAUNCH((ddp__k_topk_count), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, digit,
-                    verdict);
-        if (digit == 0)
-            DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
-        DDP__LAUNCH((ddp__k_topk_choose), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, digit,
-                    verdict);
+        DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, x, step, digit, verdict);
+        if (digit == 0) DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+        DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, x, step, digit, verdict);
     }
-    DDP__LAUNCH((ddp__k_topk_collect), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, index, value,
-                verdict);
+    DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, x, step, index, value, verdict);
     for (digit = 1; digit < 3; digit++, step++) {
-        DDP__LAUNCH((ddp__k_topk_count), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, digit,
-                    verdict);
-        DDP__LAUNCH((ddp__k_topk_choose), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, digit,
-                    verdict);
+        DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, list, step, digit, verdict);
+        DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, list, step, digit, verdict);
     }
-    DDP__LAUNCH((ddp__k_topk_collect), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, index,
-                value, verdict);
+    DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, list, step, index, value, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
-#endif /* DDP_CUDA_TOPK_CUH */
-/* ==== end cuda/topk.cuh ==== */
-
-/* ==== begin cuda/feedback.cuh ==== [cuda] */
+/* ==== cuda/feedback.cuh ==== [cuda] */
 /* Error feedback of compress/feedback.h, and PGP sums of plan/osp.h, on device arrays. */
-#ifndef DDP_CUDA_FEEDBACK_CUH
-#define DDP_CUDA_FEEDBACK_CUH
 
 enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
 
@@ -5938,6 +5136,9 @@ static unsigned ddp__feedback_blocks(size_t n)
 
     return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
+
+#define DDP__STRIDE(kernel, n, ...) \
+    DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
 
 static inline __device__ size_t ddp__thread_first()
 {
@@ -5987,43 +5188,32 @@ struct ddp__verdict_index {
 ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_values values;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {residual, gradient};
 
     if (!residual || !gradient || !verdict)
         return ddp__fail(err, DDP_ARG,
                          "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
     if (!n) return DDP_OK;
-    memset(&queue, 0, sizeof queue);
-    values.a = residual;
-    values.b = gradient;
-    DDP__LAUNCH((ddp__k_feedback_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
-                residual, gradient, n, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
-    DDP__LAUNCH((ddp__k_feedback_add), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
-                residual, gradient, n, verdict);
+    DDP__STRIDE(ddp__k_feedback_check, n, residual, gradient, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+    DDP__STRIDE(ddp__k_feedback_add, n, residual, gradient, n, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
 ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_index places;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_index places = {index};
 
     if (!residual || !index || !verdict)
         return ddp__fail(err, DDP_ARG,
                          "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
     if (!k) return DDP_OK;
-    memset(&queue, 0, sizeof queue);
-    places.index = index;
-    DDP__LAUNCH((ddp__k_feedback_places), ddp__feedback_blocks(k), DDP__FEEDBACK_THREADS, 0, on,
-                index, k, n, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_index>), 1, 1, 0, on, verdict, places);
-    DDP__LAUNCH((ddp__k_feedback_keep), ddp__feedback_blocks(k), DDP__FEEDBACK_THREADS, 0, on,
-                residual, index, k, verdict);
+    DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_index>), 1, 1, verdict, places);
+    DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
@@ -6044,7 +5234,7 @@ static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
         if (!(x <= DBL_MAX)) ddp__verdict_note(v, DDP__SAYS_NOT_FINITE, i);
         sum += x;
     }
-    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    sum = ddp__warp_sum(sum);
     if (lane == 0) chunk[c] = sum;
 }
 
@@ -6057,7 +5247,7 @@ static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t
 
     if (v->what) return;
     for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
-    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    sum = ddp__warp_sum(sum);
     if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
 }
 
@@ -6070,41 +5260,29 @@ ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter
                                    int mean, void *scratch, size_t scratch_bytes, double *out,
                                    ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_values values;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {gradient, parameter};
+    const size_t chunks = ddp_cuda_osp_scratch(n) / sizeof(double);
     double *chunk = (double *)scratch;
-    const unsigned blocks = (unsigned)((ddp_cuda_osp_scratch(n) / sizeof(double) + 7) / 8);
 
     if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_osp_importance: %zu elements or a NULL array; it needs "
-                         "at least 1",
-                         n);
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it "
+                         "needs at least 1", n);
     if (scratch_bytes < ddp_cuda_osp_scratch(n))
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu are "
-                         "needed; ask ddp_cuda_osp_scratch",
-                         scratch_bytes, ddp_cuda_osp_scratch(n));
-    memset(&queue, 0, sizeof queue);
-    values.a = gradient;
-    values.b = parameter;
-    DDP__LAUNCH((ddp__k_osp_chunks), blocks, 256, 0, on, chunk, gradient, parameter, n, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
-    DDP__LAUNCH((ddp__k_osp_total), 1, 32, 0, on, out, (const double *)chunk, n, mean, verdict);
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
+                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes,
+                         ddp_cuda_osp_scratch(n));
+    DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
-#endif /* DDP_CUDA_FEEDBACK_CUH */
-/* ==== end cuda/feedback.cuh ==== */
-
-/* ==== begin cuda/quantise.cuh ==== [cuda] */
+/* ==== cuda/quantise.cuh ==== [cuda] */
 /* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64
  * elements, four to each. */
-#ifndef DDP_CUDA_QUANTISE_CUH
-#define DDP_CUDA_QUANTISE_CUH
 
-enum { DDP__PACK_THREADS = 256, DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
+enum { DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
 
 /* A message in device memory. */
 typedef struct ddp__quantised {
@@ -6129,13 +5307,6 @@ static ddp__quantised ddp__quantised_of(ddp_packing packing, void *message, size
     q.levels = q.wide ? 127 : 7;
     ddp__pack_head(q.want, packing, n, n);
     return q;
-}
-
-static unsigned ddp__quantised_grid(const ddp__quantised &q)
-{
-    const size_t each = DDP__PACK_THREADS / DDP__PACK_LANES, wish = (q.blocks + each - 1) / each;
-
-    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
 
 static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_verdict *v)
@@ -6188,11 +5359,9 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
         uint32_t most = 0;
         int level[4], i;
 
-        if (aligned && at + 4 <= q.n) {
-            e = ddp__vec_load(x + at);
-        } else {
+        if (aligned && at + 4 <= q.n) e = ddp__vec_load(x + at);
+        else
             for (i = 0; i < 4; i++) e.v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
-        }
         for (i = 0; i < 4; i++)
             if (ddp__magnitude(e.v[i]) > most) most = ddp__magnitude(e.v[i]);
         for (i = DDP__PACK_LANES / 2; i; i /= 2) {
@@ -6308,9 +5477,8 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
                                    size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
                                    void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_values values;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {x, NULL};
     ddp__quantised q;
     size_t need;
 
@@ -6318,14 +5486,10 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
     DDP__TRY(ddp__quantised_arguments("ddp_cuda_pack_quantised", packing, x, n, out, verdict, &need,
                                       err));
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    memset(&queue, 0, sizeof queue);
-    values.a = x;
-    values.b = NULL;
     q = ddp__quantised_of(packing, out, n);
-    DDP__LAUNCH((ddp__k_quantise_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on, x,
-                n, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
-    DDP__LAUNCH((ddp__k_quantise), ddp__quantised_grid(q), DDP__PACK_THREADS, 0, on, q, x, verdict);
+    DDP__STRIDE(ddp__k_quantise_check, n, x, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+    DDP__STRIDE(ddp__k_quantise, q.blocks * DDP__PACK_LANES, q, x, verdict);
     *bytes = need;
     return ddp__cuda_queued(dev, err);
 }
@@ -6334,8 +5498,7 @@ static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const v
                                    size_t bytes, ddp__unpack how, float *x, size_t n,
                                    ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     ddp__verdict_quantised values;
     size_t need;
 
@@ -6343,14 +5506,11 @@ static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const v
     if (bytes != need)
         return ddp__fail(err, DDP_ARG, "%s: the message has %zu bytes, one of %zu elements has %zu",
                          who, bytes, n, need);
-    memset(&queue, 0, sizeof queue);
     values.x = x;
     values.q = ddp__quantised_of(packing, (void *)message, n);
-    DDP__LAUNCH((ddp__k_quantised_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
-                values.q, x, how, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_quantised>), 1, 1, 0, on, verdict, values);
-    DDP__LAUNCH((ddp__k_quantised_apply), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
-                values.q, x, how, verdict);
+    DDP__STRIDE(ddp__k_quantised_check, n, values.q, x, how, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_quantised>), 1, 1, verdict, values);
+    DDP__STRIDE(ddp__k_quantised_apply, n, values.q, x, how, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
@@ -6376,120 +5536,459 @@ ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, 
                             DDP__UNPACK_SUBTRACT, residual, n, verdict, stream, err);
 }
 
-#endif /* DDP_CUDA_QUANTISE_CUH */
-/* ==== end cuda/quantise.cuh ==== */
+/* ==== cuda/nccl.cuh ==== [cuda] */
+/* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
+ *
+ * The host queues and never waits for a peer inside a step. A peer that is lost shows in
+ * ddp__nccl_poll, which the hooks call: NCCL's own error, or an average that takes longer than the
+ * time-out. Then ddp__nccl_leave(n, 1) gives up what is in flight, or ddp__nccl_shrink goes on
+ * without the lost ranks. What was in flight holds anything after that. */
 
-/* ==== begin cuda/table.cuh ==== [cuda] */
-/* The operators of a device: every family's entries beside the shape rules of the CPU. */
-#ifndef DDP_CUDA_TABLE_CUH
-#define DDP_CUDA_TABLE_CUH
+#include <nccl.h>
 
-/* Adds the n entries of a family. */
-static DDP__UNUSED void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_entry *list, int n)
+/* What an operation makes of its arrays. */
+typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
+
+typedef struct ddp__nccl {
+    ddp__cuda    *dev;
+    ncclComm_t    comm;    /* NULL: alone, or given up */
+    ddp_backend_peers peers;
+    int           rank, world;
+    ddp_error     why;     /* it was given up; code 0: it was not */
+    cudaStream_t  stream;
+    cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
+    cudaEvent_t  *done;    /* [slots] they are averages */
+    double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
+    int           slots;
+} ddp__nccl;
+
+/* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
+static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, const char *what,
+                                               ddp_error *err)
 {
-    int i;
+    if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
+    if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
+        return ddp__fail(err, DDP_ARG,
+                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in "
+                         "use already; give each rank a GPU of its own, or use the transport tcp",
+                         n->rank, n->dev->device);
+    if (r == ncclRemoteError || r == ncclSystemError)
+        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->rank,
+                         n->world, ncclGetErrorString(r));
+    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->rank,
+                     n->world, n->dev->device, ncclGetErrorString(r));
+}
 
-    for (i = 0; i < n; i++) {
-        const ddp_op *cpu = ddp__builtin_op(list[i].name);
-        ddp_op *op = &dev->op[dev->ops];
-        DDP_ASSERT(cpu && dev->ops < DDP__CUDA_OPS);
-        memset(op, 0, sizeof *op);
-        op->name = cpu->name;
-        op->shape = cpu->shape;
-        op->forward = list[i].forward;
-        op->backward = list[i].backward;
-        dev->entry[dev->ops++] = &list[i];
+/* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
+ * that is known to be lost. */
+static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
+                                               ddp_error *err)
+{
+    const double until = ddp_now() + n->peers.join_timeout_s;
+    ncclResult_t state = ncclInProgress;
+
+    for (;;) {
+        const ncclResult_t r = ncclCommGetAsyncError(comm, &state);
+        if (r != ncclSuccess) state = r;
+        if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
+        if (ddp_now() > until)
+            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
+                             what, n->world, n->peers.join_timeout_s);
+        if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
+        ddp__sleep_until(ddp_now() + 5e-5);
     }
 }
 
-/* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
-static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
+/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer
+ * to all that is asked of n from here on. */
+static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
+{
+    if (n->comm) (void)ncclCommAbort(n->comm);
+    n->comm = NULL;
+    n->why = *why;
+}
+
+/* Why it was given up, if it was. */
+static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__nccl *n, ddp_error *err)
+{
+    if (n->why.code && err) *err = n->why;
+    return n->why.code;
+}
+
+/* 1: the slot's average has ended, or there was none. */
+static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+{
+    if (n->since[slot] <= 0) return 1;
+    if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
+    n->since[slot] = 0;
+    return 1;
+}
+
+/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation
+ * older than the time-out. */
+static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+{
+    ncclResult_t state = ncclSuccess;
+    double oldest = 0;
+    int i;
+
+    DDP__TRY(ddp__nccl_why(n, err));
+    for (i = 0; i < n->slots; i++)
+        if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
+    if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
+    if (!n->comm) return DDP_OK;
+    DDP__TRY(
+        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
+    DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
+    if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
+                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT "
+                         "(now %g s)",
+                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
+    return DDP_OK;
+}
+
+/* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
+static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
+{
+    ddp_error why;
+
+    while (ddp__cuda_asked(cudaStreamQuery(n->stream)) == cudaErrorNotReady) {
+        if (ddp__nccl_poll(n, &why)) return 0;
+        ddp__sleep_until(ddp_now() + 2e-5);
+    }
+    return !ddp__nccl_failed(n, ncclCommFinalize(n->comm), "ncclCommFinalize", &why) &&
+           !ddp__nccl_settle(n, n->comm, "ncclCommFinalize", &why);
+}
+
+/* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
+static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
 {
     int i;
 
-    for (i = 0; i < dev->ops; i++)
-        if (strcmp(dev->op[i].name, name) == 0) return &dev->op[i];
+    if (!n) return;
+    (void)cudaSetDevice(n->dev->device);
+    if (n->comm && !on_error && ddp__nccl_part(n)) (void)ncclCommDestroy(n->comm);
+    else if (n->comm) (void)ncclCommAbort(n->comm);
+    if (n->stream) (void)cudaStreamSynchronize(n->stream);
+    for (i = 0; i < n->slots; i++) {
+        if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
+        if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
+    }
+    if (n->stream) (void)cudaStreamDestroy(n->stream);
+    DDP_FREE(n->ready);
+    DDP_FREE(n->done);
+    DDP_FREE(n->since);
+    DDP_FREE(n);
+}
+
+static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error *err)
+{
+    ddp__cuda *dev = n->dev;
+    const size_t count = (size_t)slots;
+    int i, least = 0, greatest = 0;
+
+    n->ready = (cudaEvent_t *)ddp__calloc(count, sizeof *n->ready);
+    n->done = (cudaEvent_t *)ddp__calloc(count, sizeof *n->done);
+    n->since = (double *)ddp__calloc(count, sizeof *n->since);
+    if (!n->ready || !n->done || !n->since)
+        return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
+    n->slots = slots;
+    (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest)))
+        return ddp__cuda_status(dev, err);
+    for (i = 0; i < slots; i++)
+        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&n->ready[i], cudaEventDisableTiming)) ||
+            DDP__CUDA(dev, cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming)))
+            return ddp__cuda_status(dev, err);
+    return DDP_OK;
+}
+
+/* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
+ * on failure; freed by ddp__nccl_leave. */
+static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
+                                             ddp_error *err)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ddp__nccl *n = (ddp__nccl *)ddp__calloc(1, sizeof *n);
+    ncclUniqueId id;
+    ncclResult_t r;
+
+    if (!n) {
+        (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
+        return NULL;
+    }
+    memset(&id, 0, sizeof id);
+    n->dev = dev;
+    n->peers = *p;
+    n->rank = p->rank;
+    n->world = p->world;
+    if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
+        (void)ddp__cuda_status(dev, err);
+        goto failed;
+    }
+    if (ddp__nccl_slots(n, slots, err)) goto failed;
+    if (n->world < 2) return n;
+    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err))
+        goto failed;
+    if (p->share(p->user, &id, sizeof id, err)) goto failed;
+    config.blocking = 0;
+    r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
+    if (ddp__nccl_failed(n, r, "ncclCommInitRankConfig", err)) goto failed;
+    if (ddp__nccl_settle(n, n->comm, "ncclCommInitRankConfig", err)) goto failed;
+    return n;
+failed:
+    ddp__nccl_leave(n, 1);
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
-static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op,
-                                            const ddp_op_spec *spec)
+/* One array, in place. */
+static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__nccl *n, ddp__nccl_verb verb, float *x,
+                                                size_t count)
 {
-    const ddp__cuda_entry *e = dev->entry[op - dev->op];
-
-    return e->scratch ? e->scratch(spec, dev->half) : 0;
+    if (verb == DDP__NCCL_SPREAD)
+        return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
+    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg,
+                         n->comm, n->stream);
 }
 
-#endif /* DDP_CUDA_TABLE_CUH */
-/* ==== end cuda/table.cuh ==== */
+/* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
+ * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_verb verb,
+                                              float *const *arrays, const size_t *counts,
+                                              int arrays_count, ddp_error *err)
+{
+    ddp__cuda *dev = n->dev;
+    ncclResult_t r = ncclSuccess, end = ncclSuccess;
+    int i;
 
-/* ==== begin cuda/update.cuh ==== [cuda] */
-/* Updates on the device: one pass over parameter, gradient and state, which also zeroes the
- * gradient and writes the bfloat16 copy. Every element is rounded as on the CPU (nn/optimizer.c): products
- * and sums one by one, so that replicas on unlike processors stay equal bit for bit. */
-#ifndef DDP_CUDA_UPDATE_CUH
-#define DDP_CUDA_UPDATE_CUH
+    DDP__TRY(ddp__nccl_why(n, err));
+    if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
+        DDP__CUDA(dev, cudaStreamWaitEvent(n->stream, n->ready[slot], 0)))
+        return ddp__cuda_status(dev, err);
+    if (n->comm) {
+        (void)ncclGroupStart();
+        for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
+            if (counts[i]) r = ddp__nccl_array(n, verb, arrays[i], counts[i]);
+        end = ncclGroupEnd();
+        DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
+        DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
+        /* an event recorded before NCCL has queued its kernels would pass at once */
+        DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
+    }
+    n->since[slot] = ddp_now();
+    return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err)
+                                                                      : DDP_OK;
+}
+
+/* Later work on the computing stream waits for the slot's operation; the host does not. */
+static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
+{
+    if (n->since[slot] > 0)
+        (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
+}
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+/* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
+ * in the old order. What was in flight is given up: its arrays hold anything. */
+static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
+                                               ddp_error *err)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t heir = NULL;
+    ddp_error own;
+    ddp_status s;
+    int i, below = 0, *out;
+
+    if (!err) err = &own;
+    if (!n->comm || count < 1 || count >= n->world)
+        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
+                         n->world);
+    out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
+    if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
+    for (i = 0; i < count; i++) {
+        out[i] = lost[i];
+        below += lost[i] < n->rank;
+    }
+    config.blocking = 0;
+    s = ddp__nccl_failed(n, ncclCommShrink(n->comm, out, count, &heir, &config, NCCL_SHRINK_ABORT),
+                         "ncclCommShrink", err);
+    DDP_FREE(out);
+    n->world -= count;
+    if (!s) s = ddp__nccl_settle(n, heir, "ncclCommShrink", err);
+    (void)ncclCommAbort(n->comm);
+    n->comm = NULL;
+    if (s) {
+        n->why = *err;
+        if (heir) (void)ncclCommAbort(heir);
+        return s;
+    }
+    n->rank -= below;
+    if (n->world > 1) n->comm = heir;
+    else (void)ncclCommAbort(heir);
+    for (i = 0; i < n->slots; i++) n->since[i] = 0;
+    return DDP_OK;
+}
+#endif
+
+/* ==== cuda/self.cuh ==== [cuda] */
+/* What a context holds of its GPU beside the device, and the times of its work: events between the
+ * kernels, read when they have come, and names for profilers. */
+
+#include <nvtx3/nvToolsExt.h>
+
+enum {
+    DDP__UPLOAD_PARTS = 4,       /* uploads that may be under way */
+    DDP__UPLOAD_BYTES = 4 << 20, /* of each */
+    DDP__CLIP_PARTS = 1024       /* partial sums of squares */
+};
+
+/* bfloat16 copy of a layer's parameters, which operators read in their place. */
+typedef struct ddp__cuda_mirror {
+    float     *master;
+    ddp__bf16 *copy;
+    size_t     count;
+} ddp__cuda_mirror;
+
+typedef struct ddp__cuda_self {
+    ddp__cuda        *dev;
+    ddp__cuda_mirror *mirror;
+    int               mirrors, mirror_room;
+    /* uploads pass through pinned memory, part after part */
+    char             *ring;
+    cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
+    int               ring_next;
+    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
+    const float      *early_from;
+    cudaEvent_t       early_done;
+    double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
+    /* messages over the host */
+    cudaStream_t      out, in;  /* to the host, and back */
+    cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
+    unsigned         *flag;     /* [slots] pinned: the turn that may pass */
+    unsigned         *flag_there; /* as the device sees them */
+    int               slots;
+    ddp__nccl        *nccl;
+    /* times */
+    cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
+    int               marks;
+    int               base;     /* the mark that was read last */
+    double            base_s;   /* and when it was, ddp_now() */
+    int               ranged;   /* an NVTX range is open */
+} ddp__cuda_self;
+
+/* ---- times ---- */
+
+static void ddp__cuda_free_marks(ddp__cuda_self *c)
+{
+    int i;
+
+    if (c->ranged) (void)nvtxRangePop();
+    c->ranged = 0;
+    for (i = 0; c->mark && i <= c->marks; i++)
+        if (c->mark[i]) (void)cudaEventDestroy(c->mark[i]);
+    if (c->mark) DDP_FREE(c->mark);
+    c->mark = NULL;
+}
+
+/* The event behind the marks says where the device's clock stands on the host's. */
+static int ddp__cuda_marks(void *self, int marks)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+    int i;
+
+    c->mark = (cudaEvent_t *)ddp__calloc((size_t)marks + 1, sizeof *c->mark);
+    if (!c->mark) return 0;
+    c->base = c->marks = marks;
+    for (i = 0; i <= marks; i++)
+        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&c->mark[i], cudaEventDefault))) return 0;
+    if (DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)) ||
+        DDP__CUDA(dev, cudaEventRecord(c->mark[marks], dev->stream)) ||
+        DDP__CUDA(dev, cudaEventSynchronize(c->mark[marks])))
+        return 0;
+    c->base_s = ddp_now();
+    return 1;
+}
+
+static void ddp__cuda_mark(void *self, int mark)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
+}
+
+/* From mark to mark: milliseconds in a float are exact only over short times. */
+static double ddp__cuda_marked(void *self, int mark)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    const cudaError_t e = ddp__cuda_asked(cudaEventQuery(c->mark[mark]));
+    float ms = 0;
+
+    if (e == cudaErrorNotReady) return -1;
+    if (DDP__CUDA(c->dev, e) ||
+        DDP__CUDA(c->dev, cudaEventElapsedTime(&ms, c->mark[c->base], c->mark[mark])))
+        return c->base_s;
+    c->base = mark;
+    c->base_s += 1e-3 * (double)ms;
+    return c->base_s;
+}
+
+static void ddp__cuda_range(void *self, const char *name)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    if (c->ranged) (void)nvtxRangePop();
+    c->ranged = name != NULL;
+    if (name) (void)nvtxRangePushA(name);
+}
+
+/* ==== cuda/update.cuh ==== [cuda] */
+/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass
+ * over parameter, gradient and state, which also zeroes the gradient, if it is the layer's own, and
+ * writes the bfloat16 copy.
+ * Every element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that
+ * replicas on unlike processors stay equal bit for bit. */
 
 enum { DDP__UPDATE_THREADS = 256 };
 
-typedef struct ddp__sgd_factors {
-    float momentum, decay, lr;
-} ddp__sgd_factors;
-
-__device__ static __forceinline__ float ddp__sgd_one(const ddp__sgd_factors &k, float w, float g,
-                                                     float *v)
-{
-    float d = __fadd_rn(g, __fmul_rn(k.decay, w));
-
-    if (v) *v = d = __fadd_rn(__fmul_rn(k.momentum, *v), d);
-    return __fsub_rn(w, __fmul_rn(k.lr, d));
-}
-
-__device__ static __forceinline__ float ddp__adam_one(const ddp__adam_step &k, float w, float g,
-                                                      float *m, float *v)
-{
-    const float d = __fadd_rn(g, __fmul_rn(w, k.l2));
-    const float mean = __fadd_rn(__fmul_rn(*m, k.beta1), __fmul_rn(k.gain1, d));
-    const float square = __fadd_rn(__fmul_rn(*v, k.beta2), __fmul_rn(__fmul_rn(k.gain2, d), d));
-    const float root = __fmul_rn(__fsqrt_rn(square), k.root);
-
-    *m = mean;
-    *v = square;
-    return __fadd_rn(__fmul_rn(w, k.shrink),
-                     __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
-}
-
 /* One element of each rule; s0 and s1 are its state. */
-struct ddp__rule_sgd {
-    ddp__sgd_factors k;
-    __device__ float operator()(float w, float g, float *, float *) const
-    {
-        return ddp__sgd_one(k, w, g, NULL);
-    }
-    static const int states = 0;
-};
-struct ddp__rule_momentum {
-    ddp__sgd_factors k;
+template <int MOMENTUM> struct ddp__rule_sgd {
+    static const int states = MOMENTUM;
+    float momentum, decay, lr;
+
     __device__ float operator()(float w, float g, float *s0, float *) const
     {
-        return ddp__sgd_one(k, w, g, s0);
+        float d = __fadd_rn(g, __fmul_rn(decay, w));
+
+        if (MOMENTUM) *s0 = d = __fadd_rn(__fmul_rn(momentum, *s0), d);
+        return __fsub_rn(w, __fmul_rn(lr, d));
     }
-    static const int states = 1;
 };
 struct ddp__rule_adam {
+    static const int states = 2;
     ddp__adam_step k;
+
     __device__ float operator()(float w, float g, float *s0, float *s1) const
     {
-        return ddp__adam_one(k, w, g, s0, s1);
+        const float d = __fadd_rn(g, __fmul_rn(w, k.l2));
+        const float mean = __fadd_rn(__fmul_rn(*s0, k.beta1), __fmul_rn(k.gain1, d));
+        const float square = __fadd_rn(__fmul_rn(*s1, k.beta2),
+                                       __fmul_rn(__fmul_rn(k.gain2, d), d));
+        const float root = __fmul_rn(__fsqrt_rn(square), k.root);
+
+        *s0 = mean;
+        *s1 = square;
+        return __fadd_rn(__fmul_rn(w, k.shrink),
+                         __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
     }
-    static const int states = 2;
 };
 
-/* wide: all float arrays are multiples of 16 bytes. copy may be NULL. */
+/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. */
 template <typename R>
 static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy,
-                                     long n, int wide, R rule)
+                                     long n, int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     int k;
@@ -6503,7 +6002,7 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
             vg.v[k] = 0;
         }
         ddp__vec_store(w + i, vw);
-        ddp__vec_store(g + i, vg);
+        if (zero) ddp__vec_store(g + i, vg);
         if (R::states > 0) ddp__vec_store(s0 + i, v0);
         if (R::states > 1) ddp__vec_store(s1 + i, v1);
         for (k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
@@ -6513,7 +6012,7 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
         float *a = R::states > 0 ? s0 + i + k : NULL, *b = R::states > 1 ? s1 + i + k : NULL;
         const float x = rule(w[i + k], g[i + k], a, b);
         w[i + k] = x;
-        g[i + k] = 0;
+        if (zero) g[i + k] = 0;
         if (copy) copy[i + k] = __float2bfloat16_rn(x);
     }
 }
@@ -6523,6 +6022,13 @@ static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i < n) out[i] = __float2bfloat16_rn(in[i]);
+}
+
+static __global__ void ddp__k_axpy(float *y, const float *x, long n, float s)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < n) y[i] = __fadd_rn(y[i], __fmul_rn(s, x[i]));
 }
 
 static __global__ void ddp__k_scale(float *x, long n, float s)
@@ -6541,19 +6047,6 @@ static __global__ void ddp__k_fill(float *x, long n, float s)
 
 /* ---- the global norm: fixed parts, fixed trees, sums in double ---- */
 
-__device__ static __forceinline__ double ddp__sum_block(double mine, double *shared)
-{
-    int k;
-
-    shared[threadIdx.x] = mine;
-    __syncthreads();
-    for (k = DDP__UPDATE_THREADS / 2; k > 0; k /= 2) {
-        if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + k];
-        __syncthreads();
-    }
-    return shared[0];
-}
-
 static __global__ void ddp__k_squares(double *part, const float *x, long n)
 {
     __shared__ double shared[DDP__UPDATE_THREADS];
@@ -6563,7 +6056,7 @@ static __global__ void ddp__k_squares(double *part, const float *x, long n)
 
     for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step)
         sum += (double)x[i] * (double)x[i];
-    sum = ddp__sum_block(sum, shared);
+    sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
 
@@ -6574,7 +6067,7 @@ static __global__ void ddp__k_squares_sum(double *total, const double *part, int
     int i;
 
     for (i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
-    sum = ddp__sum_block(sum, shared);
+    sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) *total = first ? sum : *total + sum;
 }
 
@@ -6604,11 +6097,6 @@ static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const f
     return NULL;
 }
 
-static inline unsigned ddp__update_blocks(size_t n, long per_thread)
-{
-    return (unsigned)ddp__blocks((long)n, per_thread * DDP__UPDATE_THREADS);
-}
-
 /* The floats from p on have changed: their copy follows, on a stream. */
 static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
                                           cudaStream_t stream)
@@ -6620,12 +6108,12 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 
     if (!copy || !n) return;
     if (n > left) n = left;
-    DDP__LAUNCH(ddp__k_mirror, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, stream, copy, from,
-                (long)n);
+    DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, DDP__UPDATE_THREADS),
+                DDP__UPDATE_THREADS, 0, stream, copy, from, (long)n);
 }
 
 template <typename R>
-static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, const R &rule)
+static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
 {
     ddp__cuda *dev = c->dev;
     float *g = (float *)(uintptr_t)u->grads, *s0 = R::states > 0 ? u->state : NULL;
@@ -6633,68 +6121,73 @@ static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, const 
     size_t left = 0;
     ddp__bf16 *copy = ddp__cuda_copy_of(c, u->params, &left);
 
-    DDP__LAUNCH((ddp__k_update<R>), ddp__update_blocks(u->count, 4), DDP__UPDATE_THREADS, 0,
-                dev->stream, u->params, g, s0, s1, copy, (long)u->count,
-                ddp__aligned(u->params, g, s0, s1), rule);
+    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS,
+              u->params, g, s0, s1, copy, (long)u->count, zero, ddp__aligned(u->params, g, s0, s1),
+              rule);
 }
 
-static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u)
+static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    ddp__rule_momentum momentum;
-    ddp__rule_sgd sgd;
+    const ddp__rule_sgd<0> sgd = {o->hyper[0], o->hyper[1], u->lr};
+    const ddp__rule_sgd<1> momentum = {o->hyper[0], o->hyper[1], u->lr};
     ddp__rule_adam adam;
     ddp_update own = *u;
 
     switch (ddp__optimizer_rule(o)) {
     case DDP__RULE_SGD:
-        sgd.k.momentum = o->hyper[0];
-        sgd.k.decay = o->hyper[1];
-        sgd.k.lr = u->lr;
-        momentum.k = sgd.k;
-        if (o->state_per_param) ddp__cuda_rule(c, u, momentum);
-        else ddp__cuda_rule(c, u, sgd);
+        if (o->state_per_param) ddp__cuda_rule(c, u, zero, momentum);
+        else ddp__cuda_rule(c, u, zero, sgd);
         return;
     case DDP__RULE_ADAM:
         ddp__adam_factors(o, u, &adam.k);
-        ddp__cuda_rule(c, u, adam);
+        ddp__cuda_rule(c, u, zero, adam);
         return;
     case DDP__RULE_USER:
         own.stream = c->dev->stream;
         o->update(o, &own);
-        (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0,
-                                                u->count * sizeof(float), c->dev->stream));
+        if (zero)
+            (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0,
+                                                    u->count * sizeof(float), c->dev->stream));
         ddp__cuda_refresh(c, u->params, u->count * sizeof(float), c->dev->stream);
         return;
     }
+}
+
+static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float s)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    DDP__EACH(ddp__k_axpy, (long)n, DDP__UPDATE_THREADS, y, x, (long)n, s);
+    ddp__cuda_refresh((ddp__cuda_self *)self, y, n * sizeof *y, dev->stream);
 }
 
 static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
-    DDP__LAUNCH(ddp__k_scale, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
-                (long)n, s);
+    DDP__EACH(ddp__k_scale, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
+    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
 static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
-    DDP__LAUNCH(ddp__k_fill, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
-                (long)n, s);
+    DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
+    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
 static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-    unsigned parts = ddp__update_blocks(n, 4); /* depends on n alone: so does the sum's order */
+    long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
 
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
-    DDP__LAUNCH(ddp__k_squares, parts, DDP__UPDATE_THREADS, 0, dev->stream, c->squares, x, (long)n);
-    DDP__LAUNCH(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, 0, dev->stream,
-                c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
+    DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
+    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares,
+             (int)parts, first);
 }
 
 static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
@@ -6702,19 +6195,14 @@ static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
-    DDP__LAUNCH(ddp__k_clip, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
-                (long)n, c->squares + DDP__CLIP_PARTS, limit);
+    DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS,
+              limit);
 }
 
-#endif /* DDP_CUDA_UPDATE_CUH */
-/* ==== end cuda/update.cuh ==== */
-
-/* ==== begin cuda/stage.cuh ==== [cuda] */
-/* Messages of a GPU over the host: what src/sync/stage.c asks of the device. Copies have streams of
- * their own; the computing stream waits for a number in pinned memory, which a thread of the host
- * raises when the answer has been copied back. */
-#ifndef DDP_CUDA_STAGE_CUH
-#define DDP_CUDA_STAGE_CUH
+/* ==== cuda/host_messages.cuh ==== [cuda] */
+/* Messages of a GPU over the host: what src/run/stager.c asks of the device. Copies have streams of
+ * their own; the computing stream waits for a number in pinned memory, which the stager raises when
+ * the answer has been copied back. */
 
 /* One thread of one block: no other kernel misses it. */
 static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
@@ -6746,9 +6234,8 @@ static int ddp__cuda_slots(void *self, int slots)
     const size_t n = (size_t)slots;
     int i;
 
-    c->ready = (cudaEvent_t *)DDP_REALLOC(NULL, n * sizeof *c->ready);
+    c->ready = (cudaEvent_t *)ddp__calloc(n, sizeof *c->ready);
     if (!c->ready) return 0;
-    memset(c->ready, 0, n * sizeof *c->ready);
     c->slots = slots;
     if (cudaHostAlloc((void **)&c->flag, n * sizeof *c->flag, cudaHostAllocMapped) != cudaSuccess) {
         (void)cudaGetLastError();
@@ -6765,7 +6252,7 @@ static int ddp__cuda_slots(void *self, int slots)
             return 0;
     /* a kernel that is loaded at its first launch may wait for one that holds: load it now */
     DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
-    DDP__LAUNCH(ddp__k_hold, 1, 1, 0, dev->stream, c->flag_there, 0u);
+    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there, 0u);
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
@@ -6777,7 +6264,7 @@ static void ddp__cuda_raise_all(void *self)
     for (i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
-/* Who waits behind messages of devices must not wait for a lost peer: what is in flight is given up.
+/* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
  * event NULL: for all that was queued. */
 static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
 {
@@ -6847,93 +6334,12 @@ static void ddp__cuda_hold(void *self, int slot, unsigned turn)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
-    DDP__LAUNCH(ddp__k_hold, 1, 1, 0, dev->stream, c->flag_there + slot, turn);
+    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
 }
 
-#endif /* DDP_CUDA_STAGE_CUH */
-/* ==== end cuda/stage.cuh ==== */
-
-/* ==== begin cuda/profile.cuh ==== [cuda] */
-/* Times of a GPU: events between the kernels, read when they have come, and names for profilers. */
-#ifndef DDP_CUDA_PROFILE_CUH
-#define DDP_CUDA_PROFILE_CUH
-
-#include <nvtx3/nvToolsExt.h>
-
-static void ddp__cuda_free_marks(ddp__cuda_self *c)
-{
-    int i;
-
-    if (c->ranged) (void)nvtxRangePop();
-    c->ranged = 0;
-    for (i = 0; c->mark && i <= c->marks; i++)
-        if (c->mark[i]) (void)cudaEventDestroy(c->mark[i]);
-    if (c->mark) DDP_FREE(c->mark);
-    c->mark = NULL;
-}
-
-/* The event behind the marks says where the device's clock stands on the host's. */
-static int ddp__cuda_marks(void *self, int marks)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    ddp__cuda *dev = c->dev;
-    const size_t n = (size_t)marks + 1;
-    size_t i;
-
-    c->mark = (cudaEvent_t *)DDP_REALLOC(NULL, n * sizeof *c->mark);
-    if (!c->mark) return 0;
-    memset(c->mark, 0, n * sizeof *c->mark);
-    c->marks = marks;
-    for (i = 0; i < n; i++)
-        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&c->mark[i], cudaEventDefault))) return 0;
-    c->base = marks;
-    if (DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)) ||
-        DDP__CUDA(dev, cudaEventRecord(c->mark[marks], dev->stream)) ||
-        DDP__CUDA(dev, cudaEventSynchronize(c->mark[marks])))
-        return 0;
-    c->base_s = ddp_now();
-    return 1;
-}
-
-static void ddp__cuda_mark(void *self, int mark)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-
-    (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
-}
-
-/* From mark to mark: milliseconds in a float are exact only over short times. */
-static double ddp__cuda_marked(void *self, int mark)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    const cudaError_t e = ddp__cuda_asked(cudaEventQuery(c->mark[mark]));
-    float ms = 0;
-
-    if (e == cudaErrorNotReady) return -1;
-    if (DDP__CUDA(c->dev, e) ||
-        DDP__CUDA(c->dev, cudaEventElapsedTime(&ms, c->mark[c->base], c->mark[mark])))
-        return c->base_s;
-    c->base = mark;
-    c->base_s += 1e-3 * (double)ms;
-    return c->base_s;
-}
-
-static void ddp__cuda_range(void *self, const char *name)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-
-    if (c->ranged) (void)nvtxRangePop();
-    c->ranged = name != NULL;
-    if (name) (void)nvtxRangePushA(name);
-}
-
-#endif /* DDP_CUDA_PROFILE_CUH */
-/* ==== end cuda/profile.cuh ==== */
-
-/* ==== begin cuda/backend.cuh ==== [cuda] */
-/* The backend table of a GPU (base/backend.h). */
-#ifndef DDP_CUDA_BACKEND_CUH
-#define DDP_CUDA_BACKEND_CUH
+/* ==== cuda/backend.cuh ==== [cuda] */
+/* The backend table of a GPU (base/backend.h): opening, memory, copies, averages, and which of its
+ * functions stand elsewhere. */
 
 /* ---- opening ---- */
 
@@ -6961,45 +6367,28 @@ static void ddp__cuda_backend_close(void *self)
     DDP_FREE(c);
 }
 
-static void ddp__cuda_all_ops(ddp__cuda *dev)
-{
-    const ddp__cuda_entry *list;
-    int n = ddp__cuda_elementwise_ops(&list);
-
-    ddp__cuda_add_ops(dev, list, n);
-    n = ddp__cuda_text_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
-    n = ddp__cuda_conv_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
-    n = ddp__cuda_batch_norm_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
-    n = ddp__cuda_pool_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
-}
-
 static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, void *stream,
                                          void **self, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)ddp__calloc(1, sizeof *c);
-    ddp_cuda_options o;
+    int device = b->device, i, n = 0;
     ddp__cuda *dev;
-    int i, n = 0;
 
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of a GPU");
-    memset(&o, 0, sizeof o);
-    o.device = b->device;
-    o.numbers = (ddp_cuda_numbers)b->numbers;
-    o.stream = stream;
-    if (o.device < 0) { /* the ranks of a machine share its GPUs out */
-        o.device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
+    if (device < 0) { /* the ranks of a machine share its GPUs out */
+        device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
         (void)cudaGetLastError();
     }
-    c->dev = dev = ddp__cuda_open(&o, err);
+    c->dev = dev = ddp__cuda_open(device, (ddp_cuda_numbers)b->numbers, stream, err);
     if (!dev) {
         DDP_FREE(c);
         return err->code;
     }
-    ddp__cuda_all_ops(dev);
+    ddp__cuda_elementwise_ops(dev);
+    ddp__cuda_text_ops(dev);
+    ddp__cuda_conv_ops(dev);
+    ddp__cuda_batch_norm_ops(dev);
+    ddp__cuda_pool_ops(dev);
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares,
                                         (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
@@ -7190,6 +6579,16 @@ static ddp_status ddp__cuda_download(void *self, void *to, const void *from, siz
     return ddp__cuda_wait(self, err);
 }
 
+static ddp_status ddp__cuda_norm2(void *self, const float *x, size_t n, double *out, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    *out = 0;
+    if (n == 0) return DDP_OK;
+    ddp__cuda_clip_add(self, x, n, 1);
+    return ddp__cuda_download(self, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
+}
+
 static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count,
                                               ddp_error *err)
 {
@@ -7232,6 +6631,7 @@ static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
+    ddp__cuda_refresh((ddp__cuda_self *)self, to, bytes, dev->stream);
 }
 
 static void ddp__cuda_zero(void *self, void *at, size_t bytes)
@@ -7246,6 +6646,11 @@ static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 static const ddp_op *ddp__cuda_backend_op(void *self, const char *name)
 {
     return ddp__cuda_op(((ddp__cuda_self *)self)->dev, name);
+}
+
+static const ddp_op_pair *ddp__cuda_pair(void *self, const char *first, const char *second)
+{
+    return ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
 }
 
 static size_t ddp__cuda_backend_scratch(void *self, const ddp_op *op, const void *spec)
@@ -7334,75 +6739,44 @@ static void ddp__cuda_leave(void *self, int on_error)
 
 /* ---- the table ---- */
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b;
 
     memset(&b, 0, sizeof b);
-    b.name = "cuda";
-    b.device = device;
-    b.numbers = (int)numbers;
-    b.open = ddp__cuda_backend_open;
-    b.close = ddp__cuda_backend_close;
-    b.wait = ddp__cuda_wait;
-    b.check = ddp__cuda_check;
-    b.alloc = ddp__cuda_alloc;
-    b.release = ddp__cuda_release;
-    b.pin = ddp__cuda_pin;
-    b.unpin = ddp__cuda_unpin;
-    b.memory = ddp__cuda_memory;
-    b.element_bytes = ddp__cuda_element_bytes;
-    b.mirror = ddp__cuda_mirror_new;
-    b.forget = ddp__cuda_forget;
-    b.upload = ddp__cuda_upload;
-    b.upload_elements = ddp__cuda_upload_elements;
-    b.download = ddp__cuda_download;
-    b.download_elements = ddp__cuda_download_elements;
-    b.early = ddp__cuda_early;
-    b.early_value = ddp__cuda_early_value;
-    b.copy = ddp__cuda_copy;
-    b.zero = ddp__cuda_zero;
-    b.scale = ddp__cuda_scale;
-    b.fill = ddp__cuda_fill;
-    b.update = ddp__cuda_update;
-    b.clip_add = ddp__cuda_clip_add;
-    b.clip_scale = ddp__cuda_clip_scale;
-    b.op = ddp__cuda_backend_op;
-    b.pair = ddp__cuda_pair;
-    b.scratch = ddp__cuda_backend_scratch;
-    b.reserve = ddp__cuda_reserve;
-    b.compute = ddp__cuda_compute;
-    b.slots = ddp__cuda_slots;
-    b.record = ddp__cuda_record;
-    b.fetch = ddp__cuda_fetch;
-    b.give = ddp__cuda_give;
-    b.raise = ddp__cuda_raise;
-    b.raise_all = ddp__cuda_raise_all;
-    b.hold = ddp__cuda_hold;
-    b.join = ddp__cuda_join;
-    b.average = ddp__cuda_average;
-    b.follow = ddp__cuda_follow;
-    b.spread = ddp__cuda_spread;
-    b.finish = ddp__cuda_finish;
-    b.poll = ddp__cuda_poll;
-    b.leave = ddp__cuda_leave;
-    b.marks = ddp__cuda_marks;
-    b.mark = ddp__cuda_mark;
-    b.marked = ddp__cuda_marked;
+    b.name = "cuda", b.device = device, b.numbers = (int)numbers;
+    b.open = ddp__cuda_backend_open, b.close = ddp__cuda_backend_close;
+    b.wait = ddp__cuda_wait, b.check = ddp__cuda_check;
+
+    b.alloc = ddp__cuda_alloc, b.release = ddp__cuda_release;
+    b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin;
+    b.memory = ddp__cuda_memory, b.element_bytes = ddp__cuda_element_bytes;
+    b.mirror = ddp__cuda_mirror_new, b.forget = ddp__cuda_forget;
+
+    b.upload = ddp__cuda_upload, b.upload_elements = ddp__cuda_upload_elements;
+    b.download = ddp__cuda_download, b.download_elements = ddp__cuda_download_elements;
+    b.early = ddp__cuda_early, b.early_value = ddp__cuda_early_value;
+    b.copy = ddp__cuda_copy, b.zero = ddp__cuda_zero;
+
+    b.axpy = ddp__cuda_axpy, b.norm2 = ddp__cuda_norm2;
+    b.scale = ddp__cuda_scale, b.fill = ddp__cuda_fill, b.update = ddp__cuda_update;
+    b.clip_add = ddp__cuda_clip_add, b.clip_scale = ddp__cuda_clip_scale;
+
+    b.op = ddp__cuda_backend_op, b.pair = ddp__cuda_pair, b.compute = ddp__cuda_compute;
+    b.scratch = ddp__cuda_backend_scratch, b.reserve = ddp__cuda_reserve;
+
+    b.slots = ddp__cuda_slots, b.record = ddp__cuda_record;
+    b.fetch = ddp__cuda_fetch, b.give = ddp__cuda_give, b.hold = ddp__cuda_hold;
+    b.raise = ddp__cuda_raise, b.raise_all = ddp__cuda_raise_all;
+
+    b.join = ddp__cuda_join, b.leave = ddp__cuda_leave, b.poll = ddp__cuda_poll;
+    b.average = ddp__cuda_average, b.spread = ddp__cuda_spread;
+    b.follow = ddp__cuda_follow, b.finish = ddp__cuda_finish;
+
+    b.marks = ddp__cuda_marks, b.mark = ddp__cuda_mark, b.marked = ddp__cuda_marked;
     b.range = ddp__cuda_range;
     return b;
 }
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif /* DDP_CUDA_BACKEND_CUH */
-/* ==== end cuda/backend.cuh ==== */
 
 #endif /* DDP__CUDA_IMPLEMENTED */
 #endif /* DREAMDDP_IMPLEMENTATION */

@@ -1,6 +1,6 @@
 /* Time of an all-reduce: ranks of this machine, or one rank of several machines.
  *
- *   cc -O2 -I. -Iexamples bench/bench_allreduce.c -o bench_allreduce -lm -lpthread
+ *   cc -O2 -I. bench/bench_allreduce.c -o bench_allreduce -lm -lpthread
  *   (for --tls-psk also -DDDP_USE_OPENSSL -lssl -lcrypto)
  *   ./bench_allreduce --ranks 4 --bytes 16777216 --iters 20
  *   ./bench_allreduce --ranks 4 --rank 0 --addr 10.0.0.1:29500 --tls-psk run.key     (on each machine)
@@ -12,8 +12,8 @@
  * the calling thread moved itself. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "cli.h"
-#include "connect.h"
+#include "../examples/common/cli.h"
+#include "../examples/common/connect.h"
 
 enum { BENCH_WARMUP = 2 };
 
@@ -108,10 +108,21 @@ static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *
 {
     const char *algorithm;
     ddp_stats before, after;
+    ddp_message m = {0};
+    ddp_piece p = {0};
     double error;
     long i;
     int bad = 0;
 
+    p.data = x;
+    p.count = n;
+    m.verb = DDP_ALL_REDUCE;
+    m.from = &p;
+    m.from_count = 1;
+    m.layer = DDP_NO_LAYER;
+    m.coding = b->wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
+               : b->wire == DDP_WIRE_INT8 ? DDP_AS_INT8
+                                          : DDP_AS_FLOAT;
     for (i = -BENCH_WARMUP; !bad && i < b->iters; i++) {
         double begin;
         memcpy(x, value, n * sizeof *x);
@@ -119,9 +130,7 @@ static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *
         if (i == 0) ddp_get_stats(d, &before);
         begin = ddp_now();
         if (!bad)
-            bad = b->wire == DDP_WIRE_BF16   ? ddp_all_reduce_bf16(d, x, n, 1)
-                  : b->wire == DDP_WIRE_INT8 ? ddp_all_reduce_int8(d, x, n, 1)
-                                             : ddp_all_reduce(d, x, n, 1);
+            bad = ddp_exchange(d, &m);
         if (i >= 0) ms[i] = (float)(1e3 * (ddp_now() - begin));
     }
     ddp_get_stats(d, &after);

@@ -1,6 +1,6 @@
 /* Kernels of the GPU companion against what the device's memory allows, one JSON object per line:
  *
- *   nvcc -O3 -std=c++17 -arch=native -I. -Iexamples bench/bench_gpu.cu -o bench_gpu -lcublas
+ *   nvcc -O3 -std=c++17 -arch=native -I. bench/bench_gpu.cu -o bench_gpu -lcublas
  * -lcublasLt -lnccl -lpthread
  *   ./bench_gpu [--small | --tiny]        tiny: only to see that all of it runs
  *

@@ -12,7 +12,7 @@
  * The last line of stdout is one JSON object. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "cli.h"
+#include "../examples/common/cli.h"
 #include "machine.h"
 
 /* ---- operators ---- */

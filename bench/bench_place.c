@@ -1,11 +1,11 @@
 /* The placement solvers on the networks of the DT-FM paper, on the same with noise on every link,
  * and on 1,000 devices.
  *
- *   cc -O2 -I. -Iexamples bench/bench_place.c -o bench_place -lm -lpthread && ./bench_place
+ *   cc -O2 -I. bench/bench_place.c -o bench_place -lm -lpthread && ./bench_place
  * reads $DDP_DATA/networks/case1.json .. case5.json (default: data), skipped where absent. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "cli.h"
+#include "../examples/common/cli.h"
 
 static ddp_placement run(const ddp_network *n, ddp_place_solver solver, uint64_t seed,
                          double seconds, long candidates)

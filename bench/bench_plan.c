@@ -1,10 +1,10 @@
 /* Solve times of the partial planner on random profiles whose communication is as long as the
  * period's backward.
  *
- *   cc -O2 -I. -Iexamples bench/bench_plan.c -o bench_plan -lm -lpthread && ./bench_plan */
+ *   cc -O2 -I. bench/bench_plan.c -o bench_plan -lm -lpthread && ./bench_plan */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "cli.h"
+#include "../examples/common/cli.h"
 
 /* The fastest of several runs, in milliseconds; how many were averaged in each grows as they
  * shrink. */

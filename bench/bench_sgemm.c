@@ -1,7 +1,7 @@
 /* Float matrix products of the library, and of a BLAS where one is compiled in.
  *
- *   cc -O2 -I. -Iexamples bench/bench_sgemm.c -o bench_sgemm -lm -lpthread
- *   cc -O2 -DDDP_USE_CBLAS -I. -Iexamples bench/bench_sgemm.c -o bench_sgemm -lopenblas -lm -lpthread
+ *   cc -O2 -I. bench/bench_sgemm.c -o bench_sgemm -lm -lpthread
+ *   cc -O2 -DDDP_USE_CBLAS -I. bench/bench_sgemm.c -o bench_sgemm -lopenblas -lm -lpthread
  *   ./bench_sgemm --m 1024 --n 1152 --k 384 --trans nt --threads 1
  *
  * The last line of stdout is one JSON object; rates are of the best round. Both multiply in turn, and
@@ -9,7 +9,7 @@
  * a BLAS may keep its threads spinning between calls. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "cli.h"
+#include "../examples/common/cli.h"
 
 typedef struct sgemm {
     ddp__matmul g;

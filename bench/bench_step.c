@@ -7,7 +7,7 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include "cli.h"
+#include "../examples/common/cli.h"
 #include <sys/resource.h>
 
 typedef struct bench {

@@ -1,14 +1,14 @@
 /* Exact Top-K, messages and feedback in units of one read of the array: the sum of its floats, in
  * the same run.
  *
- *   cc -O2 -I. -Iexamples bench/bench_topk.c -o bench_topk -lm -lpthread && ./bench_topk
+ *   cc -O2 -I. bench/bench_topk.c -o bench_topk -lm -lpthread && ./bench_topk
  *   ./bench_topk --file x.f32 --k 250000 --indexes kept.u64     (what bench/topk.py calls)
  *
  * One thread; reads and what is measured alternate, and the best of each counts. A selection writes
  * indexes and values. With --file the last line of stdout is one JSON object. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "cli.h"
+#include "../examples/common/cli.h"
 
 static const char *const kinds[] = {"normal", "heavy-tailed", "all equal", "1 % not zero"};
 

@@ -1,13 +1,13 @@
 /* A training step of ResNet or VGG on images of 32 x 32, SGD with momentum.
  *
- *   cc -O2 -I. -Iexamples bench/bench_vision.c -o bench_vision -lm -lpthread && ./bench_vision
+ *   cc -O2 -I. bench/bench_vision.c -o bench_vision -lm -lpthread && ./bench_vision
  *   ./bench_vision --threads 2 --steps 3     (what bench/torch_vision.py calls)
  *
  * The last line of stdout is one JSON object: the best step by the clock, and the least processor
  * time of a step over all threads, which says more where other programs run too. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "cli.h"
+#include "../examples/common/cli.h"
 
 #include <time.h>
 

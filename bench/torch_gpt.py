@@ -57,7 +57,7 @@ def child(sizes, threads, steps):
         import torch.nn.functional as F
     except ImportError:
         sys.exit(77)
-    sys.path.insert(0, os.path.join(ROOT, "tests"))
+    sys.path.insert(0, os.path.join(ROOT, "tests/nn"))
     from torch_models import MODELS
     torch.set_num_threads(threads)
     torch.manual_seed(1)

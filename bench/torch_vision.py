@@ -19,7 +19,7 @@ OURS = os.path.join(HERE, "..", "build", "bench_vision")
 TUNED = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "17179869184",
          "MALLOC_TOP_PAD_": "268435456"}
 
-sys.path.insert(0, os.path.join(HERE, "..", "tests"))
+sys.path.insert(0, os.path.join(HERE, "..", "tests", "nn"))
 try:
     import torch
     import torch.nn.functional as F

@@ -22,10 +22,13 @@
 #error "dreamddp_cuda.cuh: compile this file with nvcc (a .c file: nvcc -x cu)"
 #endif
 
+#if defined(DREAMDDP_IMPLEMENTATION) && defined(DDP_NO_MODELS)
+#error "dreamddp_cuda.cuh: it computes graphs and their operators: do not define DDP_NO_MODELS"
+#endif
+
 #include "dreamddp.h"
 
-#include "cuda/options.cuh"
-#include "cuda/compress.cuh"
+#include "cuda/public.cuh"
 
 #endif /* DREAMDDP_CUDA_CUH */
 
@@ -34,29 +37,20 @@
 #define DDP__CUDA_IMPLEMENTED
 
 #include "cuda/runtime.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/vector.cuh"
-#include "cuda/elementwise.cuh"
-#include "cuda/nccl.cuh"
-#include "cuda/blas.cuh"
 #include "cuda/rows.cuh"
-#include "cuda/columns.cuh"
+#include "cuda/elementwise.cuh"
+#include "cuda/blas.cuh"
 #include "cuda/linear.cuh"
 #include "cuda/embedding.cuh"
 #include "cuda/norm.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/flash.cuh"
 #include "cuda/attention.cuh"
-#include "cuda/rope.cuh"
-#include "cuda/swiglu.cuh"
-#include "cuda/dropout.cuh"
 #include "cuda/loss.cuh"
 #include "cuda/text.cuh"
-#include "cuda/conv_tile.cuh"
 #include "cuda/conv_product.cuh"
 #include "cuda/channels.cuh"
 #include "cuda/conv_depthwise.cuh"
-#include "cuda/conv_point.cuh"
 #include "cuda/conv.cuh"
 #include "cuda/batch_norm.cuh"
 #include "cuda/pool.cuh"
@@ -64,11 +58,10 @@
 #include "cuda/topk.cuh"
 #include "cuda/feedback.cuh"
 #include "cuda/quantise.cuh"
-#include "cuda/table.cuh"
+#include "cuda/nccl.cuh"
 #include "cuda/self.cuh"
 #include "cuda/update.cuh"
-#include "cuda/stage.cuh"
-#include "cuda/profile.cuh"
+#include "cuda/host_messages.cuh"
 #include "cuda/backend.cuh"
 
 #endif /* DDP__CUDA_IMPLEMENTED */

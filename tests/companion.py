@@ -1,4 +1,4 @@
-"""What tests/test_*.py share that compare a C program of this folder, its companion, with a library
+"""What tests/test_*.py share that compare a C program beside them, their companion, with a library
 of Python."""
 import importlib
 import os
@@ -27,7 +27,7 @@ def need(module, title):
 
 
 def build(name):
-    """The path of tests/NAME.c, compiled. `make test` has done so already."""
+    """The path of tests/NAME.c, compiled; NAME with its folder. `make test` has done so already."""
     program = os.path.join("build", "plain", name)
     subprocess.run(["make", "-s", program], cwd=ROOT, check=True)
     return os.path.join(ROOT, program)
@@ -39,6 +39,6 @@ def output(program, *args, **options):
 
 
 def close(passed, failed):
-    """The line that tests/run reads, and the exit code."""
+    """The line that tools/run_tests.py reads, and the exit code."""
     print("%d passed, %d failed, 0 skipped" % (passed, failed))
     return 1 if failed else 0

@@ -3,9 +3,10 @@
 
     tools/amalgamate.py            writes dreamddp.h (only if it changed)
     tools/amalgamate.py --check    regenerates to memory and compares; one sentence per fault
+    tools/amalgamate.py --split DIR    writes DIR/dreamddp.h, declarations, and DIR/dreamddp.c
 
 The output is a pure function of src/: each project file is expanded once, where it is first
-included; a later #include of it is dropped; system includes stay.
+included, behind what it includes itself; a later #include of it is dropped; system includes stay.
 """
 import os
 import re
@@ -14,10 +15,12 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SPINES = (("dreamddp.h", "dreamddp.h"), ("dreamddp_cuda.cuh", "dreamddp_cuda.cuh"))
 # A folder may use those before it, never those after it.
-FOLDERS = ("base graph ops nn data io net profile plan compress sync pipe report cuda").split()
+FOLDERS = ("base graph ops nn data io compress wire emulate comm member profile plan run strategy pipe sim report cuda").split()
 
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 OPEN, CLOSE = re.compile(r"\s*#\s*if"), re.compile(r"\s*#\s*endif")
+OPTION = re.compile(r"\bDDP_NO_\w+")  # in the spine: #if around implementations that a user may leave out
+LEADING = re.compile(r'(?:/\*.*?\*/|[ \n]|#include [^\n]*\n)*', re.S)  # comments and includes before the first code
 
 
 class Fault(Exception):
@@ -41,6 +44,14 @@ def read(path, name):
     return data.decode("ascii").split("\n")[:-1]
 
 
+def without_guard(lines):
+    """Numbered lines without #ifndef X, #define X and the #endif at the end, where they are."""
+    code = [i for i, (_, line) in enumerate(lines) if line.startswith("#")]
+    if len(code) > 2 and lines[code[0]][1].replace("ifndef", "define") == lines[code[1]][1] and CLOSE.match(lines[-1][1]):
+        return [numbered for i, numbered in enumerate(lines[:-1]) if i not in code[:2]]
+    return lines
+
+
 def folder(name):
     return name.split("/")[0] if "/" in name else None
 
@@ -50,10 +61,16 @@ class Amalgamation:
 
     def __init__(self, src, spine, done=(), strict=False):
         self.src, self.spine, self.strict = src, spine, strict
-        self.done = set(done) | {spine}
+        self.done = dict.fromkeys(done, ())  # file: the options around it in the spine
+        self.done[spine] = ()
         self.outputs = [output for other, output in SPINES if other != spine]
-        self.lines, self.origin = [], []
-        self.expand(spine)
+        self.lines, self.origin, self.options = [], [], []
+        for number, line in enumerate(read(os.path.join(src, spine), spine), 1):
+            if OPEN.match(line):
+                self.options.append(line.strip() if OPTION.search(line) else "")
+            elif CLOSE.match(line):
+                self.options.pop()
+            self.line(spine, number, line, 0)
 
     def text(self):
         return "\n".join(self.lines) + "\n"
@@ -63,33 +80,48 @@ class Amalgamation:
             self.lines.append(line)
             self.origin.append(origin)
 
+    def around(self):
+        return tuple(filter(None, self.options))
+
     def expand(self, name):
-        depth, guard = 0, name.endswith((".h", ".cuh"))
-        for number, line in enumerate(read(os.path.join(self.src, name), name), 1):
-            m = INCLUDE.match(line)
-            if OPEN.match(line):
-                depth += 1
-            elif CLOSE.match(line):
-                depth -= 1
-            if not m:
-                self.put(line, (name, number))
-                continue
-            self.check_include(name, number, m.group(1), depth - guard)
-            if m.group(1) in self.outputs:
-                self.put(line, (name, number))  # the companion includes the other header
-                continue
-            if m.group(1) in self.done:
-                continue
-            self.done.add(m.group(1))
-            self.put("", None)
-            self.put("/* ==== begin %s ==== [%s] */" % (m.group(1), folder(m.group(1))), None)
-            self.expand(m.group(1))
-            self.put("/* ==== end %s ==== */" % m.group(1), None)
+        """What the file includes first, then its text in one piece, without its include guard: each
+        file is expanded once."""
+        self.done[name] = self.around()
+        lines = list(enumerate(read(os.path.join(self.src, name), name), 1))
+        if name.endswith((".h", ".cuh")):
+            lines = without_guard(lines)
+        top = len(lines) - len(LEADING.sub("", "\n".join(line for _, line in lines) + "\n").split("\n")) + 1
+        for number, line in lines[:top]:
+            if INCLUDE.match(line):
+                self.line(name, number, line, 0)
+        self.put("", None)
+        self.put("/* ==== %s ==== [%s] */" % (name, folder(name)), None)
+        depth = 0
+        for number, line in lines:
+            depth += bool(OPEN.match(line)) - bool(CLOSE.match(line))
+            self.line(name, number, line, depth)
+        self.put("", None)
+
+    def line(self, name, number, line, depth):
+        m = INCLUDE.match(line)
+        if not m:
+            self.put(line, (name, number))
+            return
+        target = m.group(1)
+        self.check_include(name, number, target, depth)
+        if target in self.outputs:
+            self.put(line, (name, number))  # the companion includes the other header
+        elif target not in self.done:
+            self.expand(target)
 
     def check_include(self, name, number, target, depth):
         at = "src/%s:%d" % (name, number)
         if not os.path.isfile(os.path.join(self.src, target)):
             raise Fault('%s: #include "%s" names no file of src/' % (at, target))
+        for option in self.done.get(target, ()):
+            if option not in self.around():
+                raise Fault('%s: #include "%s", which %s of src/%s leaves out; include it in the spine '
+                            "before that" % (at, target, option, self.spine))
         if name == self.spine:
             return
         if depth > 0:
@@ -119,7 +151,7 @@ def generate(strict=False, root=ROOT):
         if os.path.isfile(os.path.join(src, spine)):
             done = reached if output.endswith(".cuh") else ()  # the companion includes dreamddp.h
             a = Amalgamation(src, spine, done, strict)
-            reached |= a.done
+            reached |= set(a.done)
             result.append((output, a))
     for name in sorted(all_files(src)):
         if strict and name not in reached:
@@ -127,27 +159,44 @@ def generate(strict=False, root=ROOT):
     return result
 
 
+def split(text):
+    """(header, source) of the text of dreamddp.h."""
+    begin, inside = "#ifdef DREAMDDP_IMPLEMENTATION\n", "#define DDP__IMPLEMENTED\n"
+    end, after = "#endif /* DDP__IMPLEMENTED */\n", "#endif /* DREAMDDP_IMPLEMENTATION */\n"
+    return ("/* The declarations of dreamddp.h, split from it by `make split`: DREAMDDP_IMPLEMENTATION does nothing\n"
+            " * here; compile dreamddp.c, or link the library of `make lib`. */\n" +
+            text[:text.index(begin)] + text[text.index(after) + len(after):].lstrip("\n"),
+            "/* The implementation of dreamddp.h, split from it by `make split`. MIT licence: see there. */\n"
+            "#define DREAMDDP_IMPLEMENTATION\n" + inside + '#include "dreamddp.h"\n' +
+            text[text.index(inside) + len(inside):text.index(end)].rstrip("\n") + "\n")
+
+
+def write(path, text):
+    with open(path + ".tmp", "w", encoding="ascii") as f:
+        f.write(text)
+    os.replace(path + ".tmp", path)
+
+
 def main(argv):
     check = argv == ["--check"]
-    if argv and not check:
+    if argv and not check and not (len(argv) == 2 and argv[0] == "--split"):
         sys.stderr.write(__doc__)
         return 2
     try:
         outputs = generate(strict=check)
+        if argv and not check:
+            for name, text in zip(("dreamddp.h", "dreamddp.c"), split(dict(outputs)["dreamddp.h"].text())):
+                write(os.path.join(argv[1], name), text)
+            return 0
         for name, a in outputs:
             path = os.path.join(ROOT, name)
-            old = None
             if os.path.isfile(path):
-                with open(path, "rb") as f:
-                    old = f.read()
-            new = a.text().encode("ascii")
-            if new == old:
-                continue
+                with open(path, encoding="latin-1") as f:
+                    if f.read() == a.text():
+                        continue
             if check:
                 raise Fault("%s is stale: run `make header` and commit the result" % name)
-            with open(path + ".tmp", "wb") as f:
-                f.write(new)
-            os.replace(path + ".tmp", path)
+            write(path, a.text())
             print("%s: %d lines from src/" % (name, len(a.lines)))
     except Fault as e:
         sys.stderr.write("amalgamate: %s\n" % e)

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs what is missing, and nothing that is there:
 #   tools/deps.sh build   a C compiler and stb_ds.h
-#   tools/deps.sh test    that, cmocka, python3 and, where they can be had, g++, clang, spin, PyTorch,
-#                         igraph, Open MPI and OpenSSL
+#   tools/deps.sh header  python3
+#   tools/deps.sh test    those, cmocka and, where they can be had, g++, clang, spin, PyTorch, igraph,
+#                         Open MPI and OpenSSL
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -46,23 +47,23 @@ fetch_stb_ds() {
 
 missing() { # words of the Debian packages that are needed and not there
     compiler=${CC:-cc} # may be two words: ccache gcc
+    [ "$1" = build ] || have python3 || printf ' python3-minimal'
+    [ "$1" = header ] && return
     have "${compiler%% *}" || printf ' gcc libc6-dev'
     have_header stb_ds.h stb/stb_ds.h || printf ' libstb-dev'
-    [ "$1" = test ] || return 0
-    have_header cmocka.h || printf ' libcmocka-dev'
-    have python3 || printf ' python3-minimal'
+    [ "$1" = build ] || have_header cmocka.h || printf ' libcmocka-dev'
 }
 
 case "${1-}" in
-build | test) ;;
-*) sed -n 's/^# \{0,1\}//;2,6p' "$0"; exit 2 ;;
+build | header | test) ;;
+*) sed -n 's/^# \{0,1\}//;2,7p' "$0"; exit 2 ;;
 esac
 
 want=$(missing "$1")
 if [ -n "$want" ]; then
     # shellcheck disable=SC2086  # a list of words
     apt_install $want || true
-    have_header stb_ds.h stb/stb_ds.h || fetch_stb_ds || true
+    [ "$1" = header ] || have_header stb_ds.h stb/stb_ds.h || fetch_stb_ds || true
     want=$(missing "$1")
 fi
 if [ -n "$want" ]; then

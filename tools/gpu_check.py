@@ -5,7 +5,7 @@
 
 0. finds the headers and libraries of STB, cmocka, NCCL and cuBLAS: where compilers look, in
    build/include and build/lib, or where pip put NCCL and cuBLAS;
-1. builds with nvcc for the GPU that is here: tests/test_cuda_*.cu, the trainers, bench_gpu;
+1. builds with nvcc for the GPU that is here: tests/cuda/test_cuda_*.cu, the trainers, bench_gpu;
 2. runs the tests: every operator against the CPU, the backend, NCCL with the GPUs there are;
 3. trains 50 steps on the CPU and on the GPU from the same seed: the curves must stay together;
 4. trains with two processes that share the GPU over TCP under every strategy: no failure, equal
@@ -242,7 +242,7 @@ def main(argv):
     name, driver, arch = find_gpu()
     begin, score = time.monotonic(), Score(args.seconds)
     print("%s, driver %s, %s, %s" % (name, driver, arch, time.strftime("%Y-%m-%d")), flush=True)
-    tests = sorted(f[:-3] for f in os.listdir(os.path.join(ROOT, "tests"))
+    tests = sorted("cuda/" + f[:-3] for f in os.listdir(os.path.join(ROOT, "tests/cuda"))
                    if f.startswith("test_cuda_") and f.endswith(".cu"))
     if not find_libraries(score):
         tests = []

@@ -4,7 +4,7 @@
  * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.)
  *
  * It is the installed package, not a copy. A program that uses stb_ds too may include it before
- * or after this header, in the same file or in others; base/array.c says who instantiates it. */
+ * or after this header, in the same file or in others; base/core.c says who instantiates it. */
 #ifndef DDP_BASE_ARRAY_H
 #define DDP_BASE_ARRAY_H
 

@@ -45,7 +45,7 @@ struct ddp_backend {
      * are fast from and to. element_bytes: of outputs and their gradients, 4 or 2; outputs of one
      * element, integers and saved arrays take 4 in any case. mirror: what operators read in
      * place of count parameters; those themselves where an element takes 4 bytes, otherwise a
-     * copy that update, upload, give and average keep current. forget: before
+     * copy that whatever writes parameters keeps current. forget: before
      * release. */
     void *(*alloc)(void *self, size_t bytes);
     void (*release)(void *self, void *ptr, size_t bytes);
@@ -70,13 +70,16 @@ struct ddp_backend {
     ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count,
                                     ddp_error *err);
 
-    /* Arithmetic in order. x[i] *= s; x[i] = s. update applies a registered optimizer and zeroes
-     * u->grads; a user's rule is called with device arrays and u->stream. Clipping needs no host:
-     * clip_add adds the squares of x to one sum (first: begins it), clip_scale multiplies x with
-     * the factor that this sum asks for, if the norm is above limit. */
+    /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s. norm2 waits: the sum of
+     * x[i]^2, in double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's
+     * rule is called with device arrays and u->stream. Clipping needs no host: clip_add adds the squares
+     * of x to one sum (first: begins it), clip_scale multiplies x with the factor that this sum asks for,
+     * if the norm is above limit. */
+    void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);
-    void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u);
+    ddp_status (*norm2)(void *self, const float *x, size_t count, double *out, ddp_error *err);
+    void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u, int zero);
     void (*clip_add)(void *self, const float *x, size_t count, int first);
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 
@@ -90,7 +93,7 @@ struct ddp_backend {
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
 
-    /* Messages over the host (src/sync/stage.h). A slot is one of 0..slots-1. record notes in order
+    /* Messages over the host (src/run/stager.h). A slot is one of 0..slots-1. record notes in order
      * that the work so far is done; fetch (stager) waits for that and copies to the host; give
      * (stager) copies to the device; raise (stager) lets pass what hold made wait: hold queues
      * that all later work waits until raise was called with at least turn. Both wait for their

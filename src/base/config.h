@@ -1,4 +1,4 @@
-/* Compile-time options, linkage and the small common subset of C11 and C++17. */
+/* The version, and the linkage of public and private functions. */
 #ifndef DDP_BASE_CONFIG_H
 #define DDP_BASE_CONFIG_H
 
@@ -27,11 +27,16 @@
 
 /* Linkage of the public functions. Define DDP_STATIC to keep a private copy of the
  * library inside one file (two versions in one program then coexist). */
+#ifdef __cplusplus
+#define DDP__C extern "C"
+#else
+#define DDP__C extern
+#endif
 #ifndef DDP_API
 #ifdef DDP_STATIC
 #define DDP_API static DDP__UNUSED
 #else
-#define DDP_API extern
+#define DDP_API DDP__C
 #endif
 #endif
 
@@ -39,38 +44,10 @@
  * extern when each file is compiled alone (make check-separate). */
 #ifndef DDP_LIB
 #ifdef DDP_SEPARATE
-#define DDP_LIB extern
+#define DDP_LIB DDP__C
 #else
 #define DDP_LIB static DDP__UNUSED
 #endif
-#endif
-
-/* Memory for bookkeeping; tensors and staging buffers come from ddp_config.allocator. */
-#if defined(DDP_REALLOC) != defined(DDP_FREE)
-#error "dreamddp: define both DDP_REALLOC and DDP_FREE, or neither"
-#endif
-#ifndef DDP_REALLOC
-#include <stdlib.h>
-#define DDP_REALLOC(ptr, bytes) realloc(ptr, bytes)
-#define DDP_FREE(ptr)           free(ptr)
-#endif
-
-#if defined(__GNUC__) || defined(__clang__)
-#define DDP_RESTRICT __restrict__
-#else
-#define DDP_RESTRICT
-#endif
-
-#ifdef __cplusplus
-#define DDP_STATIC_ASSERT(cond, text) static_assert(cond, text)
-#else
-#define DDP_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
-#endif
-
-/* Checks for our own bugs only; user mistakes are status codes. */
-#ifndef DDP_ASSERT
-#include <assert.h>
-#define DDP_ASSERT(cond) assert(cond)
 #endif
 
 #endif /* DDP_BASE_CONFIG_H */

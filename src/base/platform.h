@@ -1,4 +1,5 @@
-/* System headers of the implementation. Linux first; macOS is kept compiling. */
+/* What the implementation needs of the system and the compiler: headers, the small common subset of
+ * C11 and C++17, the macros that a program may define. Linux first; macOS is kept compiling. */
 #ifndef DDP_BASE_PLATFORM_H
 #define DDP_BASE_PLATFORM_H
 
@@ -26,6 +27,33 @@
 #ifndef CLOCK_MONOTONIC
 #error                                                                                             \
     "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
+#endif
+
+/* Memory for bookkeeping; tensors and staging buffers come from ddp_config.allocator. */
+#if defined(DDP_REALLOC) != defined(DDP_FREE)
+#error "dreamddp: define both DDP_REALLOC and DDP_FREE, or neither"
+#endif
+#ifndef DDP_REALLOC
+#define DDP_REALLOC(ptr, bytes) realloc(ptr, bytes)
+#define DDP_FREE(ptr)           free(ptr)
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define DDP_RESTRICT __restrict__
+#else
+#define DDP_RESTRICT
+#endif
+
+#ifdef __cplusplus
+#define DDP_STATIC_ASSERT(cond, text) static_assert(cond, text)
+#else
+#define DDP_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
+#endif
+
+/* Checks for our own bugs only; user mistakes are status codes. */
+#ifndef DDP_ASSERT
+#include <assert.h>
+#define DDP_ASSERT(cond) assert(cond)
 #endif
 
 #endif /* DDP_BASE_PLATFORM_H */

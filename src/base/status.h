@@ -1,4 +1,5 @@
-/* Status codes and the one human sentence that goes with them. */
+/* What every call speaks: status codes and the one sentence that goes with them, log lines, and the
+ * hook that memory comes from. */
 #ifndef DDP_BASE_STATUS_H
 #define DDP_BASE_STATUS_H
 
@@ -37,18 +38,38 @@ typedef struct ddp_error {
     char       msg[DDP_ERROR_TEXT];
 } ddp_error;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_status_text - a short constant English text for a code ("network failure").
  * ddp_status_exit_code - the exit code that the programs of this project return for it.
  * Both are pure and safe from any thread. */
 DDP_API const char *ddp_status_text(ddp_status code);
 DDP_API int ddp_status_exit_code(ddp_status code);
 
-#ifdef __cplusplus
-}
-#endif
+typedef enum ddp_log_level {
+    DDP_LOG_DEFAULT, /* what DREAMDDP_LOG says (off, error, warn, info, debug), else warn */
+    DDP_LOG_OFF,
+    DDP_LOG_ERROR,
+    DDP_LOG_WARN,
+    DDP_LOG_INFO,
+    DDP_LOG_DEBUG
+} ddp_log_level;
+
+/* Where log lines go. All-zero = nowhere, unless DREAMDDP_LOG is set: then stderr.
+ * fn gets one line without newline; it may be called from the comm thread. */
+typedef struct ddp_logger {
+    void (*fn)(void *user, ddp_log_level level, const char *line);
+    void *user;
+    ddp_log_level level; /* lines above this level are not formatted */
+} ddp_logger;
+
+/* Memory for tensors, optimizer state and staging. All-zero = malloc/free (64-byte aligned,
+ * huge pages where the system offers them).
+ *   alloc  returns bytes bytes aligned to at least 64, not necessarily zeroed, or NULL
+ *   free   takes what alloc returned and the same byte count; never called with NULL
+ * Both may be called from the thread that calls ddp_open, ddp_close or the first step. */
+typedef struct ddp_allocator {
+    void *(*alloc)(void *user, size_t bytes);
+    void  (*free)(void *user, void *ptr, size_t bytes);
+    void  *user;
+} ddp_allocator;
 
 #endif /* DDP_BASE_STATUS_H */

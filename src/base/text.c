@@ -1,5 +1,5 @@
-#include "base/platform.h"
-#include "base/memory.h"
+/* Growing text, files read whole and written whole or not at all, numbers that must be whole. */
+#include "base/core.h"
 #include "base/text.h"
 
 static int ddp__text_reserve(ddp__text *t, size_t more)
@@ -79,6 +79,14 @@ static FILE *ddp__gzip_open(const char *path, pid_t *child)
     return fdopen(fd[0], "rb");
 }
 
+const char *ddp__file_kind(mode_t mode)
+{
+    if (S_ISREG(mode)) return "a file";
+    if (S_ISDIR(mode)) return "a directory";
+    if (S_ISFIFO(mode)) return "a pipe";
+    return S_ISSOCK(mode) ? "a socket" : "a device";
+}
+
 ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 {
     size_t n, got;
@@ -92,10 +100,9 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     n = strlen(path);
     gz = n > 3 && !strcmp(path + n - 3, ".gz");
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
-    if (S_ISDIR(st.st_mode))
-        return ddp__fail(err, DDP_IO, "cannot read %s: it is a directory, a file is needed", path);
-    if (S_ISCHR(st.st_mode)) /* might never end */
-        return ddp__fail(err, DDP_IO, "cannot read %s: it is a device, a file is needed", path);
+    if (!S_ISREG(st.st_mode))
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path,
+                         ddp__file_kind(st.st_mode));
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);
@@ -118,14 +125,14 @@ ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
     ddp__text tmp;
     struct stat st;
-    int why, direct;
+    int why, straight;
 
     memset(o, 0, sizeof *o);
     if (!path) return ddp__fail(err, DDP_ARG, "a file to write needs a name; NULL was given");
-    direct = !stat(path, &st) && !S_ISREG(st.st_mode);
+    straight = !stat(path, &st) && !S_ISREG(st.st_mode);
     memset(&tmp, 0, sizeof tmp);
     ddp__text_addf(&tmp, "%s", path);
-    if (!direct) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
+    if (!straight) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
     o->path = ddp__strdup(path);
     if (tmp.failed || !o->path) {
         ddp__text_free(&tmp);
@@ -134,7 +141,10 @@ ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
     }
     o->tmp = tmp.data;
     o->f = fopen(o->tmp, "wb");
-    if (o->f) return DDP_OK;
+    if (o->f) {
+        (void)fcntl(fileno(o->f), F_SETFD, FD_CLOEXEC);
+        return DDP_OK;
+    }
     why = errno;
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
@@ -172,14 +182,14 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
 /* Closes the file, and leaves it under its name if keep and all went well. */
 static void ddp__file_close(ddp__file *o, int keep)
 {
-    int direct = !strcmp(o->tmp, o->path);
+    int straight = !strcmp(o->tmp, o->path);
 
     if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL &&
         errno != EROFS)
         o->why = errno;
     if (fclose(o->f) && !o->why) o->why = errno;
-    if (!direct && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
-    if (!direct && (!keep || o->why)) remove(o->tmp);
+    if (!straight && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
+    if (!straight && (!keep || o->why)) remove(o->tmp);
 }
 
 void ddp__file_drop(ddp__file *o)
@@ -236,13 +246,4 @@ int ddp__parse_long(const char *s, long *out)
     if (*end || errno) return 0;
     *out = v;
     return 1;
-}
-
-uint64_t ddp__hash(uint64_t h, const void *data, size_t n)
-{
-    const unsigned char *p = (const unsigned char *)data;
-    size_t i;
-
-    for (i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
-    return h;
 }

@@ -2,13 +2,7 @@
 #ifndef DDP_BASE_TEXT_H
 #define DDP_BASE_TEXT_H
 
-#include "base/fail.h"
-
-#include <stdio.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "base/core.h"
 
 /* A growing, NUL-terminated buffer; all-zero = empty. After a failed growth `failed` is set and
  * further appends do nothing, so one check at the end is enough. */
@@ -22,7 +16,11 @@ DDP_LIB void ddp__text_add(ddp__text *t, const char *bytes, size_t n);
 DDP_LIB void ddp__text_addf(ddp__text *t, const char *fmt, ...) DDP__PRINTF(2, 3);
 DDP_LIB void ddp__text_free(ddp__text *t);
 
-/* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. */
+/* "a file", "a directory", "a pipe", "a socket", "a device", of stat's st_mode. */
+DDP_LIB const char *ddp__file_kind(mode_t mode);
+
+/* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. What is no regular file is
+ * refused: a pipe would wait for its writer, a device might never end. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
 
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed,
@@ -49,13 +47,5 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_long(const char *s, long *out);
-
-/* 64-bit FNV-1a, chained: pass the previous result, or DDP__HASH_START. */
-#define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
-DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_BASE_TEXT_H */

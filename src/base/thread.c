@@ -1,11 +1,24 @@
+/* Threads that sleep, wait and share loops. */
 #include "base/thread.h"
-#include "base/clock.h"
-#include "base/memory.h"
+#include "base/core.h"
+#include "base/tools.h"
 
 /* syscall() is hidden where a libc header came first under strict C. */
 #if defined(__linux__) && (defined(__GLIBC__) ? defined(__USE_MISC) : defined(_GNU_SOURCE))
 #include <sys/syscall.h>
 #endif
+
+void ddp__sleep_until(double when)
+{
+    double left;
+
+    while ((left = when - ddp_now()) > 0) {
+        struct timespec ts;
+        ts.tv_sec = (time_t)left;
+        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
+        nanosleep(&ts, NULL);
+    }
+}
 
 void ddp__thread_prompt(void)
 {

@@ -5,10 +5,6 @@
 #include "base/platform.h"
 #include "base/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define ddp__atomic_load(p)       __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define ddp__atomic_store(p, v)   __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 #define ddp__atomic_add(p, v)     __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
@@ -46,9 +42,5 @@ DDP_LIB void ddp__pool_close(ddp__pool *pool);
 DDP_LIB int  ddp__pool_threads(const ddp__pool *pool);
 /* Runs fn over 0..items in blocks of grain items; returns when all are done. NULL pool: inline. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_BASE_THREAD_H */

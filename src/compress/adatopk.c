@@ -1,7 +1,7 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "compress/adatopk.h"
+/* How much each link of a pipeline compresses. */
+#include "base/core.h"
 #include "compress/codec.h"
+#include "compress/topk.h"
 
 size_t ddp_keep_count(size_t n, double ratio)
 {

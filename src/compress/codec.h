@@ -3,8 +3,7 @@
 #define DDP_COMPRESS_CODEC_H
 
 #include "base/platform.h"
-#include "base/status.h"
-#include "compress/wire.h"
+#include "compress/packing.h"
 
 #define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
 #define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */
@@ -61,25 +60,12 @@ static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t 
     for (i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
 }
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* The reference for ddp_topk, without scratch: the k-th magnitude bit by bit, 31 passes. */
-DDP_LIB ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index,
-                                   float *value, ddp_error *err);
-
 /* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
 DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 /* Position of the first NaN of x[0..n-1]; n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
 /* DDP_NUMERIC: x[at] is NaN. */
 DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err);
-
-/* A selection's arguments: 1 <= k <= n, pointers, scratch size and alignment. */
-DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
-                                     const void *scratch, size_t have, size_t need,
-                                     const uint64_t *index, ddp_error *err);
 
 /* DDP_ARG if bytes do not fit the capacity. */
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
@@ -103,9 +89,5 @@ DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char
                                         ddp__unpack how, const float *x, size_t n, ddp_error *err);
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_COMPRESS_CODEC_H */

@@ -1,7 +1,6 @@
-#include "base/platform.h"
-#include "base/fail.h"
+/* Block quantisation to 8 or 4 bits: the payload of a message, written and read. */
+#include "base/core.h"
 #include "compress/codec.h"
-#include "compress/quantise.h"
 #include "nn/exact.h"
 
 /* Everything is done by whole blocks, with loops of a fixed count: compilers turn those into vector
@@ -11,8 +10,8 @@ enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
 /* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the
  * quotient of two floats is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x|
  * the numerator of (2 |x| - (2 h + 1) s) / 2 s is a multiple of the last place of s, which is more
- * than s / 2^24; just below s / 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double is
- * off by less than 2^-44. So exact halves go up, what is below them never does, and the level is
+ * than s / 2^24; just below s / 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double
+ * is off by less than 2^-44. So exact halves go up, what is below them never does, and the level is
  * that of the exact quotient, fused multiply-add or not. */
 #define DDP__QUANTISE_HALF (0.5 + 1.0 / (1 << 30))
 
@@ -161,31 +160,6 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
         if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
         p += ddp__quantise_size(packing, len);
     }
-}
-
-ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
-                              size_t capacity, size_t *bytes, ddp_error *err)
-{
-    size_t need, at;
-
-    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
-                         "int8 or int4", (int)packing, ddp_packing_name(packing));
-    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
-    need = ddp_pack_bound(packing, n, n);
-    if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
-                         "message", n, DDP__PACK_MOST);
-    DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    at = ddp__first_from(x, n, DDP__INFINITE);
-    if (at < n)
-        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
-                         "quantised", at, (double)x[at]);
-
-    ddp__pack_head((unsigned char *)out, packing, n, n);
-    ddp__quantised_fill(packing, x, n, (unsigned char *)out + DDP_PACK_HEAD);
-    *bytes = need;
-    return DDP_OK;
 }
 
 /* ---- receiving ---- */

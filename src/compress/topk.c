@@ -1,6 +1,6 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/rng.h"
+/* The k largest elements of an array, exactly, and k at random. */
+#include "base/core.h"
+#include "base/tools.h"
 #include "compress/codec.h"
 #include "compress/topk.h"
 
@@ -44,24 +44,38 @@ size_t ddp_topk_scratch(size_t n, size_t k)
     return fixed + most * 12;
 }
 
-/* ---- arguments, shared with the other selections ---- */
+/* ---- numbers that are not wanted, in whatever travels: NaN, and sums that are not finite ---- */
 
-ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
-                             const void *scratch, size_t have, size_t need,
-                             const uint64_t *index, ddp_error *err)
+/* 1 if a magnitude of x[0..15] is above floor. */
+static inline int ddp__topk_any(const float *x, int32_t floor)
 {
-    if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
-    if (k < 1 || k > n)
-        return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k,
-                         n);
-    if (!need || have < need)
-        return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
-                         "%s_scratch", who, have, need, who);
-    if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
-        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8",
-                         who);
-    return DDP_OK;
+    const int32_t m = (int32_t)DDP__MAGNITUDE;
+    const ddp__topk_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
+    ddp__topk_lanes a, b, c, d;
+    uint64_t half[2];
+
+    memcpy(&a, x, sizeof a);
+    memcpy(&b, x + 4, sizeof b);
+    memcpy(&c, x + 8, sizeof c);
+    memcpy(&d, x + 12, sizeof d);
+    a = ((a & magnitude) > least) | ((b & magnitude) > least);
+    c = ((c & magnitude) > least) | ((d & magnitude) > least);
+    a |= c;
+    memcpy(half, &a, sizeof half);
+    return (half[0] | half[1]) != 0;
 }
+
+size_t ddp__first_from(const float *x, size_t n, uint32_t least)
+{
+    size_t at;
+
+    for (at = 0; n - at >= DDP__TOPK_BLOCK; at += DDP__TOPK_BLOCK)
+        if (ddp__topk_any(x + at, (int32_t)least - 1)) break;
+    while (at < n && (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) < least) at++;
+    return at;
+}
+
+size_t ddp__first_nan(const float *x, size_t n) { return ddp__first_from(x, n, DDP__INFINITE + 1); }
 
 ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
 {
@@ -69,31 +83,18 @@ ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
                      "has diverged, or the array is not initialised", at);
 }
 
-/* ---- numbers that are not wanted ---- */
-
-size_t ddp__first_from(const float *x, size_t n, uint32_t least)
+ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err)
 {
-    const int32_t m = (int32_t)DDP__MAGNITUDE, f = (int32_t)least - 1;
-    const ddp__topk_lanes magnitude = {m, m, m, m}, below = {f, f, f, f};
-    ddp__topk_lanes a, b, c, d;
-    uint64_t half[2];
-    size_t at;
+    float sum = how == DDP__UNPACK_SUBTRACT ? x[at] - v : x[at] + v;
 
-    for (at = 0; n - at >= DDP__TOPK_BLOCK; at += DDP__TOPK_BLOCK) {
-        memcpy(&a, x + at, sizeof a);
-        memcpy(&b, x + at + 4, sizeof b);
-        memcpy(&c, x + at + 8, sizeof c);
-        memcpy(&d, x + at + 12, sizeof d);
-        a = ((a & magnitude) > below) | ((b & magnitude) > below);
-        a |= ((c & magnitude) > below) | ((d & magnitude) > below);
-        memcpy(half, &a, sizeof half);
-        if (half[0] | half[1]) break;
-    }
-    while (at < n && (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) < least) at++;
-    return at;
+    if ((ddp__codec_bits(v) & DDP__MAGNITUDE) < DDP__INFINITE &&
+        ((ddp__codec_bits(sum) & DDP__MAGNITUDE) < DDP__INFINITE ||
+         (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE))
+        return DDP_OK;
+    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
+                     "gradient has diverged: leave this step out", at, (double)x[at],
+                     how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
 }
-
-size_t ddp__first_nan(const float *x, size_t n) { return ddp__first_from(x, n, DDP__INFINITE + 1); }
 
 /* ---- the k-th of a list ---- */
 
@@ -163,25 +164,12 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 /* Which blocks of a run hold a magnitude above the floor. */
 static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
 {
-    const int32_t m = (int32_t)DDP__MAGNITUDE;
-    const ddp__topk_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
     size_t found = 0;
     uint32_t at;
 
     for (at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
-        ddp__topk_lanes a, b, c, d;
-        uint64_t half[2];
-
-        memcpy(&a, x + at, sizeof a);
-        memcpy(&b, x + at + 4, sizeof b);
-        memcpy(&c, x + at + 8, sizeof c);
-        memcpy(&d, x + at + 12, sizeof d);
-        a = ((a & magnitude) > least) | ((b & magnitude) > least);
-        c = ((c & magnitude) > least) | ((d & magnitude) > least);
-        a |= c;
-        memcpy(half, &a, sizeof half);
         list[found] = at;
-        found += (half[0] | half[1]) != 0;
+        found += (size_t)ddp__topk_any(x + at, floor);
     }
     return found;
 }
@@ -275,6 +263,24 @@ static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t 
     return (int32_t)(nth > DDP__INFINITE ? DDP__INFINITE : nth) - 1;
 }
 
+/* A selection's arguments. */
+static ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
+                             const void *scratch, size_t have, size_t need,
+                             const uint64_t *index, ddp_error *err)
+{
+    if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
+    if (k < 1 || k > n)
+        return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k,
+                         n);
+    if (!need || have < need)
+        return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
+                         "%s_scratch", who, have, need, who);
+    if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
+        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8",
+                         who);
+    return DDP_OK;
+}
+
 ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
                     uint64_t *index, float *value, ddp_error *err)
 {
@@ -299,32 +305,52 @@ ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t sc
     return DDP_OK;
 }
 
-/* ---- the reference ---- */
+/* ---- k at random ---- */
 
-ddp_status ddp__topk_plain(const float *x, size_t n, size_t k, uint64_t *index, float *value,
-                           ddp_error *err)
+size_t ddp_randomk_scratch(size_t n) { return (n / 64 + (n % 64 != 0)) * sizeof(uint64_t); }
+
+/* 1 if bit i was set before; it is set now. */
+static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
 {
-    uint32_t nth = 0, bit;
-    size_t i, reach, above = 0, kept = 0;
+    uint64_t *word = bitmap + i / 64, bit = UINT64_C(1) << i % 64;
+    int was = (*word & bit) != 0;
 
-    if (!x || !index || k < 1 || k > n)
-        return ddp__fail(err, DDP_ARG, "ddp__topk_plain: k = %zu of n = %zu elements", k, n);
-    i = ddp__first_nan(x, n);
-    if (i < n) return ddp__found_nan(i, err);
-    for (bit = UINT32_C(1) << 30; bit; bit >>= 1) {
-        for (i = reach = 0; i < n; i++)
-            reach += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) >= (nth | bit);
-        if (reach >= k) nth |= bit;
-    }
-    for (i = 0; i < n; i++) above += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) > nth;
-    for (i = 0; kept < k; i++) {
-        uint32_t magnitude = ddp__codec_bits(x[i]) & DDP__MAGNITUDE;
+    *word |= bit;
+    return was;
+}
 
-        if (magnitude < nth || (magnitude == nth && above == k)) continue;
-        above += magnitude == nth;
-        index[kept] = i;
-        if (value) value[kept] = x[i];
-        kept++;
-    }
+/* Which of a word's bits is the lowest one that is set, counting from 0. */
+static unsigned ddp__randomk_lowest(uint64_t word)
+{
+    return (unsigned)__builtin_ctzll((unsigned long long)word);
+}
+
+/* Floyd: the j-th round draws from the first j+1 elements; what it draws twice stands for the
+ * newest of them, which nobody can have drawn before. */
+ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
+                       size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err)
+{
+    uint64_t *bitmap = (uint64_t *)scratch, j, word;
+    size_t words, w, kept = 0;
+    ddp_rng r = ddp_rng_seed(seed, n);
+
+    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes,
+                               ddp_randomk_scratch(n), index, err));
+    words = ddp_randomk_scratch(n) / sizeof *bitmap;
+    memset(bitmap, 0, words * sizeof *bitmap);
+    for (j = n - k; j < n; j++)
+        if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
+    for (w = 0; w < words; w++)
+        for (word = bitmap[w]; word; word &= word - 1) {
+            size_t i = w * 64 + ddp__randomk_lowest(word);
+            if (ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
+        }
+    for (w = 0; w < words; w++)
+        for (word = bitmap[w]; word; word &= word - 1) {
+            size_t i = w * 64 + ddp__randomk_lowest(word);
+            index[kept] = i;
+            if (value) value[kept] = x[i];
+            kept++;
+        }
     return DDP_OK;
 }

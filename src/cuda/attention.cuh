@@ -53,22 +53,13 @@ __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, cons
     }
 }
 
-/* The largest, and the sum, over the 16 threads of a row. */
+/* The largest over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
     int step;
 
     for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
         v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
-    return v;
-}
-
-__device__ static __forceinline__ float ddp__attend_sum(float v)
-{
-    int step;
-
-    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
-        v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
@@ -127,7 +118,7 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
     }
     for (i = 0; i < R; i++) {
         const long t = from + y + side * i;
-        const float inverse = 1 / ddp__attend_sum(sum[i]);
+        const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
         if (t >= z.t) continue;
         for (c = 0; c < C && x + side * c < z.d; c++)
             out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
@@ -271,7 +262,7 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
     const long row = i / z.heads, head = i % z.heads;
     const long at = row * z.width + head * z.d;
-    float a[ddp__vec<T>::width], b[ddp__vec<T>::width], sum = 0;
+    float a[width], b[width], sum = 0;
     int j, k;
 
     for (j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
@@ -279,7 +270,7 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
         ddp__piece_load(b, dout + at, j, z.d, wide);
         for (k = 0; k < width; k++) sum += a[k] * b[k];
     }
-    for (k = lanes / 2; k > 0; k /= 2) sum += __shfl_xor_sync(DDP__ALL_LANES, sum, k);
+    sum = ddp__warp_sum(sum, lanes);
     if (lane == 0 && row < z.b * z.t)
         mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
 }
@@ -336,12 +327,11 @@ static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const dd
                 (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
 }
 
-/* R and C for heads up to 64 wide: larger tiles in float32, where these kernels are all there is. */
+/* R and C for heads up to 64 wide: larger tiles in float32, which has no other kernels. */
 #define DDP__ATTEND_SMALL_R(T) (sizeof(T) == 4 ? 4 : 2)
 #define DDP__ATTEND_SMALL(T)   DDP__ATTEND_SMALL_R(T), sizeof(T) == 4 ? 4 : 8
 
-template <typename T>
-static void ddp__cuda_attention_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
@@ -355,31 +345,26 @@ static void ddp__cuda_attention_forward_as(ddp__cuda *dev, const ddp_op_call *c)
         ddp__cuda_attend<T, 1, 32>(dev, c, &z);
 }
 
-template <typename T>
-static void ddp__cuda_attention_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp__heads z = ddp__heads_of(c->spec);
     int lanes = 1;
 
     if (!c->grad_in[0]) return;
     while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
-    DDP__LAUNCH((ddp__k_attend_mean<T>),
-                (unsigned)ddp__blocks(z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS),
-                DDP__ATTEND_THREADS, 0, dev->stream, (float *)dev->scratch, (const T *)c->out,
-                (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
+    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS,
+              (float *)dev->scratch, (const T *)c->out, (const T *)c->grad_out, z, lanes,
+              ddp__wide<T>(z.d, c->out, c->grad_out));
     if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
-    else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <= /* not all have it */
-                              (long)dev->props.sharedMemPerBlockOptin)
+    else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
+                              (long)dev->props.sharedMemPerBlockOptin) /* not all GPUs have it */
         ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128)
         ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);
     else
         ddp__cuda_attend_grad<T, 1, 32>(dev, c, &z);
 }
-
-DDP__CUDA_BOTH(ddp__cuda_attention_forward)
-DDP__CUDA_BOTH(ddp__cuda_attention_backward)
 
 static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int narrow)
 {

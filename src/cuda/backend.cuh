@@ -1,17 +1,13 @@
-/* The backend table of a GPU (base/backend.h). */
+/* The backend table of a GPU (base/backend.h): opening, memory, copies, averages, and which of its
+ * functions stand elsewhere. */
 #ifndef DDP_CUDA_BACKEND_CUH
 #define DDP_CUDA_BACKEND_CUH
 
-#include "base/memory.h"
 #include "cuda/batch_norm.cuh"
 #include "cuda/conv.cuh"
-#include "cuda/elementwise.cuh"
+#include "cuda/host_messages.cuh"
 #include "cuda/pool.cuh"
-#include "cuda/profile.cuh"
-#include "cuda/stage.cuh"
-#include "cuda/table.cuh"
 #include "cuda/text.cuh"
-#include "cuda/update.cuh"
 
 /* ---- opening ---- */
 
@@ -39,45 +35,28 @@ static void ddp__cuda_backend_close(void *self)
     DDP_FREE(c);
 }
 
-static void ddp__cuda_all_ops(ddp__cuda *dev)
-{
-    const ddp__cuda_entry *list;
-    int n = ddp__cuda_elementwise_ops(&list);
-
-    ddp__cuda_add_ops(dev, list, n);
-    n = ddp__cuda_text_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
-    n = ddp__cuda_conv_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
-    n = ddp__cuda_batch_norm_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
-    n = ddp__cuda_pool_ops(&list);
-    ddp__cuda_add_ops(dev, list, n);
-}
-
 static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, void *stream,
                                          void **self, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)ddp__calloc(1, sizeof *c);
-    ddp_cuda_options o;
+    int device = b->device, i, n = 0;
     ddp__cuda *dev;
-    int i, n = 0;
 
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of a GPU");
-    memset(&o, 0, sizeof o);
-    o.device = b->device;
-    o.numbers = (ddp_cuda_numbers)b->numbers;
-    o.stream = stream;
-    if (o.device < 0) { /* the ranks of a machine share its GPUs out */
-        o.device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
+    if (device < 0) { /* the ranks of a machine share its GPUs out */
+        device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
         (void)cudaGetLastError();
     }
-    c->dev = dev = ddp__cuda_open(&o, err);
+    c->dev = dev = ddp__cuda_open(device, (ddp_cuda_numbers)b->numbers, stream, err);
     if (!dev) {
         DDP_FREE(c);
         return err->code;
     }
-    ddp__cuda_all_ops(dev);
+    ddp__cuda_elementwise_ops(dev);
+    ddp__cuda_text_ops(dev);
+    ddp__cuda_conv_ops(dev);
+    ddp__cuda_batch_norm_ops(dev);
+    ddp__cuda_pool_ops(dev);
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares,
                                         (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
@@ -268,6 +247,16 @@ static ddp_status ddp__cuda_download(void *self, void *to, const void *from, siz
     return ddp__cuda_wait(self, err);
 }
 
+static ddp_status ddp__cuda_norm2(void *self, const float *x, size_t n, double *out, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+
+    *out = 0;
+    if (n == 0) return DDP_OK;
+    ddp__cuda_clip_add(self, x, n, 1);
+    return ddp__cuda_download(self, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
+}
+
 static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count,
                                               ddp_error *err)
 {
@@ -310,6 +299,7 @@ static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
+    ddp__cuda_refresh((ddp__cuda_self *)self, to, bytes, dev->stream);
 }
 
 static void ddp__cuda_zero(void *self, void *at, size_t bytes)
@@ -324,6 +314,11 @@ static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 static const ddp_op *ddp__cuda_backend_op(void *self, const char *name)
 {
     return ddp__cuda_op(((ddp__cuda_self *)self)->dev, name);
+}
+
+static const ddp_op_pair *ddp__cuda_pair(void *self, const char *first, const char *second)
+{
+    return ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
 }
 
 static size_t ddp__cuda_backend_scratch(void *self, const ddp_op *op, const void *spec)
@@ -412,71 +407,43 @@ static void ddp__cuda_leave(void *self, int on_error)
 
 /* ---- the table ---- */
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b;
 
     memset(&b, 0, sizeof b);
-    b.name = "cuda";
-    b.device = device;
-    b.numbers = (int)numbers;
-    b.open = ddp__cuda_backend_open;
-    b.close = ddp__cuda_backend_close;
-    b.wait = ddp__cuda_wait;
-    b.check = ddp__cuda_check;
-    b.alloc = ddp__cuda_alloc;
-    b.release = ddp__cuda_release;
-    b.pin = ddp__cuda_pin;
-    b.unpin = ddp__cuda_unpin;
-    b.memory = ddp__cuda_memory;
-    b.element_bytes = ddp__cuda_element_bytes;
-    b.mirror = ddp__cuda_mirror_new;
-    b.forget = ddp__cuda_forget;
-    b.upload = ddp__cuda_upload;
-    b.upload_elements = ddp__cuda_upload_elements;
-    b.download = ddp__cuda_download;
-    b.download_elements = ddp__cuda_download_elements;
-    b.early = ddp__cuda_early;
-    b.early_value = ddp__cuda_early_value;
-    b.copy = ddp__cuda_copy;
-    b.zero = ddp__cuda_zero;
-    b.scale = ddp__cuda_scale;
-    b.fill = ddp__cuda_fill;
-    b.update = ddp__cuda_update;
-    b.clip_add = ddp__cuda_clip_add;
-    b.clip_scale = ddp__cuda_clip_scale;
-    b.op = ddp__cuda_backend_op;
-    b.pair = ddp__cuda_pair;
-    b.scratch = ddp__cuda_backend_scratch;
-    b.reserve = ddp__cuda_reserve;
-    b.compute = ddp__cuda_compute;
-    b.slots = ddp__cuda_slots;
-    b.record = ddp__cuda_record;
-    b.fetch = ddp__cuda_fetch;
-    b.give = ddp__cuda_give;
-    b.raise = ddp__cuda_raise;
-    b.raise_all = ddp__cuda_raise_all;
-    b.hold = ddp__cuda_hold;
-    b.join = ddp__cuda_join;
-    b.average = ddp__cuda_average;
-    b.follow = ddp__cuda_follow;
-    b.spread = ddp__cuda_spread;
-    b.finish = ddp__cuda_finish;
-    b.poll = ddp__cuda_poll;
-    b.leave = ddp__cuda_leave;
-    b.marks = ddp__cuda_marks;
-    b.mark = ddp__cuda_mark;
-    b.marked = ddp__cuda_marked;
+    b.name = "cuda", b.device = device, b.numbers = (int)numbers;
+    b.open = ddp__cuda_backend_open, b.close = ddp__cuda_backend_close;
+    b.wait = ddp__cuda_wait, b.check = ddp__cuda_check;
+
+    b.alloc = ddp__cuda_alloc, b.release = ddp__cuda_release;
+    b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin;
+    b.memory = ddp__cuda_memory, b.element_bytes = ddp__cuda_element_bytes;
+    b.mirror = ddp__cuda_mirror_new, b.forget = ddp__cuda_forget;
+
+    b.upload = ddp__cuda_upload, b.upload_elements = ddp__cuda_upload_elements;
+    b.download = ddp__cuda_download, b.download_elements = ddp__cuda_download_elements;
+    b.early = ddp__cuda_early, b.early_value = ddp__cuda_early_value;
+    b.copy = ddp__cuda_copy, b.zero = ddp__cuda_zero;
+
+    b.axpy = ddp__cuda_axpy, b.norm2 = ddp__cuda_norm2;
+    b.scale = ddp__cuda_scale, b.fill = ddp__cuda_fill, b.update = ddp__cuda_update;
+    b.clip_add = ddp__cuda_clip_add, b.clip_scale = ddp__cuda_clip_scale;
+
+    b.op = ddp__cuda_backend_op, b.pair = ddp__cuda_pair, b.compute = ddp__cuda_compute;
+    b.scratch = ddp__cuda_backend_scratch, b.reserve = ddp__cuda_reserve;
+
+    b.slots = ddp__cuda_slots, b.record = ddp__cuda_record;
+    b.fetch = ddp__cuda_fetch, b.give = ddp__cuda_give, b.hold = ddp__cuda_hold;
+    b.raise = ddp__cuda_raise, b.raise_all = ddp__cuda_raise_all;
+
+    b.join = ddp__cuda_join, b.leave = ddp__cuda_leave, b.poll = ddp__cuda_poll;
+    b.average = ddp__cuda_average, b.spread = ddp__cuda_spread;
+    b.follow = ddp__cuda_follow, b.finish = ddp__cuda_finish;
+
+    b.marks = ddp__cuda_marks, b.mark = ddp__cuda_mark, b.marked = ddp__cuda_marked;
     b.range = ddp__cuda_range;
     return b;
 }
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_CUDA_BACKEND_CUH */

@@ -4,8 +4,6 @@
 #define DDP_CUDA_BATCH_NORM_CUH
 
 #include "cuda/channels.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/runtime.cuh"
 
 #define DDP__CUDA_NORM_EPS  1e-5
 #define DDP__CUDA_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
@@ -105,87 +103,65 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int half)
            3 * (size_t)c.channels * sizeof(float);
 }
 
-template <typename T, int W> static void ddp__cuda_batch_norm_forward_wide(const ddp_op_call *call)
+template <typename T, int W>
+static void ddp__cuda_batch_norm_forward_of(ddp__cuda *dev, const ddp_op_call *call,
+                                            const ddp__channels &c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
     ddp__moments *part = (ddp__moments *)dev->scratch;
     const T *x = (const T *)call->in[0];
-    const unsigned blocks = (unsigned)((c.channels + 127) / 128);
 
     if (call->training)
-        DDP__LAUNCH((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                    dev->stream, part, x, c);
-    DDP__LAUNCH((ddp__k_batch_norm_statistics), blocks, 128, 0, dev->stream, (float *)call->saved,
-                (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__LAUNCH((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                dev->stream, (T *)call->out, x, (const float *)call->saved,
-                (const T *)call->param[0], (const T *)call->param[1], c);
+        DDP__RUN((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part,
+                 x, c);
+    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
+              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
+    DDP__RUN((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
+             (T *)call->out, x, (const float *)call->saved, (const T *)call->param[0],
+             (const T *)call->param[1], c);
 }
 
-template <typename T, int W> static void ddp__cuda_batch_norm_backward_wide(const ddp_op_call *call)
+template <typename T, int W>
+static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *call,
+                                             const ddp__channels &c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
     double *part = (double *)dev->scratch;
     float *slope = (float *)(part + 2 * c.channels * c.parts);
     const float *stat = (const float *)call->saved;
     const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
-    const unsigned blocks = (unsigned)((c.channels + 127) / 128);
 
-    DDP__LAUNCH((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                dev->stream, part, dy, x, stat, c);
-    DDP__LAUNCH((ddp__k_batch_norm_slopes<T>), blocks, 128, 0, dev->stream, slope,
-                (float *)call->grad_param[0], (float *)call->grad_param[1], (const double *)part,
-                stat, (const T *)call->param[0], c);
+    DDP__RUN((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, x,
+             stat, c);
+    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
+              (float *)call->grad_param[1], (const double *)part, stat, (const T *)call->param[0],
+              c);
     if (call->grad_in[0])
-        DDP__LAUNCH((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                    dev->stream, (T *)call->grad_in[0], dy, x, (const float *)slope,
-                    call->add_in[0], c);
+        DDP__RUN((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
+                 (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0], c);
 }
 
-template <typename T> static void ddp__cuda_batch_norm_forward_of(const ddp_op_call *call)
+template <typename T>
+static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    enum { W = ddp__vec<T>::width };
-    const ddp_shape *s = &call->spec->in[0];
-    const int wide = s->dim[2] * s->dim[3] % W == 0 && ddp__aligned(call->in[0], call->out);
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
 
-    if (wide) ddp__cuda_batch_norm_forward_wide<T, W>(call);
-    else ddp__cuda_batch_norm_forward_wide<T, 1>(call);
+    if (ddp__wide<T>(c.n, call->in[0], call->out))
+        ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else
+        ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
 }
 
-template <typename T> static void ddp__cuda_batch_norm_backward_of(const ddp_op_call *call)
+template <typename T>
+static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    enum { W = ddp__vec<T>::width };
-    const ddp_shape *s = &call->spec->in[0];
-    const int wide = s->dim[2] * s->dim[3] % W == 0 &&
-                     ddp__aligned(call->in[0], call->grad_out, call->grad_in[0]);
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
 
-    if (wide) ddp__cuda_batch_norm_backward_wide<T, W>(call);
-    else ddp__cuda_batch_norm_backward_wide<T, 1>(call);
+    if (ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]))
+        ddp__cuda_batch_norm_backward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else
+        ddp__cuda_batch_norm_backward_of<T, 1>(dev, call, c);
 }
 
-static void ddp__cuda_batch_norm_forward(const ddp_op_call *call)
-{
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_batch_norm_forward_of<ddp__bf16>(call);
-    else ddp__cuda_batch_norm_forward_of<float>(call);
-}
-
-static void ddp__cuda_batch_norm_backward(const ddp_op_call *call)
-{
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_batch_norm_backward_of<ddp__bf16>(call);
-    else ddp__cuda_batch_norm_backward_of<float>(call);
-}
-
-static DDP__UNUSED int ddp__cuda_batch_norm_ops(const ddp__cuda_entry **list)
-{
-    static const ddp__cuda_entry ops[] = {
-        {"batch_norm2d", ddp__cuda_batch_norm_forward, ddp__cuda_batch_norm_backward,
-         ddp__cuda_batch_norm_scratch},
-    };
-
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
+DDP__FAMILY(ddp__cuda_batch_norm_ops,
+    DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
 
 #endif /* DDP_CUDA_BATCH_NORM_CUH */

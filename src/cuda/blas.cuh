@@ -6,28 +6,28 @@
 #include "cuda/runtime.cuh"
 
 /* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
- * the other orientation (a: k x m, b: n x k). Rows are *_row elements apart. count matrices lie
- * *_step elements apart (count 0 = 1). */
+ * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
+typedef struct ddp__cuda_product_shape {
+    long m, n, k, count, a_step, b_step, c_step;
+    int  a_turned, b_turned;
+    int  half, half_out; /* a and b, and c, hold bfloat16 */
+} ddp__cuda_product_shape;
+
 typedef struct ddp__cuda_product {
-    long        m, n, k;
+    ddp__cuda_product_shape shape;
     const void *a, *b;
     void       *c;
-    long        a_row, b_row, c_row;
-    int         a_turned, b_turned;
-    int         half, half_out; /* a and b, and c, hold bfloat16 */
     int         add;
-    long        count, a_step, b_step, c_step;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every library
-                         has it in every type and shape */
-    void       *before; /* with gelu: what gelu was taken of, rows c_row apart; NULL: not wanted */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every
+                         library has it in every type and shape */
+    void       *before; /* with gelu: what gelu was taken of; NULL: not wanted */
 } ddp__cuda_product;
 
 /* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
 typedef struct ddp__cuda_product_key {
-    long m, n, k, a_row, b_row, c_row, count, a_step, b_step, c_step;
-    int  a_turned, b_turned, half, half_out, epilogue;
-    int  a_align, b_align, c_align, d_align; /* d: of c and of bias */
+    ddp__cuda_product_shape shape;
+    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias */
 } ddp__cuda_product_key;
 
 typedef struct ddp__cuda_product_plan {
@@ -54,20 +54,7 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     ddp__cuda_product_key k;
 
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
-    k.m = p->m;
-    k.n = p->n;
-    k.k = p->k;
-    k.a_row = p->a_row;
-    k.b_row = p->b_row;
-    k.c_row = p->c_row;
-    k.count = p->count > 1 ? p->count : 1;
-    k.a_step = p->a_step;
-    k.b_step = p->b_step;
-    k.c_step = p->c_step;
-    k.a_turned = p->a_turned;
-    k.b_turned = p->b_turned;
-    k.half = p->half;
-    k.half_out = p->half_out;
+    memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
                  : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS
                  : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -79,15 +66,35 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     return k;
 }
 
+/* Of one pair of matrices; half: all three, until shape.half_out says otherwise of c. */
+static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void *a, int a_turned,
+                                              const void *b, int b_turned, void *c, int half)
+{
+    ddp__cuda_product p;
+
+    memset(&p, 0, sizeof p);
+    p.shape.m = m;
+    p.shape.n = n;
+    p.shape.k = k;
+    p.shape.count = 1;
+    p.shape.a_turned = a_turned;
+    p.shape.b_turned = b_turned;
+    p.shape.half = p.shape.half_out = half;
+    p.a = a;
+    p.b = b;
+    p.c = c;
+    return p;
+}
+
 /* These return 1 after a failure, as DDP__BLAS does. */
 static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows,
-                            long cols, long row, long count, long step)
+                            long cols, long count, long step)
 {
     const int32_t batch = (int32_t)count;
     const int64_t offset = step;
 
     if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F,
-                                                  (uint64_t)rows, (uint64_t)cols, row)))
+                                                  (uint64_t)rows, (uint64_t)cols, rows)))
         return 1;
     return count > 1 &&
            (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
@@ -106,26 +113,26 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
  * same bytes: our b is its A. */
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
-    const ddp__cuda_product_key *k = &p->key;
-    const int32_t ta = k->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t tb = k->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const uint32_t epilogue = (uint32_t)k->epilogue;
-    const int64_t before_row = k->c_row;
+    const ddp__cuda_product_shape *s = &p->key.shape;
+    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const uint32_t epilogue = (uint32_t)p->key.epilogue;
+    const int64_t before_row = s->n;
 
     return DDP__BLAS(dev, cublasLtMatmulDescCreate(
-               &p->product, dev->tf32 && !k->half ? CUBLAS_COMPUTE_32F_FAST_TF32
+               &p->product, dev->tf32 && !s->half ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                   : CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
-           (k->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
+           (p->key.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
             ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
                                sizeof before_row)) ||
-           ddp__cuda_layout(dev, &p->a, k->half, k->b_turned ? k->k : k->n,
-                            k->b_turned ? k->n : k->k, k->b_row, k->count, k->b_step) ||
-           ddp__cuda_layout(dev, &p->b, k->half, k->a_turned ? k->m : k->k,
-                            k->a_turned ? k->k : k->m, k->a_row, k->count, k->a_step) ||
-           ddp__cuda_layout(dev, &p->c, k->half_out, k->n, k->m, k->c_row, k->count, k->c_step);
+           ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n,
+                            s->b_turned ? s->n : s->k, s->count, s->b_step) ||
+           ddp__cuda_layout(dev, &p->b, s->half, s->a_turned ? s->m : s->k,
+                            s->a_turned ? s->k : s->m, s->count, s->a_step) ||
+           ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
 }
 
 /* Per call: where bias and the array before GELU lie. The heuristic wants to see them too. */
@@ -150,6 +157,7 @@ static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
 static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_key *k = &p->key;
+    const ddp__cuda_product_shape *s = &k->shape;
     cublasLtMatmulPreference_t pref = NULL;
     cublasLtMatmulHeuristicResult_t best;
     const size_t workspace = dev->workspace_bytes;
@@ -177,8 +185,8 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
-                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, k->m,
-                       k->k, k->k, k->n, k->half ? "bfloat16" : "float32");
+                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
+                       s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
     }
     p->algo = best.algo;
     p->workspace = best.workspaceSize;
@@ -213,13 +221,12 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
 
     for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
         if (!memcmp(&p->key, &key, sizeof key)) return p;
-    p = (ddp__cuda_product_plan *)DDP_REALLOC(NULL, sizeof *p);
+    p = (ddp__cuda_product_plan *)ddp__calloc(1, sizeof *p);
     if (!p) {
         ddp__cuda_fail(dev, DDP_MEMORY, "no memory for the plan of a matrix product");
         return NULL;
     }
-    memset(p, 0, sizeof *p);
-    p->key = key;
+    memcpy(&p->key, &key, sizeof key);
     if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) ||
         ddp__cuda_product_choose(dev, p)) {
         ddp__cuda_product_drop(p);

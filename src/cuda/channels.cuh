@@ -4,7 +4,7 @@
 #ifndef DDP_CUDA_CHANNELS_CUH
 #define DDP_CUDA_CHANNELS_CUH
 
-#include "cuda/vector.cuh"
+#include "cuda/rows.cuh"
 
 enum {
     DDP__CHANNEL_THREADS = 256,
@@ -31,10 +31,10 @@ static ddp__channels ddp__channels_of(const ddp_shape *s)
     c.channels = s->dim[1];
     c.n = s->dim[2] * s->dim[3];
     count = c.images * c.n;
-    c.parts = (count + DDP__CHANNEL_PART - 1) / DDP__CHANNEL_PART;
+    c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
     if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1)
         c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
-    c.part = ((count + c.parts - 1) / c.parts + 7) / 8 * 8;
+    c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
     return c;
 }
 

@@ -1,15 +1,16 @@
-/* Convolution on the GPU, as ops/conv.c: which product computes what. */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or,
+ * for 1x1 windows, one of cuBLASLt. */
 #ifndef DDP_CUDA_CONV_CUH
 #define DDP_CUDA_CONV_CUH
 
+#include "cuda/blas.cuh"
 #include "cuda/conv_depthwise.cuh"
-#include "cuda/conv_point.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/runtime.cuh"
 
 enum {
-    DDP__CONV_BUSY = 264,  /* blocks that fill a large GPU twice */
-    DDP__CONV_PART = 512   /* positions at least that a block sums a weight's gradient over */
+    DDP__CONV_BUSY = 264,        /* blocks that fill a large GPU twice */
+    DDP__CONV_PART = 512,        /* positions at least that a block sums a weight's gradient over */
+    DDP__POINT_IMAGES = 32,      /* whose gradients of 1x1 weights are summed at a time */
+    DDP__POINT_WEIGHTS = 1 << 20 /* at most, so that their room is at most 128 MiB */
 };
 
 /* The product that forward is, and that of the weights' gradient. Weights are not packed yet. */
@@ -49,7 +50,14 @@ static void ddp__cuda_conv_flat(ddp__cuda_conv *v)
     v->y_row = v->cols;
 }
 
-static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+/* 1: v, which has been made flat, is one product for each image, whose rows allow 16 bytes at a time.
+ * The bias of cuBLASLt is one of columns, ours would be one of rows. */
+static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
+{
+    return v.groups == 1 && v.kh == 1 && v.kw == 1 && v.step == 1 && v.h == 1 && v.rows == 1 &&
+           v.w == v.cols && !v.left && v.y_col == 1 && v.cols % (half ? 8 : 4) == 0 &&
+           (long)v.m * v.planes <= DDP__POINT_WEIGHTS && !v.bias;
+}
 
 /* Tall tiles where they fill the GPU. The sums are the same in both. */
 static int ddp__conv_tall(int m, long columns, int groups)
@@ -64,6 +72,8 @@ static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
     v->m_pad = (v->m + 127) / 128 * 128;
     v->k_pad = (int)ddp__blocks((long)v->planes * v->kh * v->kw, depth) * depth;
 }
+
+static size_t ddp__larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
 {
@@ -84,63 +94,47 @@ static int ddp__conv_splits(const ddp__cuda_conv &v)
     return (int)(wish < most ? wish : most);
 }
 
-static ddp__channels ddp__conv_out_channels(const ddp_op_spec *s)
-{
-    return ddp__channels_of(&s->out);
-}
-
 static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
 {
-    const ddp__channels c = ddp__conv_out_channels(s);
+    const ddp__channels c = ddp__channels_of(&s->out);
     ddp__cuda_conv v = ddp__cuda_conv_of(s);
     const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
-    size_t most = 2 * (size_t)(c.channels * c.parts) * sizeof(double), need;
+    const size_t sums = 2 * (size_t)(c.channels * c.parts) * sizeof(double);
+    size_t most;
 
-    if (ddp__cuda_depthwise(v)) {
-        need = weights * (size_t)c.parts;
-        return need > most ? need : most;
-    }
-    need = weights * (size_t)ddp__conv_splits(v);
-    if (need > most) most = need;
+    if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
+    most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
     ddp__cuda_conv_flat(&v);
-    if (ddp__conv_point_fits(v, half)) {
-        need = ddp__conv_point_scratch(v);
-        if (need > most) most = need;
-    }
-    need = ddp__conv_packed_bytes(v, half);
-    if (need > most) most = need;
+    if (ddp__conv_point_fits(v, half))
+        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes *
+                                     sizeof(float));
+    most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
     v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
     v.planes = (int)(s->out.dim[1] / v.groups);
-    need = ddp__conv_packed_bytes(v, half);
-    return need > most ? need : most;
+    return ddp__larger(most, ddp__conv_packed_bytes(v, half));
 }
 
 /* ---- launches, for each kind of product ---- */
 
-template <typename M>
-static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
+template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
 {
     const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
                                ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
                     (unsigned)v.groups);
 
     if (v.planes % M::depth)
-        DDP__LAUNCH((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v);
+        DDP__RUN((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, v);
     else if (ddp__conv_by_rows<typename M::value>(v))
-        DDP__LAUNCH((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v);
+        DDP__RUN((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, v);
     else
-        DDP__LAUNCH((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v);
+        DDP__RUN((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, v);
 }
 
-/* Short and Tall: the product with tiles of 64 and 128 rows. */
-template <typename Short, typename Tall>
+template <template <int, bool> class M>
 static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_pack &s)
 {
-    typedef typename Short::tile tile;
-    tile *packed = (tile *)dev->scratch;
+    typedef M<64, true> Short;
+    typename Short::tile *packed = (typename Short::tile *)dev->scratch;
     ddp__conv_reach *taps;
     long n;
 
@@ -150,9 +144,8 @@ static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_p
     v.weight = packed;
     v.taps = taps;
     n = ddp__blocks(n, 256);
-    DDP__LAUNCH((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, 0, dev->stream,
-                packed, taps, v, s);
-    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<Tall>(dev, v);
+    DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
+    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<M<128, true> >(dev, v);
     else ddp__conv_run_images<Short>(dev, v);
 }
 
@@ -160,7 +153,6 @@ template <typename M>
 static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
     const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
-    const long n = (long)v.groups * v.m * columns;
     const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
                                ddp__blocks(columns, DDP__CONV_COLUMNS)),
                     (unsigned)parts, (unsigned)v.groups);
@@ -168,50 +160,72 @@ static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float
     float *to = parts > 1 ? (float *)dev->scratch : grad;
 
     if (v.y_plane % ddp__vec<typename M::value>::width || !ddp__aligned(v.y))
-        DDP__LAUNCH((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, 0,
-                    dev->stream, v, to, part);
+        DDP__RUN((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, v, to, part);
     else if (ddp__conv_by_rows<typename M::value>(v))
-        DDP__LAUNCH((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v, to, part);
+        DDP__RUN((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, v, to, part);
     else
-        DDP__LAUNCH((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, 0, dev->stream,
-                    v, to, part);
-    if (parts > 1)
-        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(n, 256), 256, 0, dev->stream,
-                    grad, (const float *)to, n, parts);
+        DDP__RUN((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, v, to, part);
+    if (parts > 1) ddp__conv_add_parts(dev, grad, (long)v.groups * v.m * columns, parts);
 }
 
-template <typename Short, typename Tall>
+template <template <int, bool> class M>
 static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    if (v.m > 64) ddp__conv_run_weights<Tall>(dev, v, grad);
-    else ddp__conv_run_weights<Short>(dev, v, grad);
+    if (v.m > 64) ddp__conv_run_weights<M<128, false> >(dev, v, grad);
+    else ddp__conv_run_weights<M<64, false> >(dev, v, grad);
 }
 
 static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__cuda_conv &v, const ddp__conv_pack &s)
 {
-    if (dev->half)
-        ddp__conv_images<ddp__conv_mma<ddp__mma_bf16, 64, true>,
-                         ddp__conv_mma<ddp__mma_bf16, 128, true> >(dev, v, s);
-    else if (dev->tf32)
-        ddp__conv_images<ddp__conv_mma<ddp__mma_tf32, 64, true>,
-                         ddp__conv_mma<ddp__mma_tf32, 128, true> >(dev, v, s);
-    else
-        ddp__conv_images<ddp__conv_plain<float, 64, true>, ddp__conv_plain<float, 128, true> >(
-            dev, v, s);
+    if (dev->half) ddp__conv_images<ddp__conv_bf16>(dev, v, s);
+    else if (dev->tf32) ddp__conv_images<ddp__conv_tf32>(dev, v, s);
+    else ddp__conv_images<ddp__conv_plain>(dev, v, s);
 }
 
 static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    if (dev->half)
-        ddp__conv_weights<ddp__conv_mma<ddp__mma_bf16, 64, false>,
-                          ddp__conv_mma<ddp__mma_bf16, 128, false> >(dev, v, grad);
-    else if (dev->tf32)
-        ddp__conv_weights<ddp__conv_mma<ddp__mma_tf32, 64, false>,
-                          ddp__conv_mma<ddp__mma_tf32, 128, false> >(dev, v, grad);
-    else
-        ddp__conv_weights<ddp__conv_plain<float, 64, false>, ddp__conv_plain<float, 128, false> >(
-            dev, v, grad);
+    if (dev->half) ddp__conv_weights<ddp__conv_bf16>(dev, v, grad);
+    else if (dev->tf32) ddp__conv_weights<ddp__conv_tf32>(dev, v, grad);
+    else ddp__conv_weights<ddp__conv_plain>(dev, v, grad);
+}
+
+/* ---- 1x1 windows that skip nothing: for each image a matrix product of the weights (channels out
+ * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
+
+/* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
+static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight,
+                                   int turned)
+{
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y,
+                                               dev->half);
+
+    p.shape.count = v.pixels / v.cols;
+    p.shape.b_step = v.image;
+    p.shape.c_step = v.y_image;
+    p.add = v.add;
+    (void)ddp__cuda_multiply(dev, &p);
+}
+
+/* grad += dy x^T, image by image. */
+static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch,
+                                               dev->half);
+    const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
+    long first;
+
+    p.shape.a_step = v.y_image;
+    p.shape.b_step = v.image;
+    p.shape.c_step = n;
+    p.shape.half_out = 0;
+    for (first = 0; first < images; first += DDP__POINT_IMAGES) {
+        const long left = images - first;
+        p.shape.count = left < DDP__POINT_IMAGES ? left : (long)DDP__POINT_IMAGES;
+        p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
+        p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
+        (void)ddp__cuda_multiply(dev, &p);
+        ddp__conv_add_parts(dev, grad, n, p.shape.count);
+    }
 }
 
 /* ---- the operator ---- */
@@ -230,27 +244,15 @@ static ddp__conv_pack ddp__cuda_conv_packing(const ddp__cuda_conv &v, const void
     return s;
 }
 
-template <typename T>
-static void ddp__cuda_depthwise_forward(const ddp_op_call *call, ddp__cuda_conv v)
+template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const long n = v.pixels * v.groups * v.m;
-
-    DDP__LAUNCH((ddp__k_depthwise_forward<T>), (unsigned)ddp__blocks(n, DDP__DEPTHWISE_THREADS),
-                DDP__DEPTHWISE_THREADS, 0, dev->stream, v, (const T *)call->param[0]);
-}
-
-static void ddp__cuda_conv_forward(const ddp_op_call *call)
-{
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
     ddp__cuda_conv v = ddp__cuda_conv_of(call->spec);
 
     v.x = call->in[0];
     v.y = call->out;
     v.bias = call->param[1];
     if (ddp__cuda_depthwise(v)) {
-        if (dev->half) ddp__cuda_depthwise_forward<ddp__bf16>(call, v);
-        else ddp__cuda_depthwise_forward<float>(call, v);
+        ddp__cuda_depthwise_forward<T>(dev, call, v);
         return;
     }
     ddp__cuda_conv_flat(&v);
@@ -274,10 +276,9 @@ static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first,
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
  * those taps with their two channel dimensions exchanged. Where no output saw these, nothing. */
-static void ddp__cuda_conv_input_phase(const ddp_op_call *call, const ddp__cuda_conv &f, int r0,
-                                       int c0)
+static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call,
+                                       const ddp__cuda_conv &f, int r0, int c0)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
     const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
     const size_t bytes = dev->half ? 2 : 4;
     ddp__conv_pack s = forward;
@@ -315,9 +316,9 @@ static void ddp__cuda_conv_input_phase(const ddp_op_call *call, const ddp__cuda_
     else ddp__cuda_conv_images(dev, v, s);
 }
 
-static void ddp__cuda_conv_input_grad(const ddp_op_call *call, const ddp__cuda_conv &v)
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call,
+                                      const ddp__cuda_conv &v)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
     const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
     int r, c;
 
@@ -325,65 +326,35 @@ static void ddp__cuda_conv_input_grad(const ddp_op_call *call, const ddp__cuda_c
         (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4),
                                              dev->stream));
     for (r = 0; r < v.step && r < v.h; r++)
-        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(call, v, r, c);
+        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
 }
 
-template <typename T>
-static void ddp__cuda_conv_bias_grad(const ddp_op_call *call)
+template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__channels c = ddp__conv_out_channels(call->spec);
+    const ddp__channels c = ddp__channels_of(&call->spec->out);
+    const T *dy = (const T *)call->grad_out, *no_x = NULL;
     double *part = (double *)dev->scratch;
-    const T *dy = (const T *)call->grad_out;
+    const float *no_stat = NULL;
 
-    if (c.n % ddp__vec<T>::width == 0 && ddp__aligned(dy))
-        DDP__LAUNCH((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
-                    DDP__CHANNEL_THREADS, 0, dev->stream, part, dy, (const T *)NULL,
-                    (const float *)NULL, c);
+    if (ddp__wide<T>(c.n, dy))
+        DDP__RUN((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
+                 DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
     else
-        DDP__LAUNCH((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                    dev->stream, part, dy, (const T *)NULL, (const float *)NULL, c);
-    DDP__LAUNCH((ddp__k_channel_add), (unsigned)ddp__blocks(c.channels, 128), 128, 0, dev->stream,
-                (float *)call->grad_param[1], (const double *)part, c);
+        DDP__RUN((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy,
+                 no_x, no_stat, c);
+    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1],
+              (const double *)part, c);
 }
 
-template <typename T>
-static void ddp__cuda_depthwise_backward(const ddp_op_call *call, const ddp__cuda_conv &v)
+template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__channels c = ddp__conv_out_channels(call->spec);
-    const long weights = ddp_shape_count(&call->spec->param[0].shape);
-    float *part = (float *)dev->scratch;
-
-    if (call->grad_param[0]) {
-        DDP__LAUNCH((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, 0,
-                    dev->stream, v, part, c);
-        DDP__LAUNCH((ddp__k_conv_add_parts), (unsigned)ddp__blocks(weights, 256), 256, 0,
-                    dev->stream, (float *)call->grad_param[0], (const float *)part, weights,
-                    (int)c.parts);
-    }
-    if (call->grad_in[0])
-        DDP__LAUNCH((ddp__k_depthwise_input<T>),
-                    (unsigned)ddp__blocks(ddp_shape_count(&call->spec->in[0]),
-                                          DDP__DEPTHWISE_THREADS),
-                    DDP__DEPTHWISE_THREADS, 0, dev->stream, v, (T *)call->grad_in[0],
-                    (const T *)call->param[0], call->add_in[0]);
-}
-
-static void ddp__cuda_conv_backward(const ddp_op_call *call)
-{
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
     ddp__cuda_conv v = ddp__cuda_conv_of(call->spec), flat;
 
     v.x = call->in[0];
     v.y = (void *)call->grad_out;
-    if (call->grad_param[1]) {
-        if (dev->half) ddp__cuda_conv_bias_grad<ddp__bf16>(call);
-        else ddp__cuda_conv_bias_grad<float>(call);
-    }
+    if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
     if (ddp__cuda_depthwise(v)) {
-        if (dev->half) ddp__cuda_depthwise_backward<ddp__bf16>(call, v);
-        else ddp__cuda_depthwise_backward<float>(call, v);
+        ddp__cuda_depthwise_backward<T>(dev, call, v);
         return;
     }
     flat = v;
@@ -393,17 +364,10 @@ static void ddp__cuda_conv_backward(const ddp_op_call *call)
             ddp__conv_point_weights(dev, flat, (float *)call->grad_param[0]);
         else ddp__cuda_conv_weights(dev, flat, (float *)call->grad_param[0]);
     }
-    if (call->grad_in[0]) ddp__cuda_conv_input_grad(call, v);
+    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, v);
 }
 
-static DDP__UNUSED int ddp__cuda_conv_ops(const ddp__cuda_entry **list)
-{
-    static const ddp__cuda_entry ops[] = {
-        {"conv2d", ddp__cuda_conv_forward, ddp__cuda_conv_backward, ddp__cuda_conv_scratch},
-    };
-
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
+DDP__FAMILY(ddp__cuda_conv_ops,
+    DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
 
 #endif /* DDP_CUDA_CONV_CUH */

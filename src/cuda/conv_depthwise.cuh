@@ -8,9 +8,10 @@
 
 enum { DDP__DEPTHWISE_THREADS = 256 };
 
+static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+
 /* Weights: [groups x m][kh][kw]. One thread per output. */
-template <typename T>
-__global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
+template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
 {
     const long n = v.pixels * v.groups * v.m, plane = (long)v.rows * v.cols;
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -84,15 +85,39 @@ __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__cha
                 sum += ddp__to_float(y[walk.at]) *
                        ddp__to_float(x[image * v.image + (long)row * v.w + col]);
         }
-        all[t] = (double)sum;
-        __syncthreads();
-        for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
-            if (t < half) all[t] += all[t + half];
-            __syncthreads();
-        }
+        const double total = ddp__block_sum<DDP__CHANNEL_THREADS>((double)sum, all);
         if (t == 0)
-            part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)all[0];
+            part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)total;
     }
+}
+
+/* ---- on the host ---- */
+
+template <typename T>
+static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call,
+                                        const ddp__cuda_conv &v)
+{
+    DDP__EACH((ddp__k_depthwise_forward<T>), v.pixels * v.groups * v.m, DDP__DEPTHWISE_THREADS, v,
+              (const T *)call->param[0]);
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call,
+                                         const ddp__cuda_conv &v)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->out);
+    const long weights = ddp_shape_count(&call->spec->param[0].shape);
+    float *part = (float *)dev->scratch;
+
+    if (call->grad_param[0]) {
+        DDP__RUN((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, v,
+                 part, c);
+        ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
+    }
+    if (call->grad_in[0])
+        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]),
+                  DDP__DEPTHWISE_THREADS, v, (T *)call->grad_in[0], (const T *)call->param[0],
+                  call->add_in[0]);
 }
 
 #endif /* DDP_CUDA_CONV_DEPTHWISE_CUH */

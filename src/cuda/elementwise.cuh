@@ -1,9 +1,9 @@
-/* gelu, relu, add: one pass over memory, 16 bytes at a time. */
+/* gelu, relu, add, swiglu and dropout: one pass over memory, 16 bytes at a time. */
 #ifndef DDP_CUDA_ELEMENTWISE_CUH
 #define DDP_CUDA_ELEMENTWISE_CUH
 
-#include "cuda/launch.cuh"
-#include "cuda/vector.cuh"
+#include "cuda/rows.cuh"
+#include "ops/ops.h"
 
 enum { DDP__MAP_THREADS = 256 };
 
@@ -68,11 +68,8 @@ template <typename T, typename F>
 static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n,
                                     int add, F f)
 {
-    const long per_block = DDP__MAP_THREADS * (long)ddp__vec<T>::width;
-
-    DDP__LAUNCH((ddp__k_map<T, F>), (unsigned)ddp__blocks(n, per_block), DDP__MAP_THREADS, 0,
-                dev->stream, (T *)out, (const T *)a, (const T *)b, n, add, ddp__aligned(out, a, b),
-                f);
+    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
+              (const T *)b, n, add, ddp__aligned(out, a, b), f);
 }
 
 /* The map over n elements of the type that arrays of shape have on the device. */
@@ -87,26 +84,22 @@ static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a,
     else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
 
-static DDP__UNUSED void ddp__cuda_gelu_forward(const ddp_op_call *c)
+/* Of one input. */
+template <typename F> static void ddp__cuda_map_forward(const ddp_op_call *c)
 {
-    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_gelu());
+    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, F());
 }
 
-static DDP__UNUSED void ddp__cuda_gelu_backward(const ddp_op_call *c)
+template <typename F> static void ddp__cuda_map_backward(const ddp_op_call *c)
 {
-    if (c->grad_in[0])
-        ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], ddp__map_gelu_grad());
+    if (c->grad_in[0]) ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], F());
 }
 
-static DDP__UNUSED void ddp__cuda_relu_forward(const ddp_op_call *c)
+/* The gradient of input k is that of the output. */
+static DDP__UNUSED void ddp__cuda_copy_grad(const ddp_op_call *c, int k)
 {
-    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_relu());
-}
-
-static DDP__UNUSED void ddp__cuda_relu_backward(const ddp_op_call *c)
-{
-    if (c->grad_in[0])
-        ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], ddp__map_relu_grad());
+    if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
+        ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
 }
 
 static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
@@ -117,23 +110,168 @@ static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
 /* Input by input: both may be the same array, the second then adding to the first. */
 static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 {
-    int k;
-
-    for (k = 0; k < 2; k++)
-        if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
-            ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
+    ddp__cuda_copy_grad(c, 0);
+    ddp__cuda_copy_grad(c, 1);
 }
 
-static DDP__UNUSED int ddp__cuda_elementwise_ops(const ddp__cuda_entry **list)
-{
-    static const ddp__cuda_entry ops[] = {
-        {"gelu", ddp__cuda_gelu_forward, ddp__cuda_gelu_backward, NULL},
-        {"relu", ddp__cuda_relu_forward, ddp__cuda_relu_backward, NULL},
-        {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL},
-    };
+DDP__FAMILY(ddp__cuda_elementwise_ops,
+    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>,
+     NULL},
+    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>,
+     NULL},
+    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
 
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
+/* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
+
+/* Rows of a and of b are row elements apart. */
+template <typename T>
+static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row,
+                                     int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = ddp__pieces<T>(n);
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[width], y[width];
+    int k;
+
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    for (k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
+    ddp__piece_store(out + r * n, x, at, n, wide, 0);
+}
+
+/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
+template <typename T>
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy,
+                                          long rows, long n, long row, int add_a, int add_b,
+                                          int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = ddp__pieces<T>(n);
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[width], y[width], d[width];
+    int k;
+
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    ddp__piece_load(d, dy + r * n, at, n, wide);
+    for (k = 0; k < width; k++) {
+        const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
+        x[k] = d[k] * y[k] * (s + silu * (1 - s));
+        d[k] *= silu;
+    }
+    if (da) ddp__piece_store(da + r * row, x, at, n, wide, add_a);
+    if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
+}
+
+/* Where the factors lie in the arrays given per input; NULL stays NULL. */
+template <typename T>
+static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
+                                            const void *second, const T **a, const T **b)
+{
+    *a = (const T *)first;
+    *b = s->inputs > 1 ? (const T *)second
+         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
+}
+
+template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const T *a, *b;
+
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
+              rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
+}
+
+template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const T *a, *b, *da, *db;
+
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
+    if (!da && !db) return;
+    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da,
+              (T *)db, a, b, (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n,
+              c->add_in[0], c->add_in[c->spec->inputs > 1],
+              ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
+}
+
+/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's
+ * state counts up by a constant, so that any draw of it can be had at once. ---- */
+
+__host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
+__device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
+{
+    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) +
+                                        UINT64_C(0x2545f4914f6cdd1d));
+}
+
+/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
+__device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
+{
+    const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
+
+    return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
+template <typename T>
+static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
+                                      uint32_t bound, float scale, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
+    float v[width];
+    int k;
+
+    if (at >= n) return;
+    wide = wide && at + width <= n;
+    ddp__piece_load(v, in, at, n, wide);
+    for (k = 0; k < width; k += 2) { /* a piece lies in one block */
+        const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
+        v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
+        v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
+    }
+    ddp__piece_store(out, v, at, n, wide, add);
+}
+
+template <typename T>
+static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in,
+                                  int add)
+{
+    const long n = ddp_shape_count(&c->spec->out);
+    const double p = c->training ? c->spec->arg[0] : 0;
+
+    if (p == 0 && !add && out == in) return;
+    DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
+              ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),
+              (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add, ddp__aligned(out, in));
+}
+
+template <typename T> static void ddp__cuda_dropout_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_dropout_run<T>(dev, c, c->out, c->in[0], 0);
+}
+
+template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
 }
 
 #endif /* DDP_CUDA_ELEMENTWISE_CUH */

@@ -1,9 +1,11 @@
-/* embedding and position. The table's gradient without atomics: rows are sorted by token, equal
- * tokens in the order of rows, and one block adds the rows of a token one after the other. */
+/* embedding, position and rope: what makes numbers of tokens and of where they stand. The gradient
+ * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
+ * rows, and one block adds the rows of a token one after the other. */
 #ifndef DDP_CUDA_EMBEDDING_CUH
 #define DDP_CUDA_EMBEDDING_CUH
 
 #include "cuda/rows.cuh"
+#include "ops/ops.h"
 
 enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_THREADS = 256 };
 
@@ -13,10 +15,10 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
                                         long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = (n + width - 1) / width;
+    const long pieces = ddp__pieces<T>(n);
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long row = i / pieces, at = i % pieces * width;
-    float x[ddp__vec<T>::width];
+    float x[width];
     int k;
 
     if (row >= rows) return;
@@ -73,7 +75,7 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
     const long place = blockIdx.x;
     const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
     const int mine = token[order[place]];
-    float sum[ddp__vec<T>::width], x[ddp__vec<T>::width];
+    float sum[width], x[width];
     long p;
     int k;
 
@@ -90,34 +92,30 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
         if (at + k < n) table[at + k] += sum[k];
 }
 
-template <typename T>
-static void ddp__cuda_embedding_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-    const long pieces = (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
 
-    DDP__LAUNCH((ddp__k_embedding<T>), (unsigned)ddp__blocks(rows * pieces, DDP__EMBEDDING_THREADS),
-                DDP__EMBEDDING_THREADS, 0, dev->stream, (T *)c->out, (const int *)c->in[0],
-                (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
+    DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
+              (const int *)c->in[0], (const T *)c->param[0], rows, v, n,
+              ddp__wide<T>(n, c->out, c->param[0]));
 }
 
-template <typename T>
-static void ddp__cuda_embedding_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
+    const dim3 blocks((unsigned)rows,
+                      (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
     int *order = (int *)dev->scratch;
-    dim3 blocks(1, 1, 1);
 
     if (!c->grad_param[0]) return;
-    DDP__LAUNCH(ddp__k_embedding_order, (unsigned)ddp__blocks(rows, DDP__EMBEDDING_THREADS),
-                DDP__EMBEDDING_THREADS, 0, dev->stream, order, (const int *)c->in[0], rows);
-    blocks.x = (unsigned)rows;
-    blocks.y = (unsigned)ddp__blocks(n, DDP__EMBEDDING_THREADS * (long)ddp__vec<T>::width);
-    DDP__LAUNCH((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, 0, dev->stream,
-                (float *)c->grad_param[0], (const T *)c->grad_out, (const int *)c->in[0], order,
-                rows, v, n, ddp__wide<T>(n, c->grad_out));
+    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0],
+              rows);
+    DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0],
+             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n,
+             ddp__wide<T>(n, c->grad_out));
 }
 
 static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int narrow)
@@ -135,7 +133,7 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     const long b = blockIdx.y;
-    float x[ddp__vec<T>::width], y[ddp__vec<T>::width];
+    float x[width], y[width];
     int k;
 
     if (at >= n || b >= batch) return;
@@ -152,7 +150,7 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    float sum[ddp__vec<T>::width], d[ddp__vec<T>::width];
+    float sum[width], d[width];
     long b;
     int k;
 
@@ -168,36 +166,101 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
         if (at + k < n) table[at + k] += sum[k];
 }
 
-template <typename T>
-static void ddp__cuda_position_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_position_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    dim3 blocks(1, 1, 1);
+    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS),
+                      (unsigned)s->dim[0]);
 
-    blocks.x = (unsigned)ddp__blocks(n, DDP__POSITION_THREADS * (long)ddp__vec<T>::width);
-    blocks.y = (unsigned)s->dim[0];
-    DDP__LAUNCH((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, 0, dev->stream, (T *)c->out,
-                (const T *)c->in[0], (const T *)c->param[0], s->dim[0], n,
-                ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
+    DDP__RUN((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, (T *)c->out, (const T *)c->in[0],
+             (const T *)c->param[0], s->dim[0], n,
+             ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
 }
 
-template <typename T>
-static void ddp__cuda_position_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
 
-    DDP__LAUNCH((ddp__k_position_grad<T>),
-                (unsigned)ddp__blocks(n, DDP__POSITION_THREADS * (long)ddp__vec<T>::width),
-                DDP__POSITION_THREADS, 0, dev->stream, (float *)c->grad_param[0],
-                (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n, c->add_in[0],
-                ddp__wide<T>(n, c->grad_in[0], c->grad_out));
+    DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS,
+              (float *)c->grad_param[0], (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n,
+              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->grad_out));
 }
 
-DDP__CUDA_BOTH(ddp__cuda_embedding_forward)
-DDP__CUDA_BOTH(ddp__cuda_embedding_backward)
-DDP__CUDA_BOTH(ddp__cuda_position_forward)
-DDP__CUDA_BOTH(ddp__cuda_position_backward)
+/* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
+ * and heads that a block turns ---- */
+
+enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
+
+/* Block (position, group of sequences). to = or += the rotation of from by direction times the
+ * angles; columns from turned on are copied. to may be from. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
+            int direction, int add, int wide)
+{
+    const int step = wide ? ddp__vec<T>::width : 1;
+    const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
+    const long last = first + DDP__ROPE_BATCH < batch ? first + DDP__ROPE_BATCH : batch;
+    const int half = d / 2;
+    __shared__ float cosine[DDP__CUDA_ROPE_PAIRS], sine[DDP__CUDA_ROPE_PAIRS];
+    float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
+    long b, p;
+    int i;
+
+    for (i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
+        const double angle = direction * (double)t * pow(theta, -2.0 * (double)i / (double)d);
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
+    __syncthreads();
+    for (b = first; b < last; b++) {
+        const T *x = from + (b * time + t) * row;
+        T *y = to + (b * time + t) * row;
+        for (p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
+            const int k = (int)(p % half);
+            const long at = p / half * d + k;
+            ddp__piece_load(u, x, at, at + step, wide);
+            ddp__piece_load(v, x, at + half, at + half + step, wide);
+            for (i = 0; i < step; i++) {
+                const float c = cosine[k + i], s = sine[k + i], old = u[i];
+                u[i] = old * c - v[i] * s;
+                v[i] = v[i] * c + old * s;
+            }
+            ddp__piece_store(y, u, at, at + step, wide, add);
+            ddp__piece_store(y, v, at + half, at + half + step, wide, add);
+        }
+        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
+             p += DDP__ROPE_THREADS * step) {
+            ddp__piece_load(u, x, p, p + step, wide);
+            ddp__piece_store(y, u, p, p + step, wide, add);
+        }
+    }
+}
+
+template <typename T>
+static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, const void *from,
+                                int direction, int add)
+{
+    const ddp__head_layout l = ddp__head_layout_of(s);
+    const long batch = s->in[0].dim[0], time = s->in[0].dim[1];
+    const dim3 blocks((unsigned)time, (unsigned)ddp__blocks(batch, DDP__ROPE_BATCH));
+
+    DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, batch, time,
+             l.row, (l.heads + l.kv_heads) * l.d, (int)l.d, s->arg[2] > 0 ? s->arg[2] : 10000.0,
+             direction, add, ddp__wide<T>(l.d / 2, to, from));
+}
+
+template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_rope_turn<T>(dev, c->spec, c->out, c->in[0], 1, 0);
+}
+
+template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    if (c->grad_in[0])
+        ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
+}
 
 #endif /* DDP_CUDA_EMBEDDING_CUH */

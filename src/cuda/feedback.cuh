@@ -14,6 +14,9 @@ static unsigned ddp__feedback_blocks(size_t n)
     return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
 
+#define DDP__STRIDE(kernel, n, ...) \
+    DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
+
 static inline __device__ size_t ddp__thread_first()
 {
     return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -62,43 +65,32 @@ struct ddp__verdict_index {
 ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_values values;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {residual, gradient};
 
     if (!residual || !gradient || !verdict)
         return ddp__fail(err, DDP_ARG,
                          "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
     if (!n) return DDP_OK;
-    memset(&queue, 0, sizeof queue);
-    values.a = residual;
-    values.b = gradient;
-    DDP__LAUNCH((ddp__k_feedback_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
-                residual, gradient, n, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
-    DDP__LAUNCH((ddp__k_feedback_add), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
-                residual, gradient, n, verdict);
+    DDP__STRIDE(ddp__k_feedback_check, n, residual, gradient, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+    DDP__STRIDE(ddp__k_feedback_add, n, residual, gradient, n, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
 ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_index places;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_index places = {index};
 
     if (!residual || !index || !verdict)
         return ddp__fail(err, DDP_ARG,
                          "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
     if (!k) return DDP_OK;
-    memset(&queue, 0, sizeof queue);
-    places.index = index;
-    DDP__LAUNCH((ddp__k_feedback_places), ddp__feedback_blocks(k), DDP__FEEDBACK_THREADS, 0, on,
-                index, k, n, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_index>), 1, 1, 0, on, verdict, places);
-    DDP__LAUNCH((ddp__k_feedback_keep), ddp__feedback_blocks(k), DDP__FEEDBACK_THREADS, 0, on,
-                residual, index, k, verdict);
+    DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_index>), 1, 1, verdict, places);
+    DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
@@ -119,7 +111,7 @@ static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
         if (!(x <= DBL_MAX)) ddp__verdict_note(v, DDP__SAYS_NOT_FINITE, i);
         sum += x;
     }
-    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    sum = ddp__warp_sum(sum);
     if (lane == 0) chunk[c] = sum;
 }
 
@@ -132,7 +124,7 @@ static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t
 
     if (v->what) return;
     for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
-    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    sum = ddp__warp_sum(sum);
     if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
 }
 
@@ -145,28 +137,21 @@ ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter
                                    int mean, void *scratch, size_t scratch_bytes, double *out,
                                    ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_values values;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {gradient, parameter};
+    const size_t chunks = ddp_cuda_osp_scratch(n) / sizeof(double);
     double *chunk = (double *)scratch;
-    const unsigned blocks = (unsigned)((ddp_cuda_osp_scratch(n) / sizeof(double) + 7) / 8);
 
     if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_osp_importance: %zu elements or a NULL array; it needs "
-                         "at least 1",
-                         n);
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it "
+                         "needs at least 1", n);
     if (scratch_bytes < ddp_cuda_osp_scratch(n))
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu are "
-                         "needed; ask ddp_cuda_osp_scratch",
-                         scratch_bytes, ddp_cuda_osp_scratch(n));
-    memset(&queue, 0, sizeof queue);
-    values.a = gradient;
-    values.b = parameter;
-    DDP__LAUNCH((ddp__k_osp_chunks), blocks, 256, 0, on, chunk, gradient, parameter, n, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
-    DDP__LAUNCH((ddp__k_osp_total), 1, 32, 0, on, out, (const double *)chunk, n, mean, verdict);
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
+                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes,
+                         ddp_cuda_osp_scratch(n));
+    DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, verdict);
     return ddp__cuda_queued(dev, err);
 }
 

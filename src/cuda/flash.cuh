@@ -100,32 +100,29 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
     const ddp__bf16 *keys = in + ddp__heads_k(&z, head / z.group);
     const long values = z.kv_heads * z.d; /* from a key to its value */
     DDP__SHARED(ddp__bf16, q);
-    ddp__bf16 *kv = q + rows * D; /* two stages of keys and values */
+    ddp__bf16 *kv = q + rows * D; /* two rooms of keys and values */
     ddp__tile_rows<D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
-    int first, r, h, n, i, stage = 0;
+    int first, r, h, n, now = 0;
 
+    ddp__tile_zero(acc);
     DDP__UNROLL
     for (r = 0; r < MR; r++) {
         max[r][0] = max[r][1] = -INFINITY;
         sum[r][0] = sum[r][1] = 0;
-        DDP__UNROLL
-        for (n = 0; n < D / 8; n++)
-            DDP__UNROLL
-            for (i = 0; i < 4; i++) acc[r][n][i] = 0;
     }
     left.rows = q + 16 * MR * warp * D;
     ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
         q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
-    for (first = 0; first < end; first += N, stage ^= 1) {
-        const ddp__bf16 *k = kv + stage * 2 * N * D;
+    for (first = 0; first < end; first += N, now ^= 1) {
+        const ddp__bf16 *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads(); /* the tile is there, and nobody works on the one before any more */
         if (first == 0) left.keep();
         if (first + N < end) {
-            ddp__bf16 *next = kv + (stage ^ 1) * 2 * N * D;
+            ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
                                                      first + N, count, z.d);
             ddp__copy_commit();
@@ -183,21 +180,17 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
     ddp__bf16 *o = q + rows * D, *kv = o + rows * D;
     ddp__tile_rows<D, MR, HOLD> left, right;
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
-    int first, r, h, n, i, stage = 0;
+    int first, r, h, n, i, now = 0;
 
     DDP__UNROLL
-    for (r = 0; r < MR; r++) {
+    for (r = 0; r < MR; r++)
         DDP__UNROLL
         for (h = 0; h < 2; h++) {
             const int row = from + 16 * r + lane / 4 + 8 * h;
             log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
             centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
         }
-        DDP__UNROLL
-        for (n = 0; n < D / 8; n++)
-            DDP__UNROLL
-            for (i = 0; i < 4; i++) acc[r][n][i] = 0;
-    }
+    ddp__tile_zero(acc);
     left.rows = q + 16 * MR * warp * D;
     right.rows = o + 16 * MR * warp * D;
     ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
@@ -206,8 +199,8 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
         o, NULL, dout + ddp__heads_out(&z, head), 0, z.width, start, count, z.d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
-    for (first = 0; first < end; first += N, stage ^= 1) {
-        const ddp__bf16 *k = kv + stage * 2 * N * D;
+    for (first = 0; first < end; first += N, now ^= 1) {
+        const ddp__bf16 *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads();
         if (first == 0) {
@@ -215,7 +208,7 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
             right.keep();
         }
         if (first + N < end) {
-            ddp__bf16 *next = kv + (stage ^ 1) * 2 * N * D;
+            ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
                                                      first + N, count, z.d);
             ddp__copy_commit();
@@ -247,7 +240,7 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
                            z.scale, q + 16 * MR * warp * D);
 }
 
-/* Queries and dout of a tile of N, and what their weights need, into a stage of shared memory. */
+/* Queries and dout of a tile of N, and what their weights need, into a room of shared memory. */
 template <int D, int N>
 __device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum,
                                                           float *centre, const ddp__bf16 *in,
@@ -285,26 +278,22 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     const float scale = z.scale * DDP__LOG2E;
     DDP__SHARED(ddp__bf16, k);
     ddp__bf16 *v = k + rows * D, *qo = v + rows * D;
-    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both stages */
+    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both rooms */
     ddp__tile_rows<D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
-    int i, r, n, e, stage = 0;
+    int i, r, n, e, now = 0;
 
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (n = 0; n < D / 8; n++)
-            DDP__UNROLL
-            for (e = 0; e < 4; e++) dk[r][n][e] = dv[r][n][e] = 0;
+    ddp__tile_zero(dk);
+    ddp__tile_zero(dv);
     left.rows = k + 16 * MR * warp * D;
     right.rows = v + 16 * MR * warp * D;
     ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
         k, v, in + at, values, z.row, start, count, z.d);
     ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group,
                              skipped * N);
-    for (i = 0; i < all; i++, stage ^= 1) {
-        const ddp__bf16 *q = qo + stage * 2 * N * D;
-        const float *log_sum = sums + stage * 2 * N, *centre = log_sum + N;
+    for (i = 0; i < all; i++, now ^= 1) {
+        const ddp__bf16 *q = qo + now * 2 * N * D;
+        const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
         __syncthreads();
@@ -313,8 +302,8 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
             right.keep();
         }
         if (i + 1 < all)
-            ddp__flash_queries<D, N>(qo + (stage ^ 1) * 2 * N * D, sums + (stage ^ 1) * 2 * N,
-                                     sums + (stage ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
+            ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
+                                     sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
                                      kv_head * z.group + (i + 1) / steps,
                                      (skipped + (i + 1) % steps) * N);
         if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */

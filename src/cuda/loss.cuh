@@ -29,7 +29,7 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
     const long row = blockIdx.x;
     const T *x = logits + row * n;
     __shared__ float shared[2][DDP__LOSS_THREADS / 32];
-    float v[ddp__vec<T>::width], max = -INFINITY, sum = 0;
+    float v[width], max = -INFINITY, sum = 0;
     long j;
     int i, step;
 
@@ -104,7 +104,7 @@ ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, 
     const long row = blockIdx.x;
     const int mine = label[row];
     const float by = *g, max = stat[2 * row];
-    float factor = by / stat[2 * row + 1], v[ddp__vec<T>::width];
+    float factor = by / stat[2 * row + 1], v[width];
     long j;
     int i;
 
@@ -122,38 +122,31 @@ ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, 
     }
 }
 
-template <typename T>
-static void ddp__cuda_loss_forward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_loss_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     double *loss = (double *)dev->scratch;
 
-    DDP__LAUNCH((ddp__k_loss<T>), (unsigned)rows, DDP__LOSS_THREADS, 0, dev->stream,
-                (float *)c->saved, loss, (const T *)c->in[0], (const int *)c->in[1], n,
-                ddp__wide<T>(n, c->in[0]));
-    DDP__LAUNCH(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, 0, dev->stream, (float *)c->out, loss,
-                (const int *)c->in[1], (const float *)NULL, rows);
+    DDP__RUN((ddp__k_loss<T>), (unsigned)rows, DDP__LOSS_THREADS, (float *)c->saved, loss,
+             (const T *)c->in[0], (const int *)c->in[1], n, ddp__wide<T>(n, c->in[0]));
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss,
+             (const int *)c->in[1], (const float *)NULL, rows);
 }
 
-template <typename T>
-static void ddp__cuda_loss_backward_as(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     float *g = (float *)dev->scratch;
 
     if (!c->grad_in[0]) return;
-    DDP__LAUNCH(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, 0, dev->stream, g,
-                (const double *)NULL, (const int *)c->in[1], (const float *)c->grad_out, rows);
-    DDP__LAUNCH((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, 0, dev->stream,
-                (T *)c->grad_in[0], (const T *)c->in[0], (const int *)c->in[1],
-                (const float *)c->saved, g, n, c->add_in[0],
-                ddp__wide<T>(n, c->grad_in[0], c->in[0]));
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, g, (const double *)NULL,
+             (const int *)c->in[1], (const float *)c->grad_out, rows);
+    DDP__RUN((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, (T *)c->grad_in[0],
+             (const T *)c->in[0], (const int *)c->in[1], (const float *)c->saved, g, n,
+             c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->in[0]));
 }
-
-DDP__CUDA_BOTH(ddp__cuda_loss_forward)
-DDP__CUDA_BOTH(ddp__cuda_loss_backward)
 
 static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
 {

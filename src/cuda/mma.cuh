@@ -118,6 +118,20 @@ __device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16
     }
 }
 
+/* c = 0: 16 x 8 floats in each c[r][n]. */
+template <int MR, int N>
+__device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
+{
+    int r, n, i;
+
+    DDP__UNROLL
+    for (r = 0; r < MR; r++)
+        DDP__UNROLL
+        for (n = 0; n < N; n++)
+            DDP__UNROLL
+            for (i = 0; i < 4; i++) c[r][n][i] = 0;
+}
+
 /* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if
  * HOLD. */
 template <int D, int MR, int HOLD> struct ddp__tile_rows {
@@ -159,14 +173,9 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
                                                         const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
-    int step, n, r, i;
+    int step, n, r;
 
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (n = 0; n < N / 8; n++)
-            DDP__UNROLL
-            for (i = 0; i < 4; i++) c[r][n][i] = 0;
+    ddp__tile_zero(c);
     DDP__UNROLL
     for (step = 0; step < D / 16; step++) {
         uint32_t left[MR][4];

@@ -10,7 +10,7 @@
 #include <nccl.h>
 
 #include "base/backend.h"
-#include "base/clock.h"
+#include "base/tools.h"
 #include "cuda/runtime.cuh"
 
 /* What an operation makes of its arrays. */
@@ -66,13 +66,20 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
     }
 }
 
-/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer to
- * all that is asked of n from here on. */
+/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer
+ * to all that is asked of n from here on. */
 static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
 {
     if (n->comm) (void)ncclCommAbort(n->comm);
     n->comm = NULL;
     n->why = *why;
+}
+
+/* Why it was given up, if it was. */
+static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__nccl *n, ddp_error *err)
+{
+    if (n->why.code && err) *err = n->why;
+    return n->why.code;
 }
 
 /* 1: the slot's average has ended, or there was none. */
@@ -84,18 +91,15 @@ static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
     return 1;
 }
 
-/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation older
- * than the time-out. */
+/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation
+ * older than the time-out. */
 static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
     double oldest = 0;
     int i;
 
-    if (n->why.code) {
-        if (err) *err = n->why;
-        return n->why.code;
-    }
+    DDP__TRY(ddp__nccl_why(n, err));
     for (i = 0; i < n->slots; i++)
         if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
     if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
@@ -105,8 +109,9 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
         return ddp__fail(err, DDP_TIMEOUT,
-                         "averaging over NCCL: rank %d of %d waits for its peers since %.1f s; one "
-                         "has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
+                         "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
+                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT "
+                         "(now %g s)",
                          n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
@@ -151,14 +156,11 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error
     const size_t count = (size_t)slots;
     int i, least = 0, greatest = 0;
 
-    n->ready = (cudaEvent_t *)DDP_REALLOC(NULL, count * sizeof *n->ready);
-    n->done = (cudaEvent_t *)DDP_REALLOC(NULL, count * sizeof *n->done);
-    n->since = (double *)DDP_REALLOC(NULL, count * sizeof *n->since);
+    n->ready = (cudaEvent_t *)ddp__calloc(count, sizeof *n->ready);
+    n->done = (cudaEvent_t *)ddp__calloc(count, sizeof *n->done);
+    n->since = (double *)ddp__calloc(count, sizeof *n->since);
     if (!n->ready || !n->done || !n->since)
         return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
-    memset(n->ready, 0, count * sizeof *n->ready);
-    memset(n->done, 0, count * sizeof *n->done);
-    memset(n->since, 0, count * sizeof *n->since);
     n->slots = slots;
     (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
     if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest)))
@@ -176,7 +178,7 @@ static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_p
                                              ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ddp__nccl *n = (ddp__nccl *)DDP_REALLOC(NULL, sizeof *n);
+    ddp__nccl *n = (ddp__nccl *)ddp__calloc(1, sizeof *n);
     ncclUniqueId id;
     ncclResult_t r;
 
@@ -184,7 +186,6 @@ static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_p
         (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
         return NULL;
     }
-    memset(n, 0, sizeof *n);
     memset(&id, 0, sizeof id);
     n->dev = dev;
     n->peers = *p;
@@ -196,7 +197,8 @@ static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_p
     }
     if (ddp__nccl_slots(n, slots, err)) goto failed;
     if (n->world < 2) return n;
-    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
+    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err))
+        goto failed;
     if (p->share(p->user, &id, sizeof id, err)) goto failed;
     config.blocking = 0;
     r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
@@ -228,10 +230,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
     int i;
 
-    if (n->why.code) {
-        if (err) *err = n->why;
-        return n->why.code;
-    }
+    DDP__TRY(ddp__nccl_why(n, err));
     if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
         DDP__CUDA(dev, cudaStreamWaitEvent(n->stream, n->ready[slot], 0)))
         return ddp__cuda_status(dev, err);
@@ -246,9 +245,8 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_
         DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
     }
     n->since[slot] = ddp_now();
-    if (DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)))
-        return ddp__cuda_status(dev, err);
-    return DDP_OK;
+    return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err)
+                                                                      : DDP_OK;
 }
 
 /* Later work on the computing stream waits for the slot's operation; the host does not. */

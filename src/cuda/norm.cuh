@@ -3,7 +3,7 @@
 #ifndef DDP_CUDA_NORM_CUH
 #define DDP_CUDA_NORM_CUH
 
-#include "cuda/columns.cuh"
+#include "cuda/rows.cuh"
 
 enum {
     DDP__NORM_ROWS = 8,  /* warps of a block of forward */
@@ -20,7 +20,7 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     const int lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
-    float v[ddp__vec<T>::width], a[ddp__vec<T>::width], b[ddp__vec<T>::width];
+    float v[width], a[width], b[width];
     float sum = 0, mean = 0, rstd;
     long j;
     int i;
@@ -84,10 +84,9 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
-    __shared__ float shared[32 * ddp__vec<T>::width];
-    float scaled[PIECES ? PIECES : 1][ddp__vec<T>::width];
-    float plain[PIECES ? PIECES : 1][ddp__vec<T>::width];
-    float x[ddp__vec<T>::width], d[ddp__vec<T>::width], a[ddp__vec<T>::width];
+    __shared__ float shared[32 * width];
+    float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width];
+    float x[width], d[width], a[width];
     long row, j;
     int p, i;
 
@@ -133,11 +132,11 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
         part += blockIdx.x * n;
         DDP__UNROLL
         for (p = 0; p < PIECES; p++)
-            ddp__column_join<ddp__vec<T>::width>(shared, scaled[p], part, p * 32L * width, n);
+            ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
         part += gridDim.x * n;
         DDP__UNROLL
         for (p = 0; p < PIECES && !RMS; p++)
-            ddp__column_join<ddp__vec<T>::width>(shared, plain[p], part, p * 32L * width, n);
+            ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
     }
 }
 
@@ -150,12 +149,11 @@ static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, co
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
 
-    DDP__LAUNCH((ddp__k_norm<T, RMS>), (unsigned)ddp__blocks(rows, DDP__NORM_ROWS),
-                32 * DDP__NORM_ROWS, 0, dev->stream, (T *)c->out, (const T *)in, (const T *)plus,
-                (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1],
-                (float *)c->saved, rows, n, (float)eps,
-                ddp__wide<T>(n, c->out, in, plus, c->in[0]) &&
-                    ddp__aligned(c->param[0], c->param[1]));
+    DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in,
+              (const T *)plus, (T *)(void *)c->in[0], (const T *)c->param[0],
+              (const T *)c->param[1], (float *)c->saved, rows, n, (float)eps,
+              ddp__wide<T>(n, c->out, in, plus, c->in[0]) &&
+                  ddp__aligned(c->param[0], c->param[1]));
 }
 
 template <typename T, int RMS>
@@ -178,10 +176,9 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
         wide = wide && ddp__aligned(to.at[k]);
     }
     if (params && c->grad_in[0] && n <= DDP__NORM_PIECES * 32L * ddp__vec<T>::width) {
-        DDP__LAUNCH((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
-                    32 * DDP__COLUMN_WARPS, 0, dev->stream, to, (const T *)c->in[0],
-                    (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part,
-                    rows, n, height, wide);
+        DDP__RUN((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
+                 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0], (const T *)c->param[0],
+                 (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
         ddp__cuda_columns_add(dev, c->grad_param[0], part, n, parts);
         ddp__cuda_columns_add(dev, c->grad_param[1], part + parts * n, n, parts);
         return;
@@ -190,9 +187,9 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
         ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
-        DDP__LAUNCH((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, 0,
-                    dev->stream, to, (const T *)c->in[0], (const T *)c->param[0],
-                    (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
+        DDP__RUN((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, to,
+                 (const T *)c->in[0], (const T *)c->param[0], (const T *)c->grad_out,
+                 (const float *)c->saved, part, rows, n, height, wide);
 }
 
 template <int RMS>

@@ -49,15 +49,17 @@ static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, 
     *last = at / z.stride < count ? at / z.stride : count - 1;
 }
 
-/* The first of equals has the maximum, and a NaN is one. */
-template <typename T>
-__global__ void ddp__k_max_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
+/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else
+ * the average. */
+template <typename T, int MAX>
+__global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
 {
     const long plane = (long)z.rows * z.cols;
     const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
     int r0, r1, c0, c1, best_r, best_c;
-    float best;
+    float best, sum = 0;
 
     if (o >= z.planes * plane) return;
     x += o / plane * z.h * z.w;
@@ -69,29 +71,32 @@ __global__ void ddp__k_max_pool(T *y, float *place, const T *x, ddp__cuda_pool z
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
             const float e = ddp__to_float(x[(long)r * z.w + c]);
-            if (e <= best || isnan(best)) continue;
+            sum += e;
+            if (!MAX || e <= best || isnan(best)) continue;
             best = e;
             best_r = r;
             best_c = c;
         }
-    y[o] = ddp__from_float<T>(best);
-    place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride +
-                       z.padding);
+    y[o] = ddp__from_float<T>(MAX ? best : sum * part);
+    if (MAX)
+        place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride +
+                           z.padding);
 }
 
-template <typename T>
-__global__ void ddp__k_max_pool_grad(T *dx, const T *dy, const float *place, int add,
-                                     ddp__cuda_pool z)
+/* MAX: from the windows that took this element; else a part of each that holds it. */
+template <typename T, int MAX>
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__cuda_pool z)
 {
     const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
     const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
     int i0, i1, j0, j1;
     float sum;
 
     if (at >= z.planes * plane) return;
     dy += at / plane * out;
-    place += at / plane * out;
+    if (MAX) place += at / plane * out;
     ddp__window_range(z, r, z.rows, &i0, &i1);
     ddp__window_range(z, c, z.cols, &j0, &j1);
     sum = add ? ddp__to_float(dx[at]) : 0;
@@ -100,46 +105,9 @@ __global__ void ddp__k_max_pool_grad(T *dx, const T *dy, const float *place, int
             const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride +
                              z.padding;
             const long o = (long)i * z.cols + j;
-            if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
+            if (!MAX) sum += ddp__to_float(dy[o]) * part;
+            else if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
         }
-    dx[at] = ddp__from_float<T>(sum);
-}
-
-template <typename T> __global__ void ddp__k_avg_pool(T *y, const T *x, ddp__cuda_pool z)
-{
-    const long plane = (long)z.rows * z.cols;
-    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int r0, r1, c0, c1;
-    float sum = 0;
-
-    if (o >= z.planes * plane) return;
-    x += o / plane * z.h * z.w;
-    ddp__window_span(z, i, z.h, &r0, &r1);
-    ddp__window_span(z, j, z.w, &c0, &c1);
-    for (int r = r0; r < r1; r++)
-        for (int c = c0; c < c1; c++) sum += ddp__to_float(x[(long)r * z.w + c]);
-    y[o] = ddp__from_float<T>(sum * part);
-}
-
-template <typename T>
-__global__ void ddp__k_avg_pool_grad(T *dx, const T *dy, int add, ddp__cuda_pool z)
-{
-    const long plane = (long)z.h * z.w;
-    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int i0, i1, j0, j1;
-    float sum;
-
-    if (at >= z.planes * plane) return;
-    dy += at / plane * z.rows * z.cols;
-    ddp__window_range(z, r, z.rows, &i0, &i1);
-    ddp__window_range(z, c, z.cols, &j0, &j1);
-    sum = add ? ddp__to_float(dx[at]) : 0;
-    for (int i = i0; i <= i1; i++)
-        for (int j = j0; j <= j1; j++) sum += ddp__to_float(dy[(long)i * z.cols + j]) * part;
     dx[at] = ddp__from_float<T>(sum);
 }
 
@@ -151,7 +119,7 @@ template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long 
     float sum = 0;
 
     for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
-    for (int half = 16; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+    sum = ddp__warp_sum(sum);
     if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
 }
 
@@ -166,121 +134,60 @@ __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count,
     dx[i] = ddp__from_float<T>(d);
 }
 
-/* ---- on the host ---- */
+/* ---- on the host: one thread to each element ---- */
 
-/* Blocks for one thread to each element. */
-static unsigned ddp__pool_blocks(const ddp_shape *s)
+template <typename T, int MAX>
+static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    return (unsigned)ddp__blocks(ddp_shape_count(s), DDP__POOL_THREADS);
+    DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
+              (float *)c->saved, (const T *)c->in[0], ddp__cuda_pool_of(c->spec));
 }
 
-template <typename T> static void ddp__cuda_max_pool_run(const ddp_op_call *call, int backward)
+template <typename T, int MAX>
+static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__cuda_pool z = ddp__cuda_pool_of(call->spec);
-
-    if (backward)
-        DDP__LAUNCH((ddp__k_max_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
-                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
-                    (const T *)call->grad_out, (const float *)call->saved, call->add_in[0], z);
-    else
-        DDP__LAUNCH((ddp__k_max_pool<T>), ddp__pool_blocks(&call->spec->out), DDP__POOL_THREADS, 0,
-                    dev->stream, (T *)call->out, (float *)call->saved, (const T *)call->in[0], z);
+    if (c->grad_in[0])
+        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS,
+                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved,
+                  c->add_in[0], ddp__cuda_pool_of(c->spec));
 }
 
-template <typename T> static void ddp__cuda_avg_pool_run(const ddp_op_call *call, int backward)
+template <typename T>
+static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const ddp__cuda_pool z = ddp__cuda_pool_of(call->spec);
+    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
 
-    if (backward)
-        DDP__LAUNCH((ddp__k_avg_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
-                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
-                    (const T *)call->grad_out, call->add_in[0], z);
-    else
-        DDP__LAUNCH((ddp__k_avg_pool<T>), ddp__pool_blocks(&call->spec->out), DDP__POOL_THREADS, 0,
-                    dev->stream, (T *)call->out, (const T *)call->in[0], z);
+    DDP__EACH((ddp__k_global_pool<T>), 32 * planes, DDP__POOL_THREADS, (T *)c->out,
+              (const T *)c->in[0], planes, count / planes);
 }
 
-template <typename T> static void ddp__cuda_global_pool_run(const ddp_op_call *call, int backward)
+template <typename T>
+static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)call->pool;
-    const long planes = ddp_shape_count(&call->spec->out);
-    const long count = ddp_shape_count(&call->spec->in[0]);
+    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
 
-    if (backward)
-        DDP__LAUNCH((ddp__k_global_pool_grad<T>), ddp__pool_blocks(&call->spec->in[0]),
-                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->grad_in[0],
-                    (const T *)call->grad_out, call->add_in[0], count, count / planes);
-    else
-        DDP__LAUNCH((ddp__k_global_pool<T>), (unsigned)ddp__blocks(planes, DDP__POOL_THREADS / 32),
-                    DDP__POOL_THREADS, 0, dev->stream, (T *)call->out, (const T *)call->in[0],
-                    planes, count / planes);
+    if (c->grad_in[0])
+        DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
+                  (const T *)c->grad_out, c->add_in[0], count, count / planes);
 }
 
-static void ddp__cuda_max_pool_forward(const ddp_op_call *call)
+static void ddp__cuda_flatten_forward(const ddp_op_call *c)
 {
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_max_pool_run<ddp__bf16>(call, 0);
-    else ddp__cuda_max_pool_run<float>(call, 0);
+    if (c->out != c->in[0]) ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_copy());
 }
 
-static void ddp__cuda_max_pool_backward(const ddp_op_call *call)
-{
-    if (!call->grad_in[0]) return;
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_max_pool_run<ddp__bf16>(call, 1);
-    else ddp__cuda_max_pool_run<float>(call, 1);
-}
+static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
 
-static void ddp__cuda_avg_pool_forward(const ddp_op_call *call)
-{
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_avg_pool_run<ddp__bf16>(call, 0);
-    else ddp__cuda_avg_pool_run<float>(call, 0);
-}
-
-static void ddp__cuda_avg_pool_backward(const ddp_op_call *call)
-{
-    if (!call->grad_in[0]) return;
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_avg_pool_run<ddp__bf16>(call, 1);
-    else ddp__cuda_avg_pool_run<float>(call, 1);
-}
-
-static void ddp__cuda_global_pool_forward(const ddp_op_call *call)
-{
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_global_pool_run<ddp__bf16>(call, 0);
-    else ddp__cuda_global_pool_run<float>(call, 0);
-}
-
-static void ddp__cuda_global_pool_backward(const ddp_op_call *call)
-{
-    if (!call->grad_in[0]) return;
-    if (((ddp__cuda *)call->pool)->half) ddp__cuda_global_pool_run<ddp__bf16>(call, 1);
-    else ddp__cuda_global_pool_run<float>(call, 1);
-}
-
-static void ddp__cuda_flatten_forward(const ddp_op_call *call)
-{
-    if (call->out != call->in[0])
-        ddp__cuda_map(call, call->out, call->in[0], NULL, 0, ddp__map_copy());
-}
-
-static void ddp__cuda_flatten_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0] && (call->add_in[0] || call->grad_in[0] != call->grad_out))
-        ddp__cuda_map(call, call->grad_in[0], call->grad_out, NULL, call->add_in[0],
-                      ddp__map_copy());
-}
-
-static DDP__UNUSED int ddp__cuda_pool_ops(const ddp__cuda_entry **list)
-{
-    static const ddp__cuda_entry ops[] = {
-        {"max_pool2d", ddp__cuda_max_pool_forward, ddp__cuda_max_pool_backward, NULL},
-        {"avg_pool2d", ddp__cuda_avg_pool_forward, ddp__cuda_avg_pool_backward, NULL},
-        {"global_avg_pool2d", ddp__cuda_global_pool_forward, ddp__cuda_global_pool_backward, NULL},
-        {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL},
-    };
-
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
-}
+DDP__FAMILY(ddp__cuda_pool_ops,
+    {"max_pool2d",
+     ddp__cuda_typed<ddp__cuda_pool_forward<float, 1>, ddp__cuda_pool_forward<ddp__bf16, 1> >,
+     ddp__cuda_typed<ddp__cuda_pool_backward<float, 1>, ddp__cuda_pool_backward<ddp__bf16, 1> >,
+     NULL},
+    {"avg_pool2d",
+     ddp__cuda_typed<ddp__cuda_pool_forward<float, 0>, ddp__cuda_pool_forward<ddp__bf16, 0> >,
+     ddp__cuda_typed<ddp__cuda_pool_backward<float, 0>, ddp__cuda_pool_backward<ddp__bf16, 0> >,
+     NULL},
+    DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
+    {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
 
 #endif /* DDP_CUDA_POOL_CUH */

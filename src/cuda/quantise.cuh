@@ -3,11 +3,10 @@
 #ifndef DDP_CUDA_QUANTISE_CUH
 #define DDP_CUDA_QUANTISE_CUH
 
-#include "compress/quantise.h"
+#include "compress/packing.h"
 #include "cuda/feedback.cuh"
-#include "cuda/vector.cuh"
 
-enum { DDP__PACK_THREADS = 256, DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
+enum { DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
 
 /* A message in device memory. */
 typedef struct ddp__quantised {
@@ -32,13 +31,6 @@ static ddp__quantised ddp__quantised_of(ddp_packing packing, void *message, size
     q.levels = q.wide ? 127 : 7;
     ddp__pack_head(q.want, packing, n, n);
     return q;
-}
-
-static unsigned ddp__quantised_grid(const ddp__quantised &q)
-{
-    const size_t each = DDP__PACK_THREADS / DDP__PACK_LANES, wish = (q.blocks + each - 1) / each;
-
-    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
 
 static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_verdict *v)
@@ -91,11 +83,9 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
         uint32_t most = 0;
         int level[4], i;
 
-        if (aligned && at + 4 <= q.n) {
-            e = ddp__vec_load(x + at);
-        } else {
+        if (aligned && at + 4 <= q.n) e = ddp__vec_load(x + at);
+        else
             for (i = 0; i < 4; i++) e.v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
-        }
         for (i = 0; i < 4; i++)
             if (ddp__magnitude(e.v[i]) > most) most = ddp__magnitude(e.v[i]);
         for (i = DDP__PACK_LANES / 2; i; i /= 2) {
@@ -211,9 +201,8 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
                                    size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
                                    void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_values values;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {x, NULL};
     ddp__quantised q;
     size_t need;
 
@@ -221,14 +210,10 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
     DDP__TRY(ddp__quantised_arguments("ddp_cuda_pack_quantised", packing, x, n, out, verdict, &need,
                                       err));
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    memset(&queue, 0, sizeof queue);
-    values.a = x;
-    values.b = NULL;
     q = ddp__quantised_of(packing, out, n);
-    DDP__LAUNCH((ddp__k_quantise_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on, x,
-                n, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
-    DDP__LAUNCH((ddp__k_quantise), ddp__quantised_grid(q), DDP__PACK_THREADS, 0, on, q, x, verdict);
+    DDP__STRIDE(ddp__k_quantise_check, n, x, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+    DDP__STRIDE(ddp__k_quantise, q.blocks * DDP__PACK_LANES, q, x, verdict);
     *bytes = need;
     return ddp__cuda_queued(dev, err);
 }
@@ -237,8 +222,7 @@ static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const v
                                    size_t bytes, ddp__unpack how, float *x, size_t n,
                                    ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
-    ddp__cuda_queue queue, *dev = &queue;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     ddp__verdict_quantised values;
     size_t need;
 
@@ -246,14 +230,11 @@ static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const v
     if (bytes != need)
         return ddp__fail(err, DDP_ARG, "%s: the message has %zu bytes, one of %zu elements has %zu",
                          who, bytes, n, need);
-    memset(&queue, 0, sizeof queue);
     values.x = x;
     values.q = ddp__quantised_of(packing, (void *)message, n);
-    DDP__LAUNCH((ddp__k_quantised_check), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
-                values.q, x, how, verdict);
-    DDP__LAUNCH((ddp__k_verdict<ddp__verdict_quantised>), 1, 1, 0, on, verdict, values);
-    DDP__LAUNCH((ddp__k_quantised_apply), ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, 0, on,
-                values.q, x, how, verdict);
+    DDP__STRIDE(ddp__k_quantised_check, n, values.q, x, how, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_quantised>), 1, 1, verdict, values);
+    DDP__STRIDE(ddp__k_quantised_apply, n, values.q, x, how, verdict);
     return ddp__cuda_queued(dev, err);
 }
 

@@ -1,9 +1,57 @@
-/* What kernels that work on rows share: pieces of a row as floats, and sums over a warp. */
+/* What kernels share: 16 bytes at a time, the way between bfloat16 and float, pieces of a row, sums
+ * over a warp and a block, and sums down the columns of many rows. */
 #ifndef DDP_CUDA_ROWS_CUH
 #define DDP_CUDA_ROWS_CUH
 
-#include "cuda/launch.cuh"
-#include "cuda/vector.cuh"
+#include "cuda/runtime.cuh"
+
+/* 4 floats or 8 bfloat16. */
+template <typename T> struct __align__(16) ddp__vec {
+    static const int width = 16 / (int)sizeof(T);
+    T v[16 / sizeof(T)];
+};
+
+__device__ static __forceinline__ float ddp__to_float(float x) { return x; }
+__device__ static __forceinline__ float ddp__to_float(ddp__bf16 x) { return __bfloat162float(x); }
+
+template <typename T> __device__ static __forceinline__ T ddp__from_float(float x);
+template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { return x; }
+template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+/* p must be a multiple of 16 bytes. */
+template <typename T> __device__ static __forceinline__ ddp__vec<T> ddp__vec_load(const T *p)
+{
+#if defined(DDP_CUDA_ON_CPU)
+    ddp__vec<T> r;
+
+    cuda_on_cpu::check_aligned(p, 16);
+    memcpy((void *)&r, (const void *)p, 16);
+    return r;
+#else
+    return *reinterpret_cast<const ddp__vec<T> *>(p);
+#endif
+}
+
+template <typename T>
+__device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T> &r)
+{
+#if defined(DDP_CUDA_ON_CPU)
+    cuda_on_cpu::check_aligned(p, 16);
+    memcpy((void *)p, (const void *)&r, 16);
+#else
+    *reinterpret_cast<ddp__vec<T> *>(p) = r;
+#endif
+}
+
+/* 1: every pointer given allows 16 bytes at a time; NULL does. On host and device. */
+__host__ __device__ static __forceinline__ int
+ddp__aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL)
+{
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) & 15) == 0;
+}
 
 #define DDP__ALL_LANES 0xffffffffu
 
@@ -42,7 +90,7 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
                                                         int wide, int add)
 {
     const int width = ddp__vec<T>::width;
-    float old[ddp__vec<T>::width];
+    float old[width];
     int i;
 
     DDP__UNROLL
@@ -60,6 +108,12 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
     }
 }
 
+/* Pieces of 16 bytes in n elements. */
+template <typename T> __host__ __device__ static __forceinline__ long ddp__pieces(long n)
+{
+    return (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
+}
+
 /* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
 template <typename T>
 static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
@@ -68,23 +122,162 @@ static inline int ddp__wide(long n, const void *a, const void *b = NULL, const v
     return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
 }
 
-/* Every lane gets the same bits. */
-__device__ static __forceinline__ float ddp__warp_sum(float v)
+/* The sum over each `lanes` lanes of a warp, a power of 2; every lane gets the same bits. */
+template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
 {
     int step;
 
     DDP__UNROLL
-    for (step = 16; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
-/* The two entries of an operator from one template of float and bfloat16: name_as<T>(dev, call). */
-#define DDP__CUDA_BOTH(name)                                        \
-    static void name(const ddp_op_call *c)                          \
-    {                                                               \
-        ddp__cuda *dev = (ddp__cuda *)c->pool;                      \
-        if (dev->half) name##_as<ddp__bf16>(dev, c);                \
-        else name##_as<float>(dev, c);                              \
+/* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: a number for each. */
+template <int THREADS>
+__device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
+{
+    int k;
+
+    shared[threadIdx.x] = mine;
+    __syncthreads();
+    for (k = THREADS / 2; k > 0; k /= 2) {
+        if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + (unsigned)k];
+        __syncthreads();
     }
+    return shared[0];
+}
+
+/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the
+ * parts are added in order. How rows are cut depends on their number alone, so the bits do not
+ * depend on the device. ---- */
+
+enum {
+    DDP__COLUMN_PARTS = 256, /* most parts */
+    DDP__COLUMN_WARPS = 8,
+    DDP__COLUMN_ROWS = 16    /* fewest rows of a part */
+};
+
+/* What is summed: dy; dy h and dy with h = (x - mean) rstd; dy h with h = x rstd. */
+enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
+
+static inline long ddp__column_part(long rows)
+{
+    const long part = ddp__blocks(rows, DDP__COLUMN_PARTS);
+
+    return part < DDP__COLUMN_ROWS
+               ? (long)DDP__COLUMN_ROWS
+               : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
+}
+
+static inline long ddp__column_parts(long rows)
+{
+    return ddp__blocks(rows, ddp__column_part(rows));
+}
+
+/* Bytes of scratch for sums sums of n columns. */
+static inline size_t ddp__column_scratch(long rows, long n, int sums)
+{
+    return (size_t)(ddp__column_parts(rows) * n * sums) * sizeof(float);
+}
+
+/* sum[j] of a block's warps, in their order, to to[at + j]. shared: 32 pieces of floats. */
+template <int N>
+__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to,
+                                                        long at, long n)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int w, j;
+
+    for (w = 0; w < (int)blockDim.x / 32; w++) {
+        if (w == warp)
+            for (j = 0; j < N; j++)
+                shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
+        __syncthreads();
+    }
+    for (j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
+        if (at + j < n) to[at + j] = shared[j];
+    __syncthreads();
+}
+
+/* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
+ * take turns at the rows. part: (sums, parts, n). */
+template <typename T, int KIND>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n,
+               long height, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long at = (long)blockIdx.x * 32 * width;
+    const long first = blockIdx.y * height;
+    const long last = first + height < rows ? first + height : rows;
+    __shared__ float shared[32 * width];
+    float sum[width], scaled[width], d[width], v[width];
+    long r;
+    int i;
+
+    for (i = 0; i < width; i++) sum[i] = scaled[i] = 0;
+    if (at + lane * width < n)
+        for (r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
+            ddp__piece_load(d, dy + r * n, at + lane * width, n, wide);
+            if (KIND != DDP__COLUMN_PLAIN)
+                ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
+            for (i = 0; i < width; i++) {
+                if (KIND == DDP__COLUMN_NORM)
+                    scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
+                if (KIND == DDP__COLUMN_RMS) scaled[i] += d[i] * (v[i] * stat[r]);
+                sum[i] += d[i];
+            }
+        }
+    part += blockIdx.y * n;
+    if (KIND != DDP__COLUMN_PLAIN)
+        ddp__column_join<width>(shared, scaled, part, at, n);
+    if (KIND == DDP__COLUMN_NORM) part += gridDim.y * n;
+    if (KIND != DDP__COLUMN_RMS) ddp__column_join<width>(shared, sum, part, at, n);
+}
+
+/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. */
+static __global__ void ddp__k_columns_add(float *grad, const float *part, long n, long parts)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long j = (long)blockIdx.x * 32 + lane;
+    __shared__ float shared[DDP__COLUMN_WARPS][32];
+    float sum = 0;
+    long p;
+    int w;
+
+    if (j < n)
+        for (p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
+    shared[warp][lane] = sum;
+    __syncthreads();
+    if (warp || j >= n) return;
+    for (w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
+    grad[j] += sum;
+}
+
+/* The second pass; grad NULL: not wanted. */
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n,
+                                         long parts)
+{
+    if (grad)
+        DDP__RUN(ddp__k_columns_add, (unsigned)ddp__blocks(n, 32), 32 * DDP__COLUMN_WARPS,
+                 (float *)grad, part, n, parts);
+}
+
+/* Both passes over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
+template <typename T, int KIND>
+static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy,
+                                     const void *x, const void *stat, long rows, long n)
+{
+    const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
+    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), 32), (unsigned)parts);
+    float *part = (float *)dev->scratch;
+
+    DDP__RUN((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, part, (const T *)dy,
+             (const T *)x, (const float *)stat, rows, n, height, ddp__wide<T>(n, dy, x));
+    if (KIND != DDP__COLUMN_PLAIN) ddp__cuda_columns_add(dev, scaled, part, n, parts);
+    if (KIND == DDP__COLUMN_NORM) part += parts * n;
+    if (KIND != DDP__COLUMN_RMS) ddp__cuda_columns_add(dev, plain, part, n, parts);
+}
 
 #endif /* DDP_CUDA_ROWS_CUH */

@@ -1,4 +1,5 @@
-/* One GPU as a context sees it: its streams, its handles, its first error. */
+/* One GPU as a context sees it: its streams and handles, its first error, how kernels are launched
+ * on it, and the table of its operators. */
 #ifndef DDP_CUDA_RUNTIME_CUH
 #define DDP_CUDA_RUNTIME_CUH
 
@@ -6,11 +7,10 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "base/platform.h"
-#include "base/fail.h"
+#include "base/core.h"
 #include "base/thread.h"
-#include "cuda/options.cuh"
-#include "graph/op.h"
+#include "cuda/public.cuh"
+#include "ops/ops.h"
 
 typedef __nv_bfloat16 ddp__bf16;
 
@@ -155,7 +155,7 @@ static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
     DDP_FREE(dev);
 }
 
-static inline ddp_status ddp__cuda_find(const ddp_cuda_options *o, ddp_error *err)
+static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
 {
     int n = 0, driver = 0, runtime = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
@@ -174,40 +174,37 @@ static inline ddp_status ddp__cuda_find(const ddp_cuda_options *o, ddp_error *er
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
                          e == cudaSuccess ? "the count is 0" : cudaGetErrorString(e));
-    if (o->device < 0 || o->device >= n)
+    if (device < 0 || device >= n)
         return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d",
-                         o->device, n - 1);
+                         device, n - 1);
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. NULL and a sentence on failure. Options NULL = all
- * zero. Freed by ddp__cuda_close. */
-static DDP__UNUSED ddp__cuda *ddp__cuda_open(const ddp_cuda_options *given, ddp_error *err)
+/* Opens a device: streams, handles, workspace. NULL and a sentence on failure. stream: the
+ * program's own cudaStream_t, borrowed; NULL: one of the library's. Freed by ddp__cuda_close. */
+static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
+                                             ddp_error *err)
 {
-    ddp_cuda_options o;
     ddp__cuda *dev;
 
-    memset(&o, 0, sizeof o);
-    if (given) o = *given;
-    if (ddp__cuda_find(&o, err)) return NULL;
-    dev = (ddp__cuda *)DDP_REALLOC(NULL, sizeof *dev);
+    if (ddp__cuda_find(device, err)) return NULL;
+    dev = (ddp__cuda *)ddp__calloc(1, sizeof *dev);
     if (!dev) {
-        (void)ddp__fail(err, DDP_MEMORY, "no memory for the state of GPU %d", o.device);
+        (void)ddp__fail(err, DDP_MEMORY, "no memory for the state of GPU %d", device);
         return NULL;
     }
-    memset(dev, 0, sizeof *dev);
     pthread_mutex_init(&dev->lock, NULL);
-    dev->device = o.device;
-    dev->half = o.numbers == DDP_CUDA_BF16;
-    dev->tf32 = o.numbers == DDP_CUDA_TF32;
-    dev->stream = (cudaStream_t)o.stream;
-    dev->own_stream = !o.stream;
-    if (DDP__CUDA(dev, cudaSetDevice(o.device)) ||
-        DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, o.device)))
+    dev->device = device;
+    dev->half = numbers == DDP_CUDA_BF16;
+    dev->tf32 = numbers == DDP_CUDA_TF32;
+    dev->stream = (cudaStream_t)stream;
+    dev->own_stream = !stream;
+    if (DDP__CUDA(dev, cudaSetDevice(device)) ||
+        DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, device)))
         goto failed;
     if (dev->props.major < 8) {
         ddp__cuda_fail(dev, DDP_UNSUPPORTED,
-                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", o.device,
+                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
                        dev->props.name, dev->props.major, dev->props.minor);
         goto failed;
     }
@@ -247,6 +244,124 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     }
     dev->scratch_bytes = bytes;
     return ddp__cuda_status(dev, err);
+}
+
+/* ---- launches, for nvcc and for the stand-in of tests/cuda/cuda_on_cpu ---- */
+
+/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
+ * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
+ * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
+ *
+ * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name
+ * of its kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks
+ * and threads are numbers or dim3.
+ *
+ * DDP__SHARED(type, name) declares name as the start of the shared_bytes of the launch. */
+#if defined(DDP_CUDA_ON_CPU)
+#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                            \
+    do {                                                                                           \
+        cuda_on_cpu::launch(#kernel, dim3(blocks), dim3(threads), (size_t)(shared_bytes),          \
+                            (stream), kernel, __VA_ARGS__);                                        \
+        ddp__cuda_launched(dev, #kernel);                                                          \
+    } while (0)
+#define DDP__SHARED(type, name) type *name = (type *)cuda_on_cpu::dynamic_shared()
+#else
+#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                            \
+    do {                                                                                           \
+        ddp__cuda_allow_shared(kernel, (size_t)(shared_bytes));                                    \
+        kernel<<<(blocks), (threads), (size_t)(shared_bytes), (stream)>>>(__VA_ARGS__);            \
+        ddp__cuda_launched(dev, #kernel);                                                          \
+    } while (0)
+#define DDP__SHARED(type, name)                                             \
+    extern __shared__ __align__(128) unsigned char ddp__shared_bytes[];     \
+    type *name = reinterpret_cast<type *>(ddp__shared_bytes)
+
+/* More than 48 KiB must be asked for. A refusal shows as the launch's own error. */
+template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t bytes)
+{
+    if (bytes > 48 * 1024)
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+#endif
+
+#define DDP__RUN(kernel, blocks, threads, ...) \
+    DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
+#define DDP__EACH(kernel, n, threads, ...) \
+    DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
+
+/* Notes the error of the launch just made, if any. */
+static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
+{
+    const cudaError_t e = cudaGetLastError();
+
+    if (e != cudaSuccess)
+        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s",
+                       dev->device, kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
+}
+
+/* Blocks that cover n items with per_block each; at least one. */
+static inline long ddp__blocks(long n, long per_block)
+{
+    return n < 1 ? 1 : (n + per_block - 1) / per_block;
+}
+
+/* ---- the table of operators ---- */
+
+/* Adds the entries of a family. */
+template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_entry (&list)[N])
+{
+    for (int i = 0; i < N; i++) {
+        const ddp_op *cpu = ddp__builtin_op(list[i].name);
+        ddp_op *op = &dev->op[dev->ops];
+        DDP_ASSERT(cpu && dev->ops < DDP__CUDA_OPS);
+        memset(op, 0, sizeof *op);
+        op->name = cpu->name;
+        op->shape = cpu->shape;
+        op->forward = list[i].forward;
+        op->backward = list[i].backward;
+        dev->entry[dev->ops++] = &list[i];
+    }
+}
+
+/* Both directions of an operator that are templates of its arrays' type: forward<T>(dev, call). */
+template <void (*Single)(ddp__cuda *, const ddp_op_call *),
+          void (*Half)(ddp__cuda *, const ddp_op_call *)>
+static void ddp__cuda_typed(const ddp_op_call *c)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+
+    if (dev->half) Half(dev, c);
+    else Single(dev, c);
+}
+#define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
+#define DDP__ENTRY(name, f, scratch) \
+    {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
+
+/* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
+#define DDP__FAMILY(name, ...)                                \
+    static DDP__UNUSED void name(ddp__cuda *dev)              \
+    {                                                         \
+        static const ddp__cuda_entry ops[] = {__VA_ARGS__};   \
+        ddp__cuda_add_ops(dev, ops);                          \
+    }
+
+/* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
+static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
+{
+    int i;
+
+    for (i = 0; i < dev->ops; i++)
+        if (strcmp(dev->op[i].name, name) == 0) return &dev->op[i];
+    return NULL;
+}
+
+/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
+static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op,
+                                            const ddp_op_spec *spec)
+{
+    const ddp__cuda_entry *e = dev->entry[op - dev->op];
+
+    return e->scratch ? e->scratch(spec, dev->half) : 0;
 }
 
 #endif /* DDP_CUDA_RUNTIME_CUH */

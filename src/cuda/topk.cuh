@@ -4,7 +4,6 @@
 #ifndef DDP_CUDA_TOPK_CUH
 #define DDP_CUDA_TOPK_CUH
 
-#include "cuda/vector.cuh"
 #include "cuda/verdict.cuh"
 
 enum {
@@ -71,10 +70,9 @@ static inline __device__ void ddp__topk_four(const ddp__topk_part &p, unsigned l
     if (wide && at + 4 <= p.end) {
         const ddp__vec<uint32_t> v = ddp__vec_load(p.bits + at);
         for (int e = 0; e < 4; e++) four[e] = v.v[e];
-    } else {
-        for (int e = 0; e < 4; e++)
-            four[e] = at + (unsigned)e < p.end ? p.bits[at + (unsigned)e] : 0;
+        return;
     }
+    for (int e = 0; e < 4; e++) four[e] = at + (unsigned)e < p.end ? p.bits[at + (unsigned)e] : 0;
 }
 
 /* The sums over the block of two counts of its chunk. In thread 0. */
@@ -223,8 +221,8 @@ static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int
             equal += r.equal[b];
         }
         for (int half = 16; half; half /= 2) {
-            above += __shfl_xor_sync(0xffffffffu, above, half);
-            equal += __shfl_xor_sync(0xffffffffu, equal, half);
+            above += __shfl_xor_sync(DDP__ALL_LANES, above, half);
+            equal += __shfl_xor_sync(DDP__ALL_LANES, equal, half);
         }
         if (t == 0) {
             before[0] = all ? p.begin : above;
@@ -348,10 +346,10 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
                          uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
                          ddp_error *err)
 {
-    const cudaStream_t on = (cudaStream_t)stream;
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {x, NULL};
+    const int threads = DDP__TOPK_THREADS;
     const float *const list = NULL;
-    ddp__cuda_queue queue, *dev = &queue;
-    ddp__verdict_values values;
     ddp__topk_room r;
     int digit, step = 0;
 
@@ -360,30 +358,21 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     if (!verdict || (uintptr_t)scratch % 16)
         return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not "
                          "aligned to 16");
-    memset(&queue, 0, sizeof queue);
-    values.a = x;
-    values.b = NULL;
     (void)ddp__topk_cut_room(n, k, scratch, &r);
-    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total, on);
-    DDP__LAUNCH((ddp__k_topk_begin), 1, 1, 0, on, r);
+    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total,
+                          dev->stream);
+    DDP__RUN(ddp__k_topk_begin, 1, 1, r);
     for (digit = 0; digit < 3; digit++, step++) {
-        DDP__LAUNCH((ddp__k_topk_count), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, digit,
-                    verdict);
-        if (digit == 0)
-            DDP__LAUNCH((ddp__k_verdict<ddp__verdict_values>), 1, 1, 0, on, verdict, values);
-        DDP__LAUNCH((ddp__k_topk_choose), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, digit,
-                    verdict);
+        DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, x, step, digit, verdict);
+        if (digit == 0) DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+        DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, x, step, digit, verdict);
     }
-    DDP__LAUNCH((ddp__k_topk_collect), r.blocks, DDP__TOPK_THREADS, 0, on, r, x, step, index, value,
-                verdict);
+    DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, x, step, index, value, verdict);
     for (digit = 1; digit < 3; digit++, step++) {
-        DDP__LAUNCH((ddp__k_topk_count), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, digit,
-                    verdict);
-        DDP__LAUNCH((ddp__k_topk_choose), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, digit,
-                    verdict);
+        DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, list, step, digit, verdict);
+        DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, list, step, digit, verdict);
     }
-    DDP__LAUNCH((ddp__k_topk_collect), r.blocks, DDP__TOPK_THREADS, 0, on, r, list, step, index,
-                value, verdict);
+    DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, list, step, index, value, verdict);
     return ddp__cuda_queued(dev, err);
 }
 

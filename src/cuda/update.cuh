@@ -1,73 +1,53 @@
-/* Updates on the device: one pass over parameter, gradient and state, which also zeroes the
- * gradient and writes the bfloat16 copy. Every element is rounded as on the CPU (nn/optimizer.c): products
- * and sums one by one, so that replicas on unlike processors stay equal bit for bit. */
+/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass
+ * over parameter, gradient and state, which also zeroes the gradient, if it is the layer's own, and
+ * writes the bfloat16 copy.
+ * Every element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that
+ * replicas on unlike processors stay equal bit for bit. */
 #ifndef DDP_CUDA_UPDATE_CUH
 #define DDP_CUDA_UPDATE_CUH
 
-#include "cuda/launch.cuh"
+#include "cuda/rows.cuh"
 #include "cuda/self.cuh"
-#include "cuda/vector.cuh"
-#include "nn/rules.h"
+#include "nn/exact.h"
 
 enum { DDP__UPDATE_THREADS = 256 };
 
-typedef struct ddp__sgd_factors {
-    float momentum, decay, lr;
-} ddp__sgd_factors;
-
-__device__ static __forceinline__ float ddp__sgd_one(const ddp__sgd_factors &k, float w, float g,
-                                                     float *v)
-{
-    float d = __fadd_rn(g, __fmul_rn(k.decay, w));
-
-    if (v) *v = d = __fadd_rn(__fmul_rn(k.momentum, *v), d);
-    return __fsub_rn(w, __fmul_rn(k.lr, d));
-}
-
-__device__ static __forceinline__ float ddp__adam_one(const ddp__adam_step &k, float w, float g,
-                                                      float *m, float *v)
-{
-    const float d = __fadd_rn(g, __fmul_rn(w, k.l2));
-    const float mean = __fadd_rn(__fmul_rn(*m, k.beta1), __fmul_rn(k.gain1, d));
-    const float square = __fadd_rn(__fmul_rn(*v, k.beta2), __fmul_rn(__fmul_rn(k.gain2, d), d));
-    const float root = __fmul_rn(__fsqrt_rn(square), k.root);
-
-    *m = mean;
-    *v = square;
-    return __fadd_rn(__fmul_rn(w, k.shrink),
-                     __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
-}
-
 /* One element of each rule; s0 and s1 are its state. */
-struct ddp__rule_sgd {
-    ddp__sgd_factors k;
-    __device__ float operator()(float w, float g, float *, float *) const
-    {
-        return ddp__sgd_one(k, w, g, NULL);
-    }
-    static const int states = 0;
-};
-struct ddp__rule_momentum {
-    ddp__sgd_factors k;
+template <int MOMENTUM> struct ddp__rule_sgd {
+    static const int states = MOMENTUM;
+    float momentum, decay, lr;
+
     __device__ float operator()(float w, float g, float *s0, float *) const
     {
-        return ddp__sgd_one(k, w, g, s0);
+        float d = __fadd_rn(g, __fmul_rn(decay, w));
+
+        if (MOMENTUM) *s0 = d = __fadd_rn(__fmul_rn(momentum, *s0), d);
+        return __fsub_rn(w, __fmul_rn(lr, d));
     }
-    static const int states = 1;
 };
 struct ddp__rule_adam {
+    static const int states = 2;
     ddp__adam_step k;
+
     __device__ float operator()(float w, float g, float *s0, float *s1) const
     {
-        return ddp__adam_one(k, w, g, s0, s1);
+        const float d = __fadd_rn(g, __fmul_rn(w, k.l2));
+        const float mean = __fadd_rn(__fmul_rn(*s0, k.beta1), __fmul_rn(k.gain1, d));
+        const float square = __fadd_rn(__fmul_rn(*s1, k.beta2),
+                                       __fmul_rn(__fmul_rn(k.gain2, d), d));
+        const float root = __fmul_rn(__fsqrt_rn(square), k.root);
+
+        *s0 = mean;
+        *s1 = square;
+        return __fadd_rn(__fmul_rn(w, k.shrink),
+                         __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
     }
-    static const int states = 2;
 };
 
-/* wide: all float arrays are multiples of 16 bytes. copy may be NULL. */
+/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. */
 template <typename R>
 static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy,
-                                     long n, int wide, R rule)
+                                     long n, int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     int k;
@@ -81,7 +61,7 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
             vg.v[k] = 0;
         }
         ddp__vec_store(w + i, vw);
-        ddp__vec_store(g + i, vg);
+        if (zero) ddp__vec_store(g + i, vg);
         if (R::states > 0) ddp__vec_store(s0 + i, v0);
         if (R::states > 1) ddp__vec_store(s1 + i, v1);
         for (k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
@@ -91,7 +71,7 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
         float *a = R::states > 0 ? s0 + i + k : NULL, *b = R::states > 1 ? s1 + i + k : NULL;
         const float x = rule(w[i + k], g[i + k], a, b);
         w[i + k] = x;
-        g[i + k] = 0;
+        if (zero) g[i + k] = 0;
         if (copy) copy[i + k] = __float2bfloat16_rn(x);
     }
 }
@@ -101,6 +81,13 @@ static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i < n) out[i] = __float2bfloat16_rn(in[i]);
+}
+
+static __global__ void ddp__k_axpy(float *y, const float *x, long n, float s)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < n) y[i] = __fadd_rn(y[i], __fmul_rn(s, x[i]));
 }
 
 static __global__ void ddp__k_scale(float *x, long n, float s)
@@ -119,19 +106,6 @@ static __global__ void ddp__k_fill(float *x, long n, float s)
 
 /* ---- the global norm: fixed parts, fixed trees, sums in double ---- */
 
-__device__ static __forceinline__ double ddp__sum_block(double mine, double *shared)
-{
-    int k;
-
-    shared[threadIdx.x] = mine;
-    __syncthreads();
-    for (k = DDP__UPDATE_THREADS / 2; k > 0; k /= 2) {
-        if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + k];
-        __syncthreads();
-    }
-    return shared[0];
-}
-
 static __global__ void ddp__k_squares(double *part, const float *x, long n)
 {
     __shared__ double shared[DDP__UPDATE_THREADS];
@@ -141,7 +115,7 @@ static __global__ void ddp__k_squares(double *part, const float *x, long n)
 
     for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step)
         sum += (double)x[i] * (double)x[i];
-    sum = ddp__sum_block(sum, shared);
+    sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
 
@@ -152,7 +126,7 @@ static __global__ void ddp__k_squares_sum(double *total, const double *part, int
     int i;
 
     for (i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
-    sum = ddp__sum_block(sum, shared);
+    sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) *total = first ? sum : *total + sum;
 }
 
@@ -182,11 +156,6 @@ static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const f
     return NULL;
 }
 
-static inline unsigned ddp__update_blocks(size_t n, long per_thread)
-{
-    return (unsigned)ddp__blocks((long)n, per_thread * DDP__UPDATE_THREADS);
-}
-
 /* The floats from p on have changed: their copy follows, on a stream. */
 static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
                                           cudaStream_t stream)
@@ -198,12 +167,12 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 
     if (!copy || !n) return;
     if (n > left) n = left;
-    DDP__LAUNCH(ddp__k_mirror, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, stream, copy, from,
-                (long)n);
+    DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, DDP__UPDATE_THREADS),
+                DDP__UPDATE_THREADS, 0, stream, copy, from, (long)n);
 }
 
 template <typename R>
-static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, const R &rule)
+static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
 {
     ddp__cuda *dev = c->dev;
     float *g = (float *)(uintptr_t)u->grads, *s0 = R::states > 0 ? u->state : NULL;
@@ -211,68 +180,73 @@ static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, const 
     size_t left = 0;
     ddp__bf16 *copy = ddp__cuda_copy_of(c, u->params, &left);
 
-    DDP__LAUNCH((ddp__k_update<R>), ddp__update_blocks(u->count, 4), DDP__UPDATE_THREADS, 0,
-                dev->stream, u->params, g, s0, s1, copy, (long)u->count,
-                ddp__aligned(u->params, g, s0, s1), rule);
+    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS,
+              u->params, g, s0, s1, copy, (long)u->count, zero, ddp__aligned(u->params, g, s0, s1),
+              rule);
 }
 
-static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u)
+static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    ddp__rule_momentum momentum;
-    ddp__rule_sgd sgd;
+    const ddp__rule_sgd<0> sgd = {o->hyper[0], o->hyper[1], u->lr};
+    const ddp__rule_sgd<1> momentum = {o->hyper[0], o->hyper[1], u->lr};
     ddp__rule_adam adam;
     ddp_update own = *u;
 
     switch (ddp__optimizer_rule(o)) {
     case DDP__RULE_SGD:
-        sgd.k.momentum = o->hyper[0];
-        sgd.k.decay = o->hyper[1];
-        sgd.k.lr = u->lr;
-        momentum.k = sgd.k;
-        if (o->state_per_param) ddp__cuda_rule(c, u, momentum);
-        else ddp__cuda_rule(c, u, sgd);
+        if (o->state_per_param) ddp__cuda_rule(c, u, zero, momentum);
+        else ddp__cuda_rule(c, u, zero, sgd);
         return;
     case DDP__RULE_ADAM:
         ddp__adam_factors(o, u, &adam.k);
-        ddp__cuda_rule(c, u, adam);
+        ddp__cuda_rule(c, u, zero, adam);
         return;
     case DDP__RULE_USER:
         own.stream = c->dev->stream;
         o->update(o, &own);
-        (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0,
-                                                u->count * sizeof(float), c->dev->stream));
+        if (zero)
+            (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0,
+                                                    u->count * sizeof(float), c->dev->stream));
         ddp__cuda_refresh(c, u->params, u->count * sizeof(float), c->dev->stream);
         return;
     }
+}
+
+static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float s)
+{
+    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+
+    DDP__EACH(ddp__k_axpy, (long)n, DDP__UPDATE_THREADS, y, x, (long)n, s);
+    ddp__cuda_refresh((ddp__cuda_self *)self, y, n * sizeof *y, dev->stream);
 }
 
 static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
-    DDP__LAUNCH(ddp__k_scale, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
-                (long)n, s);
+    DDP__EACH(ddp__k_scale, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
+    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
 static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
-    DDP__LAUNCH(ddp__k_fill, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
-                (long)n, s);
+    DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
+    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
 static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-    unsigned parts = ddp__update_blocks(n, 4); /* depends on n alone: so does the sum's order */
+    long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
 
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
-    DDP__LAUNCH(ddp__k_squares, parts, DDP__UPDATE_THREADS, 0, dev->stream, c->squares, x, (long)n);
-    DDP__LAUNCH(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, 0, dev->stream,
-                c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
+    DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
+    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares,
+             (int)parts, first);
 }
 
 static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
@@ -280,8 +254,8 @@ static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
-    DDP__LAUNCH(ddp__k_clip, ddp__update_blocks(n, 1), DDP__UPDATE_THREADS, 0, dev->stream, x,
-                (long)n, c->squares + DDP__CLIP_PARTS, limit);
+    DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS,
+              limit);
 }
 
 #endif /* DDP_CUDA_UPDATE_CUH */

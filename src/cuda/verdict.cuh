@@ -1,10 +1,9 @@
-/* How the calls of cuda/compress.cuh queue their kernels, and keep what the data showed. */
+/* How the calls that compress queue their kernels, and keep what the data showed to be wrong. */
 #ifndef DDP_CUDA_VERDICT_CUH
 #define DDP_CUDA_VERDICT_CUH
 
 #include "compress/codec.h"
-#include "cuda/compress.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/rows.cuh"
 
 /* In the order in which they are said, where several are found. */
 enum {
@@ -21,10 +20,20 @@ enum {
     DDP__SAYS_DIFFERENCE
 };
 
-/* The launches of one call: what DDP__LAUNCH knows of a device. */
+/* The launches of one call: what DDP__RUN knows of a device. */
 typedef struct ddp__cuda_queue {
-    ddp_error error;
+    cudaStream_t stream;
+    ddp_error    error;
 } ddp__cuda_queue;
+
+static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream)
+{
+    ddp__cuda_queue q;
+
+    memset(&q, 0, sizeof q);
+    q.stream = (cudaStream_t)stream;
+    return q;
+}
 
 static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
@@ -72,7 +81,7 @@ static inline __device__ uint32_t ddp__magnitude(float x)
     return __float_as_uint(x) & DDP__MAGNITUDE;
 }
 
-/* 1: x + v is no finite number though x is, or v is none. */
+/* 1: v is not finite, or x is and x + v is not. */
 static inline __device__ int ddp__sum_spoils(float x, float v)
 {
     return ddp__magnitude(v) >= DDP__INFINITE ||
@@ -99,27 +108,22 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
         return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be "
                          "quantised", v.at, a);
     case DDP__SAYS_NOT_FINITE:
-        return ddp__fail(err, DDP_NUMERIC,
-                         "element %llu: gradient %g and parameter %g; both must be "
-                         "finite",
-                         v.at, a, b);
+        return ddp__fail(err, DDP_NUMERIC, "element %llu: gradient %g and parameter %g; both must "
+                         "be finite", v.at, a, b);
     case DDP__SAYS_INDEX:
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_feedback_keep: index[%llu] = %llu is not below the "
-                         "number of elements",
-                         v.at, v.number);
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
+                         "the number of elements", v.at, v.number);
     case DDP__SAYS_HEAD:
-        return ddp__fail(err, DDP_FORMAT,
-                         "the message's header is not that of a quantised message of "
-                         "this packing and number of elements");
+        return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
+                         "of this packing and number of elements");
     case DDP__SAYS_HALF:
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:
         return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at,
                          a, a + 1);
     case DDP__SAYS_SCALE:
-        return ddp__fail(err, DDP_FORMAT,
-                         "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
+        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and "
+                         ">= 0", v.at, a);
     default:
         return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a "
                          "gradient has diverged: leave this step out", v.at, a,

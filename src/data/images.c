@@ -1,8 +1,8 @@
-#include "base/platform.h"
-#include "base/memory.h"
+/* Labelled images: IDX and CIFAR files, alone or found in a folder, and batches of them. */
+#include "base/core.h"
 #include "base/text.h"
+#include "data/data.h"
 #include "data/deal.h"
-#include "data/images.h"
 
 #include <dirent.h>
 
@@ -243,11 +243,15 @@ static ddp_status ddp__folder_list(const char *folder, const char *start, int op
                                    const char *end, ddp__folder *out, ddp_error *err)
 {
     DIR *d = opendir(folder);
+    struct stat st;
     struct dirent *entry;
     ddp__text path;
     int lost = 0;
 
     memset(out, 0, sizeof *out);
+    if (!d && !stat(folder, &st) && !S_ISDIR(st.st_mode))
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a folder of images is needed",
+                         folder, ddp__file_kind(st.st_mode));
     if (!d) return ddp__fail(err, DDP_IO, "cannot read %s: %s", folder, strerror(errno));
     while ((entry = readdir(d)) != NULL) {
         if (!ddp__folder_match(entry->d_name, start, open, end)) continue;

@@ -1,6 +1,5 @@
 /* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "graph/graph_internal.h"
 
 /* What happens to a node at one time. Times count these events: all nodes forward, then all
@@ -37,7 +36,8 @@ size_t ddp__output_bytes(const ddp_node *n)
 {
     const size_t count = (size_t)ddp_shape_count(&n->spec.out);
 
-    return count * (n->spec.out.dims == 0 || n->type == DDP_I32 ? sizeof(float) : n->graph->element);
+    if (n->spec.out.dims == 0 || n->type == DDP_I32) return count * sizeof(float);
+    return count * n->graph->element;
 }
 
 static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -50,6 +50,49 @@ int ddp__forgets_out(const ddp_node *d)
 {
     return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread;
 }
+
+/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
+ * arXiv:1604.06174) ---- */
+
+/* Drops what only the segment of its own node uses. What nobody uses is a result. */
+static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
+{
+    enum { OUTSIDE = DDP__AGAIN + 1 };
+    int i, k;
+
+    memset(fate, DDP__KEPT, (size_t)g->nodes);
+    for (i = 0; i < g->nodes; i++)
+        for (k = 0; k < g->node[i]->spec.inputs; k++) {
+            const ddp_node *p = g->node[g->node[i]->input[k]];
+
+            if (p->segment < 0 || ddp__stays(p)) continue;
+            if (p->segment != g->node[i]->segment) fate[p->index] = OUTSIDE;
+            else if (fate[p->index] != OUTSIDE) fate[p->index] = DDP__DROPPED;
+        }
+    for (i = 0; i < g->nodes; i++)
+        if (fate[i] == OUTSIDE) fate[i] = DDP__KEPT;
+}
+
+/* From the last operator to the first, so that all that asks for an output is known before it.
+ * An operator whose dropped result nobody asks for, as the last product of a block, is spared. */
+static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
+{
+    int i, k;
+
+    ddp__fates_drop(g, fate);
+    for (i = g->nodes - 1; i >= 0; i--) {
+        const ddp_node *d = g->node[i];
+
+        if (d->segment < 0) continue;
+        if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d)))
+            fate[i] = DDP__AGAIN;
+        if (fate[i] != DDP__AGAIN && (!d->has_gradient || d->spec.in_place_ok)) continue;
+        for (k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
+            if (fate[d->input[k]] == DDP__DROPPED) fate[d->input[k]] = DDP__AGAIN;
+    }
+}
+
+/* ---- lives ---- */
 
 static int ddp__when(const ddp__lives *v, int event, int i) { return v->when[event * v->n + i]; }
 

@@ -1,8 +1,9 @@
-/* From bookkeeping to arrays: checks, parameters, memory plan, registration of the layers. */
-#include "base/platform.h"
-#include "base/memory.h"
-#include "base/rng.h"
+/* From bookkeeping to arrays: checks, parameters, memory plan, registration of the layers; and the
+ * first and the last of a graph. */
+#include "base/core.h"
+#include "base/tools.h"
 #include "base/text.h"
+#include "base/hash.h"
 #include "graph/graph_internal.h"
 
 static ddp_status ddp__build_check(ddp_graph *g)
@@ -349,4 +350,74 @@ static ddp_status ddp__graph_build(ddp_graph *g)
 int ddp_graph_build(ddp_graph *g)
 {
     return g ? (int)ddp__graph_build(g) : (int)DDP_MEMORY; /* ddp_graph_new had none */
+}
+
+/* ---- the life of a graph ---- */
+
+static void ddp__graph_destroy(ddp__owned *self)
+{
+    ddp_graph *g = (ddp_graph *)self;
+    const ddp__host *h = g->host;
+    void *device;
+    const ddp_backend *backend = ddp__graph_backend(g, &device);
+    int i;
+
+    ddp_state_free(g->state);
+    ddp__layout_free(&g->reuse);
+    ddp__layout_free(&g->plain);
+    for (i = 0; i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+
+        if (backend && l->use) backend->forget(device, l->params);
+        ddp__host_release(h, l->params, l->count * sizeof(float));
+        ddp__host_release(h, l->grads, l->count * sizeof(float));
+        ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
+        DDP_FREE(l->name);
+    }
+    for (i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+
+        if (n->feed) backend->unpin(device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
+        DDP_FREE(n->shown);
+        DDP_FREE(n->name);
+        DDP_FREE(n);
+    }
+    DDP_FREE(g->layer);
+    DDP_FREE(g->segment);
+    DDP_FREE(g->node);
+    DDP_FREE((void *)g->ops);
+    DDP_FREE(g);
+}
+
+ddp_graph *ddp__graph_new(ddp_ctx *d, const ddp_op *(*builtin)(const char *name))
+{
+    ddp_graph *g = (ddp_graph *)ddp__calloc(1, sizeof *g);
+
+    if (!g) return NULL;
+    g->builtin = builtin;
+    g->open_layer = g->open_segment = -1;
+    g->owned.destroy = ddp__graph_destroy;
+    g->host = (ddp__host *)(void *)d; /* a context begins with its host */
+    g->element = sizeof(float);
+    if (g->host) {
+        g->owned.next = g->host->owned;
+        g->host->owned = &g->owned;
+        if (g->host->backend) g->element = (size_t)g->host->backend->element_bytes(g->host->device);
+    }
+    return g;
+}
+
+void ddp_graph_free(ddp_graph *g)
+{
+    ddp__owned **link;
+
+    if (!g || g->registered) return; /* the context still uses the layers; it frees the graph */
+    if (g->host) {
+        for (link = &g->host->owned; *link; link = &(*link)->next) {
+            if (*link != &g->owned) continue;
+            *link = g->owned.next;
+            break;
+        }
+    }
+    ddp__graph_destroy(&g->owned);
 }

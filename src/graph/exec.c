@@ -1,6 +1,6 @@
 /* Forward and backward over the graph, or over a range of it. */
 #include "base/platform.h"
-#include "base/rng.h"
+#include "base/tools.h"
 #include "graph/graph_internal.h"
 
 /* ---- one operator ---- */

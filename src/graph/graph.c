@@ -1,8 +1,31 @@
-#include "base/platform.h"
-#include "base/memory.h"
-#include "base/text.h"
-#include "graph/builtin.h"
+/* Building a graph: layers, segments to recompute, inputs, operators; and reading what there is. */
+#include "base/core.h"
+#include "base/hash.h"
 #include "graph/graph_internal.h"
+
+long ddp_shape_count(const ddp_shape *s)
+{
+    long n = 1;
+    int i;
+
+    for (i = 0; i < s->dims; i++) n *= s->dim[i];
+    return n;
+}
+
+long ddp_shape_rows(const ddp_shape *s)
+{
+    long n = 1;
+    int i;
+
+    for (i = 0; i + 1 < s->dims; i++) n *= s->dim[i];
+    return n;
+}
+
+void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
+                     void (*fn)(void *user, long first, long last), void *user)
+{
+    ddp__pool_run((ddp__pool *)c->pool, items, grain, fn, user);
+}
 
 const ddp_allocator *ddp__graph_allocator(const ddp_graph *g)
 {
@@ -13,73 +36,6 @@ const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device)
 {
     *device = g->host ? g->host->device : NULL;
     return g->host ? g->host->backend : NULL;
-}
-
-static void ddp__graph_destroy(ddp__owned *self)
-{
-    ddp_graph *g = (ddp_graph *)self;
-    const ddp__host *h = g->host;
-    void *device;
-    const ddp_backend *backend = ddp__graph_backend(g, &device);
-    int i;
-
-    ddp_state_free(g->state);
-    ddp__layout_free(&g->reuse);
-    ddp__layout_free(&g->plain);
-    for (i = 0; i < g->layers; i++) {
-        ddp__graph_layer *l = &g->layer[i];
-
-        if (backend && l->use) backend->forget(device, l->params);
-        ddp__host_release(h, l->params, l->count * sizeof(float));
-        ddp__host_release(h, l->grads, l->count * sizeof(float));
-        ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
-        DDP_FREE(l->name);
-    }
-    for (i = 0; i < g->nodes; i++) {
-        ddp_node *n = g->node[i];
-
-        if (n->feed) backend->unpin(device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
-        DDP_FREE(n->shown);
-        DDP_FREE(n->name);
-        DDP_FREE(n);
-    }
-    DDP_FREE(g->layer);
-    DDP_FREE(g->segment);
-    DDP_FREE(g->node);
-    DDP_FREE((void *)g->ops);
-    DDP_FREE(g);
-}
-
-ddp_graph *ddp_graph_new(ddp_ctx *d)
-{
-    ddp_graph *g = (ddp_graph *)ddp__calloc(1, sizeof *g);
-
-    if (!g) return NULL;
-    g->open_layer = g->open_segment = -1;
-    g->owned.destroy = ddp__graph_destroy;
-    g->host = (ddp__host *)(void *)d; /* a context begins with its host */
-    g->element = sizeof(float);
-    if (g->host) {
-        g->owned.next = g->host->owned;
-        g->host->owned = &g->owned;
-        if (g->host->backend) g->element = (size_t)g->host->backend->element_bytes(g->host->device);
-    }
-    return g;
-}
-
-void ddp_graph_free(ddp_graph *g)
-{
-    ddp__owned **link;
-
-    if (!g || g->registered) return; /* the context still uses the layers; it frees the graph */
-    if (g->host) {
-        for (link = &g->host->owned; *link; link = &(*link)->next) {
-            if (*link != &g->owned) continue;
-            *link = g->owned.next;
-            break;
-        }
-    }
-    ddp__graph_destroy(&g->owned);
 }
 
 const ddp_error *ddp_graph_error(const ddp_graph *g)
@@ -181,6 +137,34 @@ void ddp_layer_end(ddp_graph *g)
                   "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
     g->open_layer = -1;
     g->early = -1;
+}
+
+/* ---- segments to recompute ---- */
+
+void ddp_recompute_begin(ddp_graph *g)
+{
+    if (!ddp__graph_open(g, "ddp_recompute_begin")) return;
+    if (g->open_segment >= 0) {
+        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call "
+                  "ddp_recompute_end first");
+        return;
+    }
+    if (!ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room,
+                         sizeof *g->segment))
+        return;
+    g->segment[g->segments].first = g->segment[g->segments].last = -1;
+    g->open_segment = g->segments++;
+}
+
+void ddp_recompute_end(ddp_graph *g)
+{
+    if (!ddp__graph_open(g, "ddp_recompute_end")) return;
+    if (g->open_segment < 0)
+        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_end without ddp_recompute_begin");
+    else if (g->segment[g->open_segment].first < 0)
+        ddp__fail(&g->error, DDP_USAGE, "a segment to recompute has no operators: build some "
+                  "between ddp_recompute_begin and ddp_recompute_end");
+    g->open_segment = -1;
 }
 
 /* ---- nodes ---- */
@@ -299,7 +283,7 @@ static const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
 
     for (i = 0; i < g->op_count; i++)
         if (strcmp(g->ops[i]->name, name) == 0) return g->ops[i];
-    return ddp__builtin_op(name);
+    return g->builtin(name);
 }
 
 static ddp_status ddp__op_register(ddp_graph *g, const ddp_op *op)

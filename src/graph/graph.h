@@ -21,10 +21,6 @@ typedef struct ddp_node_info {
     double      buffer_bytes;              /* running statistics, not part of param_bytes */
 } ddp_node_info;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- building: nothing but bookkeeping is allocated until ddp_graph_build, so the graph of a
  * model that does not fit the machine can be read by the planner. A builder that fails returns
  * NULL and the graph remembers the first error; NULL inputs pass through, so one check at
@@ -209,9 +205,5 @@ DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
  * and to the host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_GRAPH_GRAPH_H */

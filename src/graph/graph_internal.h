@@ -1,8 +1,8 @@
 /* The graph's own bookkeeping, shared by the files of this folder. */
-#ifndef DDP_GRAPH_INTERNAL_H
-#define DDP_GRAPH_INTERNAL_H
+#ifndef DDP_GRAPH_GRAPH_INTERNAL_H
+#define DDP_GRAPH_GRAPH_INTERNAL_H
 
-#include "base/fail.h"
+#include "base/core.h"
 #include "graph/graph.h"
 #include "graph/host.h"
 
@@ -29,7 +29,7 @@ struct ddp_node {
     float        *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;   /* op, or the backend's of its name */
     const ddp_op_pair *pair; /* this node and the next run as one in whole passes; NULL: alone */
-    void         *feed;  /* on a device: the input array of the built-in state, as the user fills it */
+    void         *feed;  /* on a device: an input of the built-in state, as the user fills it */
     float        *shown; /* on a device: what ddp_output showed last */
 };
 
@@ -98,6 +98,7 @@ struct ddp_state {
 struct ddp_graph {
     ddp__owned         owned; /* first: what the host's list points at */
     ddp__host         *host;  /* NULL: no context */
+    const ddp_op *(*builtin)(const char *name); /* what need not be registered; NULL: none such */
     const ddp_op     **ops;   /* registered by the user */
     int                op_count, op_room;
     ddp_node         **node;
@@ -119,9 +120,8 @@ struct ddp_graph {
     ddp_error          error;
 };
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* An empty graph that finds its built-in operators by builtin: what ddp_graph_new of src/ops calls. */
+DDP_LIB ddp_graph *ddp__graph_new(ddp_ctx *d, const ddp_op *(*builtin)(const char *name));
 
 DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
 
@@ -156,9 +156,6 @@ DDP_LIB int ddp__stays(const ddp_node *d);
 /* 1 if no backward of node d reads d's own output. */
 DDP_LIB int ddp__forgets_out(const ddp_node *d);
 
-/* Fills fate[nodes] for a plan that honours the segments. */
-DDP_LIB void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate);
-
 /* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
  * again, share = 1 reuses memory of the dead. An array gets the smallest hole that fits when its
  * life begins and returns it when it ends. Cost: O(nodes x holes). */
@@ -172,8 +169,4 @@ DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
 /* The array at an offset of the arena, NULL if it does not exist. */
 DDP_LIB void *ddp__state_at(const ddp_state *s, size_t offset);
 
-#ifdef __cplusplus
-}
-#endif
-
-#endif /* DDP_GRAPH_INTERNAL_H */
+#endif /* DDP_GRAPH_GRAPH_INTERNAL_H */

@@ -3,10 +3,7 @@
 #ifndef DDP_GRAPH_HOST_H
 #define DDP_GRAPH_HOST_H
 
-#include "base/alloc.h"
 #include "base/backend.h"
-#include "base/log.h"
-#include "base/status.h"
 #include "base/thread.h"
 #include "graph/layer.h"
 
@@ -39,23 +36,50 @@ typedef struct ddp__host {
     void             *device;   /* its self */
 } ddp__host;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Memory of layers and activations: the device's where the host has a backend, else this
  * process's own; h may be NULL. alloc: zeroed, NULL when short or for 0 bytes. Copies are in the
  * order of all work there; download waits. */
-DDP_LIB void *ddp__host_alloc(const ddp__host *h, size_t bytes);
-DDP_LIB void  ddp__host_release(const ddp__host *h, void *at, size_t bytes);
-DDP_LIB void  ddp__host_upload(const ddp__host *h, void *to, const void *from, size_t bytes);
-DDP_LIB ddp_status ddp__host_download(const ddp__host *h, void *to, const void *from, size_t bytes,
-                                      ddp_error *err);
-DDP_LIB void  ddp__host_copy(const ddp__host *h, void *to, const void *from, size_t bytes);
-DDP_LIB void  ddp__host_zero(const ddp__host *h, void *at, size_t bytes);
-
-#ifdef __cplusplus
+static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
+{
+    if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;
+    return ddp__alloc(h ? &h->allocator : NULL, bytes);
 }
-#endif
+
+static inline void ddp__host_release(const ddp__host *h, void *at, size_t bytes)
+{
+    if (!at) return;
+    if (h && h->backend) h->backend->release(h->device, at, bytes);
+    else ddp__release(h ? &h->allocator : NULL, at, bytes);
+}
+
+static inline void ddp__host_upload(const ddp__host *h, void *to, const void *from, size_t bytes)
+{
+    if (bytes == 0) return;
+    if (h && h->backend) h->backend->upload(h->device, to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
+static inline ddp_status ddp__host_download(const ddp__host *h, void *to, const void *from,
+                                            size_t bytes, ddp_error *err)
+{
+    if (bytes == 0) return DDP_OK;
+    if (h && h->backend) return h->backend->download(h->device, to, from, bytes, err);
+    memcpy(to, from, bytes);
+    return DDP_OK;
+}
+
+static inline void ddp__host_copy(const ddp__host *h, void *to, const void *from, size_t bytes)
+{
+    if (bytes == 0) return;
+    if (h && h->backend) h->backend->copy(h->device, to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
+static inline void ddp__host_zero(const ddp__host *h, void *at, size_t bytes)
+{
+    if (bytes == 0) return;
+    if (h && h->backend) h->backend->zero(h->device, at, bytes);
+    else memset(at, 0, bytes);
+}
 
 #endif /* DDP_GRAPH_HOST_H */

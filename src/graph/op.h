@@ -89,10 +89,6 @@ typedef struct ddp_op_pair {
     void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
 } ddp_op_pair;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_shape_count - elements of a shape (1 for a scalar).  ddp_shape_rows - product of all but
  * the last dimension. Pure. */
 DDP_API long ddp_shape_count(const ddp_shape *s);
@@ -103,9 +99,5 @@ DDP_API long ddp_shape_rows(const ddp_shape *s);
  * depend on the number of threads as long as blocks write disjoint memory. */
 DDP_API void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
                              void (*fn)(void *user, long first, long last), void *user);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_GRAPH_OP_H */

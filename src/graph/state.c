@@ -1,6 +1,5 @@
 /* The activations and gradients of one micro-batch. */
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "graph/graph_internal.h"
 
 void *ddp__state_at(const ddp_state *s, size_t offset)
@@ -160,8 +159,8 @@ void ddp__value_early(ddp_graph *g)
     const float *from;
 
     g->early = -1;
-    if (!b || n->type != DDP_F32 || n->spec.out.dims || g->state->layout->fate[n->index] != DDP__KEPT)
-        return;
+    if (!b || n->type != DDP_F32 || n->spec.out.dims) return;
+    if (g->state->layout->fate[n->index] != DDP__KEPT) return;
     from = (const float *)ddp_state_data(g->state, n);
     if (!from) return;
     b->early(device, from);
@@ -177,7 +176,8 @@ float ddp_value(ddp_graph *g, const ddp_node *n)
 
     if (g && n && g->state && n->graph == g && g->early == n->index) {
         b = ddp__graph_backend(g, &device);
-        if (b->early_value(device, (const float *)ddp_state_data(g->state, n), &value)) return value;
+        out = (const float *)ddp_state_data(g->state, n);
+        if (b->early_value(device, out, &value)) return value;
     }
     out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
     return out ? *out : NAN;

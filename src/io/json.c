@@ -1,5 +1,5 @@
-#include "base/platform.h"
-#include "base/memory.h"
+/* JSON: reading with a place for every complaint, looking up, and what a writer needs. */
+#include "base/core.h"
 #include "io/json.h"
 
 #include <locale.h>
@@ -42,9 +42,7 @@ static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const ch
 
 /* ---- strings ---- */
 
-/* Bytes of the UTF-8 character at p: 1 to 4, or 0 if it is none (overlong forms, surrogates and
- * values above U+10FFFF are none). */
-static int ddp__utf8_length(const unsigned char *p, size_t left)
+int ddp__utf8_length(const unsigned char *p, size_t left)
 {
     uint32_t code;
     int n, k;

@@ -1,8 +1,10 @@
-/* A strict, small JSON reader (RFC 8259) for plan and topology files, and two writer helpers. */
+/* A strict, small JSON reader (RFC 8259) for plan and topology files, and what writes JSON: two
+ * helpers, and safetensors files, which begin with it. */
 #ifndef DDP_IO_JSON_H
 #define DDP_IO_JSON_H
 
 #include "base/text.h"
+#include "io/safetensors.h"
 
 typedef enum ddp__json_kind {
     DDP__JSON_NULL,
@@ -26,10 +28,6 @@ typedef struct ddp__json {
     struct ddp__json *first, *next;
 } ddp__json;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Parses n bytes; name stands in error sentences ("net.json, line 3, column 7: ..."). The tree
  * is one allocation, freed by ddp__json_free(root), and keeps no pointer to text.
  * Columns count bytes. Strict: refuses duplicate keys, NUL in strings, invalid UTF-8, numbers
@@ -47,13 +45,27 @@ DDP_LIB const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 DDP_LIB ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                                   ddp__json_kind kind, const ddp__json **out, ddp_error *err);
 
+/* Bytes of the UTF-8 character at p, left of which can be read: 1 to 4, or 0 if it is none
+ * (overlong forms, surrogates and values above U+10FFFF are none). */
+DDP_LIB int ddp__utf8_length(const unsigned char *p, size_t left);
+
 /* Appends s in quotes, escaped; bytes that are no UTF-8 become U+FFFD. NULL gives null. */
 DDP_LIB void ddp__json_string(ddp__text *t, const char *s);
 /* Appends the shortest of %.15g, %.16g, %.17g that reads back as x; null if x is not finite. */
 DDP_LIB void ddp__json_number(ddp__text *t, double x);
 
-#ifdef __cplusplus
-}
-#endif
+/* What stands before the arrays of a safetensors file, its length included; path is for errors. */
+DDP_LIB ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetensor *tensors,
+                                         const char *const *notes, ddp__text *text,
+                                         ddp_error *err);
+/* Writing a safetensors file array by array, for arrays that do not exist in memory as a whole:
+ * begins PATH with its header; then exactly the bytes of all arrays must follow, in order, by
+ * ddp__file_put, and ddp__file_end. */
+DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
+                                          const ddp_safetensor *tensors, const char *const *notes,
+                                          ddp_error *err);
+
+/* "[3, 4]" into text, for error sentences. */
+DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room);
 
 #endif /* DDP_IO_JSON_H */

@@ -1,7 +1,6 @@
-#include "base/platform.h"
-#include "base/memory.h"
+/* Safetensors files: the header checked in whole, arrays read on demand, files written. */
+#include "base/core.h"
 #include "io/json.h"
-#include "io/safetensors_core.h"
 
 /* Layout: 8 bytes, the length of the header (little endian); the header, a JSON object from name
  * to {dtype, shape, data_offsets} that may end in blanks; the arrays without gaps. */
@@ -318,7 +317,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
         return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name,
-                         S_ISDIR(st.st_mode) ? "a directory" : "a pipe or a device");
+                         ddp__file_kind(st.st_mode));
     memset(word, 0, sizeof word);
     if (st.st_size >= 8) DDP__TRY(ddp__st_pread(s, 0, word, 8, err));
     DDP__TRY(ddp__st_length(s->name, word, (uint64_t)st.st_size, &n, err));
@@ -496,7 +495,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
     if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
         return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or "
                          "shape", path, t.name);
-    ddp__text_add(text, ",", text->size > 1);
+    ddp__text_add(text, ",", text->size > 9);
     ddp__json_string(text, t.name);
     ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
     for (k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
@@ -505,13 +504,15 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
     return DDP_OK;
 }
 
-static ddp_status ddp__st_header_text(const char *path, int count, const ddp_safetensor *tensors,
-                                      const char *const *notes, ddp__text *text, ddp_error *err)
+ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetensor *tensors,
+                                 const char *const *notes, ddp__text *text, ddp_error *err)
 {
     uint64_t at = 0;
+    size_t size;
     int i;
 
-    ddp__text_add(text, "{", 1);
+    text->size = 0;
+    ddp__text_add(text, "\0\0\0\0\0\0\0\0{", 9);
     if (notes && *notes) {
         ddp__text_addf(text, "\"__metadata__\":{");
         for (i = 0; notes[i]; i += 2) {
@@ -526,28 +527,24 @@ static ddp_status ddp__st_header_text(const char *path, int count, const ddp_saf
     ddp__text_add(text, "}", 1);
     while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
     if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    if (text->size <= DDP__ST_HEADER) return DDP_OK;
+    size = text->size - 8;
+    for (i = 0; i < 8; i++) text->data[i] = (char)((uint64_t)size >> (8 * i) & 255);
+    if (size <= DDP__ST_HEADER) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "cannot write %.120s: %d tensors make a header of %zu bytes; at "
-                     "most %" PRIu64 " are read", path, count, text->size, DDP__ST_HEADER);
+                     "most %" PRIu64 " are read", path, count, size, DDP__ST_HEADER);
 }
 
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
                                   const ddp_safetensor *tensors, const char *const *notes,
                                   ddp_error *err)
 {
-    unsigned char word[8];
     ddp__text text;
     ddp_status s;
-    int k;
 
     memset(&text, 0, sizeof text);
-    s = ddp__st_header_text(path, count, tensors, notes, &text, err);
+    s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
-    if (s == DDP_OK) {
-        for (k = 0; k < 8; k++) word[k] = (unsigned char)((uint64_t)text.size >> (8 * k));
-        ddp__file_put(f, word, sizeof word);
-        ddp__file_put(f, text.data, text.size);
-    }
+    if (s == DDP_OK) ddp__file_put(f, text.data, text.size);
     ddp__text_free(&text);
     return s;
 }

@@ -1,8 +1,7 @@
-#include "base/platform.h"
-#include "base/memory.h"
+/* The weights of a model in a safetensors file: names, shapes, loading and saving. */
+#include "base/core.h"
 #include "graph/graph_internal.h"
-#include "io/safetensors_core.h"
-#include "io/weights.h"
+#include "io/json.h"
 
 #define DDP__WEIGHT_NAME 192
 

@@ -1,8 +1,10 @@
-/* Float arithmetic that every processor rounds alike: no fused multiply-add, whatever the flags. */
+/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever
+ * the flags; and what is made of it: clipping by the global norm, factors of the update rules. */
 #ifndef DDP_NN_EXACT_H
 #define DDP_NN_EXACT_H
 
 #include "base/platform.h"
+#include "nn/optimizer.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -72,5 +74,34 @@ static inline double ddp__power(double x, long n)
         if (n % 2) r = ddp__product(r, x);
     return r;
 }
+
+/* ---- clipping by the global norm of all gradients ---- */
+
+/* Sum of x[i]^2 in double, always added in the same order: a layer's sum has the same bits on
+ * every processor (the product of two floats is exact in double, fused or not). Pure. */
+DDP_LIB double ddp__sum_squares(const float *x, size_t n);
+
+/* What to multiply the gradients with: max_norm / (norm + 1e-6), at most 1, with norm the root
+ * of sum_squares over all layers (PyTorch's clip_grad_norm_). NaN sums give NaN. Pure. */
+DDP_LIB float ddp__clip_factor(double sum_squares, double max_norm);
+
+/* x[i] *= s. */
+DDP_LIB void ddp__scale(float *x, size_t n, float s);
+
+/* ---- the built-in rules as a device sees them: which one, and its factors ---- */
+
+typedef enum ddp__rule { DDP__RULE_USER, DDP__RULE_SGD, DDP__RULE_ADAM } ddp__rule;
+
+/* Adam and AdamW of one update; all devices take the same floats. */
+typedef struct ddp__adam_step {
+    float beta1, gain1, beta2, gain2; /* gain = 1 - beta */
+    float l2;                         /* of Adam: added to the gradient */
+    float shrink;                     /* of AdamW: 1 - lr decay */
+    float root, eps, step;            /* 1 / sqrt(1 - beta2^t), eps, -lr / (1 - beta1^t) */
+} ddp__adam_step;
+
+DDP_LIB ddp__rule ddp__optimizer_rule(const ddp_optimizer *o);
+/* Of an optimizer whose rule is DDP__RULE_ADAM. */
+DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp__adam_step *k);
 
 #endif /* DDP_NN_EXACT_H */

@@ -18,7 +18,7 @@ typedef struct ddp_gpt2_config {
     long  batch;      /* sequences B per micro-batch */
     float dropout;    /* of the embedding and of both branches of a block, 0 <= p < 1 */
     float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02. Widths of 64 to 256 learn
-                         sooner  from about 0.8 / sqrt(dim) */
+                         sooner from about 0.8 / sqrt(dim) */
     int   recompute;  /* 1: drop the activations of each transformer block, see above */
 } ddp_gpt2_config;
 
@@ -69,12 +69,8 @@ typedef struct ddp_vgg_config {
     long  channels; /* of an image, 0 = 3 */
     long  batch;    /* images per micro-batch */
     float dropout;  /* after both hidden linear layers, 0 <= p < 1; 0.5 in the paper */
-    int   recompute; /* 1: drop the activations of each stage of convolutions, see above */
+    int   recompute; /* 1: drop the activations of each block of convolutions, see above */
 } ddp_vgg_config;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* ddp_gpt2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
  *
@@ -112,14 +108,10 @@ DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logi
  * "layer1.0.downsample" where the shortcut changes its shape, ..., and "head"; the addition
  * belongs to a block's last convolution. A bottleneck's stride is that of its 3x3 convolution, as
  * in today's published weights; the paper's own text puts it into the first 1x1.
- * VGG: one layer per convolution, "conv1_1" to "conv5_4", the pooling in the last of a stage,
+ * VGG: one layer per convolution, "conv1_1" to "conv5_4", the pooling in the last of a block,
  * then "fc6", "fc7", "head". The first linear layer reads all 512 (size / 32)^2 features, 25,088
  * at the paper's size. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_NN_MODELS_H */

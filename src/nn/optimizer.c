@@ -1,7 +1,6 @@
-#include "base/platform.h"
+/* The rules SGD, Adam and AdamW, clipping by the global norm, and schedules of the learning
+ * rate. */
 #include "nn/exact.h"
-#include "nn/optimizer.h"
-#include "nn/rules.h"
 
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
@@ -169,10 +168,7 @@ static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
 
 static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u)
 {
-    ddp__adam_step k;
-
-    ddp__adam_factors(self, u, &k);
-    ddp__adam_run(u, &k);
+    ddp__adam_update(self, u); /* whose factors differ */
 }
 
 ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
@@ -223,4 +219,83 @@ ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float wei
     o.name = "adamw";
     o.update = ddp__adamw_update;
     return o;
+}
+
+/* ---- clipping ---- */
+
+/* Lane k adds elements k, k + 8, k + 16, ...; the lanes are added pairwise at the end. */
+double ddp__sum_squares(const float *x, size_t n)
+{
+    typedef double pair __attribute__((vector_size(16)));
+    pair a = {0, 0}, b = {0, 0}, c = {0, 0}, d = {0, 0};
+    double lane[8];
+    size_t i, k;
+
+    for (i = 0; i + 8 <= n; i += 8) {
+        pair p = {(double)x[i + 0], (double)x[i + 1]}, q = {(double)x[i + 2], (double)x[i + 3]};
+        pair r = {(double)x[i + 4], (double)x[i + 5]}, s = {(double)x[i + 6], (double)x[i + 7]};
+        a += p * p;
+        b += q * q;
+        c += r * r;
+        d += s * s;
+    }
+    memcpy(lane + 0, &a, sizeof a);
+    memcpy(lane + 2, &b, sizeof b);
+    memcpy(lane + 4, &c, sizeof c);
+    memcpy(lane + 6, &d, sizeof d);
+    for (k = 0; i + k < n; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
+    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +
+           ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+}
+
+float ddp__clip_factor(double sum_squares, double max_norm)
+{
+    double factor = max_norm / (sqrt(sum_squares) + 1e-6);
+
+    return factor > 1 ? 1 : (float)factor;
+}
+
+void ddp__scale(float *x, size_t n, float s)
+{
+    size_t i;
+
+    for (i = 0; i + 4 <= n; i += 4) ddp__f4_store(x + i, ddp__f4_load(x + i) * s);
+    for (; i < n; i++) x[i] *= s;
+}
+
+/* ---- learning rate ---- */
+
+double ddp_lr_at(const ddp_lr_schedule *s, long step)
+{
+    const double pi = 3.14159265358979323846;
+    double done, swing;
+    long after;
+
+    if (step < 0) step = 0;
+    if (step < s->warmup) return s->base * (double)(step + 1) / (double)s->warmup;
+    after = step - (s->warmup > 0 ? s->warmup : 0);
+    switch (s->kind) {
+    case DDP_LR_COSINE:
+        if (step >= s->total) return s->base * s->min_ratio;
+        done = (double)after / (double)(s->total - (step - after));
+        swing = ddp__product((1 - s->min_ratio) / 2, 1 + cos(pi * done));
+        return s->base * (s->min_ratio + swing);
+    case DDP_LR_STEP:
+        return s->step_size > 0 ? s->base * ddp__power(s->gamma, after / s->step_size) : s->base;
+    case DDP_LR_CONSTANT: break;
+    }
+    return s->base;
+}
+
+int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
+{
+    static const char *const names[] = {"constant", "cosine", "step"};
+    int k;
+
+    for (k = 0; k < 3; k++)
+        if (name && !strcmp(name, names[k])) {
+            *out = (ddp_schedule_kind)k;
+            return 1;
+        }
+    return 0;
 }

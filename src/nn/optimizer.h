@@ -1,4 +1,5 @@
-/* Optimizers: the library owns when an update is applied, so they are registered, not called. */
+/* Optimizers, which are registered, not called: the library decides when an update is applied. And
+ * the learning rate as a pure function of the step. */
 #ifndef DDP_NN_OPTIMIZER_H
 #define DDP_NN_OPTIMIZER_H
 
@@ -28,10 +29,6 @@ typedef struct ddp_optimizer {
     void       *user;             /* the rule's own data, borrowed until ddp_close */
 } ddp_optimizer;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The built-in rules. Same arithmetic as PyTorch's of the same name (float32, no fused
  * multiply-add, so that unlike processors stay equal).
  *   ddp_sgd    v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
@@ -43,8 +40,25 @@ DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay
 DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
 
-#ifdef __cplusplus
-}
-#endif
+/* ---- learning rate ---- */
+
+typedef enum ddp_schedule_kind { DDP_LR_CONSTANT, DDP_LR_COSINE, DDP_LR_STEP } ddp_schedule_kind;
+
+/* All-zero but base = a constant rate. */
+typedef struct ddp_lr_schedule {
+    ddp_schedule_kind kind;
+    double base;      /* rate after the warm-up */
+    long   warmup;    /* steps of linear warm-up: step s has base (s + 1) / warmup; 0 = none */
+    long   total;     /* cosine: the step at which the minimum is reached, and then kept */
+    double min_ratio; /* cosine: the minimum is min_ratio x base */
+    long   step_size; /* step: after the warm-up the rate is multiplied by gamma every step_size */
+    double gamma;
+} ddp_lr_schedule;
+
+/* ddp_lr_at - the rate of a step, counted from 0. Pure; safe from any thread. */
+DDP_API double ddp_lr_at(const ddp_lr_schedule *s, long step);
+
+/* ddp_schedule_named - constant, cosine or step: 1 and *out set, or 0. */
+DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
 
 #endif /* DDP_NN_OPTIMIZER_H */

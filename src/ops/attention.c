@@ -7,9 +7,6 @@
  * hold more than two (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
  * per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
  * Backward reads out. */
-#include "base/platform.h"
-#include "base/fail.h"
-#include "ops/kernels.h"
 #include "ops/ops.h"
 
 enum {
@@ -26,39 +23,6 @@ typedef struct ddp__attention_size {
     long b, t, c, heads, kv_heads, group, d; /* group: query heads of one head of keys */
     long ld;                                 /* floats from one row of x to the next */
 } ddp__attention_size;
-
-ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s)
-{
-    ddp__head_layout l;
-
-    l.heads = (long)s->arg[0];
-    l.kv_heads = s->arg[1] > 0 ? (long)s->arg[1] : l.heads;
-    l.row = s->in[0].dim[2];
-    l.d = l.row / (l.heads + 2 * l.kv_heads);
-    return l;
-}
-
-ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l, ddp_error *err)
-{
-    long heads, kv_heads;
-
-    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
-    DDP__TRY(ddp__op_count(s, op, 0, "heads", &heads, err));
-    kv_heads = heads;
-    if (s->arg[1] != 0) DDP__TRY(ddp__op_count(s, op, 1, "kv_heads", &kv_heads, err));
-    if (heads % kv_heads)
-        return ddp__fail(err, DDP_ARG, "%s: %ld heads of queries cannot share %ld heads of keys "
-                         "and values: kv_heads must divide heads", op, heads, kv_heads);
-    if (s->in[0].dims != 3)
-        return ddp__fail(err, DDP_ARG, "%s: the input must be (batch, time, queries with keys "
-                         "and values), got %d dimensions", op, s->in[0].dims);
-    if (s->in[0].dim[2] % (heads + 2 * kv_heads))
-        return ddp__fail(err, DDP_ARG, "%s: the input's last dimension (%ld) must be a multiple "
-                         "of %ld: %ld heads of queries, %ld of keys, %ld of values", op,
-                         s->in[0].dim[2], heads + 2 * kv_heads, heads, kv_heads, kv_heads);
-    *l = ddp__head_layout_of(s);
-    return DDP_OK;
-}
 
 static ddp__attention_size ddp__attention_sizes(const ddp_op_spec *s)
 {
@@ -208,8 +172,6 @@ static ddp__attention_tile ddp__attention_tiles(const ddp__attention_size *z)
     return t;
 }
 
-static long ddp__attention_min(long a, long b) { return a < b ? a : b; }
-
 /* Panels of width rows of src (rows x k), each turned: panel[p*width + i] = row i, column p. */
 static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, const float *src,
                                 long ld, long rows, long k)
@@ -219,7 +181,7 @@ static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, 
     for (i = 0; i < width; i++) at[i] = i * ld;
     for (; rows > 0; rows -= width, src += width * ld, dst += width * k) {
         if (rows < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
-        kn->turn(dst, width, src, at, ddp__attention_min(rows, width), k);
+        kn->turn(dst, width, src, at, ddp__min_long(rows, width), k);
     }
 }
 
@@ -232,7 +194,7 @@ static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, 
     for (p = 0; p < k; p++) at[p] = p * ld;
     for (; cols > 0; cols -= width, src += width, dst += width * k) {
         if (cols < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
-        kn->gather(dst, width, src, at, k, ddp__attention_min(cols, width));
+        kn->gather(dst, width, src, at, k, ddp__min_long(cols, width));
     }
 }
 
@@ -245,7 +207,7 @@ static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, c
     long i, j;
 
     for (j = 0; j < cols; j += kn->nr, b += stride) {
-        const long n = ddp__attention_min(kn->nr, cols - j);
+        const long n = ddp__min_long(kn->nr, cols - j);
         if (rows == kn->mr && n == kn->nr) {
             kn->gemm(k, a, b, c + j, c + j + n / 2, ldc, add);
             continue;
@@ -260,7 +222,7 @@ static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, c
  * panel of queries sees ddp__attention_seen of them. */
 static long ddp__attention_seen(const ddp__attention_tile *t, long from, long i, long s, long n)
 {
-    return ddp__attention_min(n, from + i + t->kn->mr - s);
+    return ddp__min_long(n, from + i + t->kn->mr - s);
 }
 
 static void ddp__attention_scores(const ddp__attention_tile *t, float *score, const float *q,
@@ -309,11 +271,11 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
     ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
     ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
     for (i = 0; i < rows; i += kn->mr) {
-        const long whole = ddp__attention_min(kn->mr, rows - i);
+        const long whole = ddp__min_long(kn->mr, rows - i);
         const long keys = ddp__attention_seen(t, from, i, s, n);
         for (r = i; r < i + whole; r++) {
             float *row = score + r * t->keys;
-            const long seen = ddp__attention_min(n, from + r + 1 - s);
+            const long seen = ddp__min_long(n, from + r + 1 - s);
             ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.c, z.d);
             for (j = seen; j < keys; j++) row[j] = 0;
         }
@@ -333,12 +295,12 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
     long s, h, from, i;
 
     for (s = 0; s < hi; s += t.keys) {
-        const long n = ddp__attention_min(t.keys, hi - s);
+        const long n = ddp__min_long(t.keys, hi - s);
         ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.ld, z.ld, n, z.d);
         ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
         for (h = head; h < head + z.group; h++)
             for (from = lo > s ? lo : s; from < hi; from += t.queries)
-                ddp__attention_queries(call, &t, h, from, ddp__attention_min(t.queries, hi - from),
+                ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from),
                                        s, n, k_pack, v_pack);
     }
     for (h = head; h < head + z.group; h++)
@@ -366,7 +328,7 @@ static void ddp__attention_parts(void *user, long first, long last)
     for (i = first; i < last; i++) {
         const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
         ddp__attention_part(call, i % heads * z.group, lo,
-                            ddp__attention_min(z.t, lo + DDP__ATTENTION_PART));
+                            ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
 }
 
@@ -417,14 +379,14 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
     ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
     for (i = 0; i < rows; i += mr) {
-        const long whole = ddp__attention_min(mr, rows - i);
+        const long whole = ddp__min_long(mr, rows - i);
         const long wide = ddp__attention_seen(t, from, i, s, n);
         for (r = i; r < i + whole; r++) {
             float *pr = p + r * t->keys, *dr = d + r * t->keys;
-            const long seen = ddp__attention_min(n, from + r + 1 - s);
+            const long seen = ddp__min_long(n, from + r + 1 - s);
             kn->softmax(pr, pr, seen, t->scale, stat[2 * r], stat[2 * r + 1], 0);
             kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.c, dout + r * z.c, z.d), t->scale);
-            for (j = seen; j < ddp__attention_min(n, seen + mr); j++) pr[j] = dr[j] = 0;
+            for (j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
         ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d,
@@ -433,7 +395,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
     ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
     for (j = 0; j < n && s + j < from + rows; j += mr) {
-        const long cols = ddp__attention_min(mr, n - j), skip = s + j > from ? s + j - from : 0;
+        const long cols = ddp__min_long(mr, n - j), skip = s + j > from ? s + j - from : 0;
         ddp__attention_pick(kn, pack, mr, p + skip * t->keys + j, t->keys, rows - skip, cols);
         ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows,
                            dk + kv + j * ld, ld, cols, z.d, 1);
@@ -463,14 +425,14 @@ static void ddp__attention_groups(void *user, long first, long last)
             ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.ld, z.d);
         }
         for (keys.s = 0; keys.s < z.t; keys.s += t.keys) {
-            keys.n = ddp__attention_min(t.keys, z.t - keys.s);
+            keys.n = ddp__min_long(t.keys, z.t - keys.s);
             ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
             ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.ld, z.ld, keys.n, z.d);
             ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
             for (h = head; h < head + z.group; h++)
                 for (from = keys.s; from < z.t; from += t.queries)
                     ddp__attention_tile_grad(call, &t, &keys, h, from,
-                                             ddp__attention_min(t.queries, z.t - from));
+                                             ddp__min_long(t.queries, z.t - from));
         }
     }
 }
@@ -483,13 +445,12 @@ static void ddp__attention_backward(const ddp_op_call *call)
         ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
-int ddp__attention_ops(const ddp_op **list)
+const ddp_op *ddp__attention_ops(void)
 {
     static const ddp_op ops[] = {
         {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward,
          ddp__attention_ref_forward, ddp__attention_ref_backward},
-    };
+        DDP__OPS_END};
 
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
+    return ops;
 }

@@ -1,6 +1,6 @@
+/* The matrix products behind a convolution, of what a window sees of the images. */
 #include "base/platform.h"
 #include "base/thread.h"
-#include "ops/conv_product.h"
 #include "ops/kernels.h"
 
 /* As in matmul.c: a block of one operand is packed once into L2, strips of the other one at a
@@ -31,15 +31,11 @@ typedef struct ddp__conv_plan {
     long span, spans;      /* chunks, or columns of W, in a block; how many of them */
 } ddp__conv_plan;
 
-static long ddp__conv_parts(long n, long part) { return (n + part - 1) / part; }
-
-static long ddp__conv_min(long a, long b) { return a < b ? a : b; }
-
 /* Floats of a plane of a slab with rows_each rows of part positions, at most. */
 static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
 {
     const ddp__conv_view *v = &plan->g->view;
-    const long images = ddp__conv_min(v->images, (rows_each + v->rows - 2) / v->rows + 1);
+    const long images = ddp__min_long(v->images, (rows_each + v->rows - 2) / v->rows + 1);
 
     plan->pitch = plan->across * (part + (v->kw - 1) / plan->across);
     plan->plane = (rows_each * plan->down + images * (v->kh - plan->down)) * plan->pitch;
@@ -54,10 +50,10 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, long positions, long planes)
 
     plan->direct = v->step == 1 && v->top >= 0 && v->left >= 0 &&
                    v->top + v->rows - 1 + v->kh <= v->h && v->left + v->cols - 1 + v->kw <= v->w;
-    plan->down = ddp__conv_min(v->step, v->kh);
-    plan->across = ddp__conv_min(v->step, v->kw);
-    plan->part = ddp__conv_min(v->cols, positions);
-    plan->rows_each = ddp__conv_min(total, positions / plan->part);
+    plan->down = ddp__min_long(v->step, v->kh);
+    plan->across = ddp__min_long(v->step, v->kw);
+    plan->part = ddp__min_long(v->cols, positions);
+    plan->rows_each = ddp__min_long(total, positions / plan->part);
     if (plan->part < v->cols) plan->rows_each = 1;
     while (!plan->direct && planes * ddp__conv_plane(plan, plan->rows_each, plan->part) >
                                 DDP__CONV_SLAB && plan->rows_each * plan->part > 1) {
@@ -68,8 +64,8 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, long positions, long planes)
         plan->pitch = v->w;
         plan->plane = v->h * v->w;
     }
-    plan->parts = ddp__conv_parts(v->cols, plan->part);
-    plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__conv_parts(total, plan->rows_each);
+    plan->parts = ddp__parts(v->cols, plan->part);
+    plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);
 }
 
 /* Positions first..last-1 of chunk t, counted through all images. */
@@ -81,8 +77,8 @@ static void ddp__conv_chunk(const ddp__conv_plan *plan, long t, long *first, lon
 
     *first = row * v->cols + at;
     *last = plan->parts > 1
-                ? row * v->cols + ddp__conv_min(v->cols, at + plan->part)
-                : ddp__conv_min(v->images * v->rows, row + plan->rows_each) * v->cols;
+                ? row * v->cols + ddp__min_long(v->cols, at + plan->part)
+                : ddp__min_long(v->images * v->rows, row + plan->rows_each) * v->cols;
 }
 
 /* Where position q lies in the slab of the chunk that begins at first (or in the images), and how
@@ -120,8 +116,8 @@ static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
     ddp__conv_line l;
 
     l.first = first;
-    l.lo = ddp__conv_min(n, first < 0 ? ddp__conv_parts(-first, step) : 0);
-    l.hi = ddp__conv_min(n, first < w ? ddp__conv_parts(w - first, step) : 0);
+    l.lo = ddp__min_long(n, first < 0 ? ddp__parts(-first, step) : 0);
+    l.hi = ddp__min_long(n, first < w ? ddp__parts(w - first, step) : 0);
     if (l.hi < l.lo) l.hi = l.lo;
     return l;
 }
@@ -154,7 +150,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     for (row = row0; row < row1; row += n) { /* image by image */
         const float *image = x + row / v->rows * v->image;
         r = row % v->rows;
-        n = ddp__conv_min(v->rows - r, row1 - row);
+        n = ddp__min_long(v->rows - r, row1 - row);
         for (p = p0; p < p1; p++) {
             const float *src = image + p * v->h * v->w;
             float *dst = slab + (p - p0) * plan->plane;
@@ -191,7 +187,7 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
                   (p + q) % g->view.kw * g->w_kw;
     for (j = 0; j < mr; j++) at[j] = j * g->w_row;
     for (i = i0; i < i1; i += mr, pack += mr * k) {
-        const long rows = ddp__conv_min(mr, i1 - i);
+        const long rows = ddp__min_long(mr, i1 - i);
         const float *src = w + i * g->w_row;
         if (rows < mr) memset(pack, 0, (size_t)(mr * k) * sizeof *pack);
         if (whole) {
@@ -228,7 +224,7 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
         const long row = q / v->cols, col = q % v->cols;
         at = whole ? q / run * g->y_image + q % run
                    : row / v->rows * g->y_image + row % v->rows * g->y_row + col * g->y_col;
-        len = ddp__conv_min(run - q % run, n - j);
+        len = ddp__min_long(run - q % run, n - j);
         for (i = 0; i < rows; i++) {
             float *to = y + at + i * g->y_plane;
             const float *from = part + i * kn->nr + j;
@@ -257,7 +253,7 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     long p, t, q, i, j, n, run, first, last;
 
     for (p = 0; p < total; p += each) {
-        const long k = ddp__conv_min(each, total - p), p0 = p / taps;
+        const long k = ddp__min_long(each, total - p), p0 = p / taps;
         ddp__conv_pack_w(plan, a_pack, g->w + group * g->w_group, i0, i1, p, k);
         for (q = 0; q < k; q++)
             from[q] = ddp__conv_tap(plan, (p + q) / taps - p0, (p + q) % taps / v->kw,
@@ -268,16 +264,16 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
             if (!plan->direct)
                 ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
             for (q = first; q < last; q += n) {
-                n = ddp__conv_min(kn->nr, last - q);
+                n = ddp__min_long(kn->nr, last - q);
                 if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
                 for (j = 0; j < n; j += run) {
                     const long at = ddp__conv_at(plan, first, q + j, &run);
-                    run = ddp__conv_min(run, n - j);
+                    run = ddp__min_long(run, n - j);
                     kn->gather(b_pack + j, kn->nr, source + at, from, k, run);
                 }
                 for (i = i0; i < i1; i += kn->mr)
                     ddp__conv_tile(plan, k, a_pack + (i - i0) * k, b_pack, y + i * g->y_plane,
-                                   ddp__conv_min(kn->mr, i1 - i), q, n, g->add || p);
+                                   ddp__min_long(kn->mr, i1 - i), q, n, g->add || p);
             }
         }
     }
@@ -292,8 +288,8 @@ static void ddp__conv_blocks(void *user, long first, long last)
         const long i = t % plan->row_blocks * plan->rows;
         const long c = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i,
-                        ddp__conv_min(i + plan->rows, plan->g->m), c,
-                        ddp__conv_min(c + plan->span, plan->chunks));
+                        ddp__min_long(i + plan->rows, plan->g->m), c,
+                        ddp__min_long(c + plan->span, plan->chunks));
     }
 }
 
@@ -303,15 +299,15 @@ static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long leas
 {
     const ddp__conv_product *g = plan->g;
     const long mr = plan->kernels->mr, wanted = threads > 1 ? 3L * threads : 1;
-    const long parts = ddp__conv_parts(g->m, DDP__CONV_MC);
+    const long parts = ddp__parts(g->m, DDP__CONV_MC);
 
-    plan->rows = ddp__conv_parts(ddp__conv_parts(g->m, parts), mr) * mr;
-    plan->row_blocks = ddp__conv_parts(g->m, plan->rows);
-    plan->spans = ddp__conv_parts(all, span);
+    plan->rows = ddp__parts(ddp__parts(g->m, parts), mr) * mr;
+    plan->row_blocks = ddp__parts(g->m, plan->rows);
+    plan->spans = ddp__parts(all, span);
     while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all)
         plan->spans++;
-    plan->span = ddp__conv_parts(ddp__conv_parts(all, plan->spans), least) * least;
-    plan->spans = ddp__conv_parts(all, plan->span);
+    plan->span = ddp__parts(ddp__parts(all, plan->spans), least) * least;
+    plan->spans = ddp__parts(all, plan->span);
     return g->groups * plan->row_blocks * plan->spans;
 }
 
@@ -325,8 +321,8 @@ void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
     memset(&plan, 0, sizeof plan);
     plan.g = g;
     plan.kernels = ddp__kernels_best();
-    ddp__conv_chunks(&plan, DDP__CONV_PC, ddp__conv_min(planes, g->view.planes));
-    span = DDP__CONV_RESULT / (ddp__conv_min(g->m, DDP__CONV_MC) * plan.rows_each * plan.part);
+    ddp__conv_chunks(&plan, DDP__CONV_PC, ddp__min_long(planes, g->view.planes));
+    span = DDP__CONV_RESULT / (ddp__min_long(g->m, DDP__CONV_MC) * plan.rows_each * plan.part);
     blocks = ddp__conv_split(&plan, plan.chunks, span > 1 ? span : 1, 1,
                              ddp__pool_threads((const ddp__pool *)call->pool));
     ddp_op_parallel(call, blocks, 1, ddp__conv_blocks, &plan);
@@ -345,10 +341,10 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
 
     for (i = 0; i < mr; i++) at[i] = i * g->y_plane;
     for (i = i0; i < i1; i += mr, pack += mr * (last - first)) {
-        const long rows = ddp__conv_min(mr, i1 - i);
+        const long rows = ddp__min_long(mr, i1 - i);
         if (rows < mr) memset(pack, 0, (size_t)(mr * (last - first)) * sizeof *pack);
         for (q = first; q < last; q += n) {
-            n = ddp__conv_min(image - q % image, last - q);
+            n = ddp__min_long(image - q % image, last - q);
             plan->kernels->turn(pack + (q - first) * mr, mr,
                                 y + i * g->y_plane + q / image * g->y_image + q % image, at, rows,
                                 n);
@@ -379,14 +375,14 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
         ddp__conv_pack_y(plan, a_pack, y, i0, i1, first, last);
         if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (j1 - 1) / taps + 1, first, last);
         for (j = j0; j < j1; j += n) {
-            n = ddp__conv_min(kn->nr, j1 - j);
+            n = ddp__min_long(kn->nr, j1 - j);
             if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
             for (e = 0; e < n; e++)
                 from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw,
                                         (j + e) % v->kw);
             for (q = first; q < last; q += run) {
                 const long at = ddp__conv_at(plan, first, q, &run);
-                run = ddp__conv_min(run, last - q);
+                run = ddp__min_long(run, last - q);
                 kn->turn(b_pack + (q - first) * kn->nr, kn->nr, source + at, from, n, run);
             }
             for (i = i0; i < i1; i += kn->mr) {
@@ -397,7 +393,7 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
                     continue;
                 }
                 kn->gemm(last - first, a, b_pack, part, part + kn->nr / 2, kn->nr, 0);
-                for (e = 0; e < ddp__conv_min(kn->mr, i1 - i); e++)
+                for (e = 0; e < ddp__min_long(kn->mr, i1 - i); e++)
                     for (f = 0; f < n; f++) to[e * g->w_row + f] += part[e * kn->nr + f];
             }
         }
@@ -414,8 +410,8 @@ static void ddp__conv_grad_blocks(void *user, long first, long last)
         const long i = t % plan->row_blocks * plan->rows;
         const long j = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i,
-                             ddp__conv_min(i + plan->rows, plan->g->m), j,
-                             ddp__conv_min(j + plan->span, columns));
+                             ddp__min_long(i + plan->rows, plan->g->m), j,
+                             ddp__min_long(j + plan->span, columns));
     }
 }
 
@@ -430,7 +426,7 @@ void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
     memset(&plan, 0, sizeof plan);
     plan.g = g;
     plan.kernels = ddp__kernels_best();
-    ddp__conv_chunks(&plan, DDP__CONV_KC, ddp__conv_min(DDP__CONV_NC / taps + 2, v->planes));
+    ddp__conv_chunks(&plan, DDP__CONV_KC, ddp__min_long(DDP__CONV_NC / taps + 2, v->planes));
     blocks = ddp__conv_split(&plan, columns, DDP__CONV_NC, plan.kernels->nr,
                              ddp__pool_threads((const ddp__pool *)call->pool));
     ddp_op_parallel(call, blocks, 1, ddp__conv_grad_blocks, &plan);

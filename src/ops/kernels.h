@@ -1,8 +1,9 @@
-/* The inner loops that carry nearly all of the time, one set per instruction set. */
+/* The inner loops that carry nearly all of the time, one set per instruction set; and the matrix
+ * products made of them: of matrices, and behind a convolution. */
 #ifndef DDP_OPS_KERNELS_H
 #define DDP_OPS_KERNELS_H
 
-#include "base/config.h"
+#include "graph/op.h"
 
 /* GCC fuses multiply and add neither under -std=c11 nor below -O2; Clang does by default. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -80,18 +81,78 @@ typedef struct ddp__kernels {
     void (*relu_grad)(float *dx, const float *x, const float *dy, long n, int add);
 } ddp__kernels;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The fastest set that this processor runs. Cheap: a few loads, no state. */
 DDP_LIB const ddp__kernels *ddp__kernels_best(void);
 /* Set number i, slowest first, or NULL past the last one that this processor runs: tests try
  * each. */
 DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
 
-#ifdef __cplusplus
-}
-#endif
+static inline long ddp__min_long(long a, long b) { return a < b ? a : b; }
+
+/* How many parts of that size n needs. */
+static inline long ddp__parts(long n, long part) { return (n + part - 1) / part; }
+
+/* ---- matrix product in float: packed, blocked, parallel over blocks of the result ---- */
+
+/* c (m x n) = or += a (m x k) times b (k x n). Strides in floats: a(i, p) is
+ * a[i*a_row + p*a_col], b(p, j) is b[p*b_row + j*b_col], so a transpose is two numbers exchanged;
+ * one of the two is 1. c has contiguous rows. Every element is summed over p in one fixed order,
+ * whatever the blocks, so results depend on neither threads nor position. m, n, k >= 0. */
+typedef struct ddp__matmul {
+    long         m, n, k;
+    const float *a;
+    long         a_row, a_col;
+    const float *b;
+    long         b_row, b_col;
+    float       *c;
+    long         c_row;
+    const float *bias; /* [n] added to every row, or NULL; only without add */
+    int          add;
+} ddp__matmul;
+
+/* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose
+ * own threads are switched off, else to ddp__matmul_kernels. */
+DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
+/* On the operator threads of call, with our own kernels. */
+DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
+/* On the calling thread alone, with the given kernels; about 390 KiB of stack. */
+DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g);
+
+/* ---- the two matrix products behind a convolution, in float. One operand is an image batch seen
+ * through a sliding window; the matrix of all windows (im2col) never exists: what a block of the
+ * product needs of it is packed straight from the images. ---- */
+
+/* Images through a window of kh x kw taps that stops at rows x cols positions of each image. Tap
+ * (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of
+ * h x w, or 0 where there is none. Plane p of image i begins at x + i*image + p*h*w. */
+typedef struct ddp__conv_view {
+    const float *x;
+    long         images, image, planes;
+    long         h, w, rows, cols, step, top, left, kh, kw;
+} ddp__conv_view;
+
+/* With W a matrix of m rows whose columns are (plane, a, b), for every group g:
+ *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
+ *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
+ * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns
+ * are contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row +
+ * c*y_col]; over weights a plane of y is contiguous. Group g begins at x + g*planes*h*w, w +
+ * g*w_group and y + g*m*y_plane. Every sum runs in one fixed order whatever the blocks, so results
+ * depend on neither threads nor position. About 420 KiB of stack. */
+typedef struct ddp__conv_product {
+    ddp__conv_view view;
+    long           groups, m;
+    float         *w;
+    long           w_group, w_row, w_plane, w_kh, w_kw;
+    float         *y;
+    long           y_image, y_plane, y_row, y_col;
+    int            add; /* over images */
+} ddp__conv_product;
+
+/* Most taps of a side: then the part of an image behind any one position fits the stack. */
+enum { DDP__CONV_KERNEL = 64 };
+
+DDP_LIB void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g);
+DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g);
 
 #endif /* DDP_OPS_KERNELS_H */

@@ -1,10 +1,5 @@
-/* y = x W^T + b over rows: x (rows, C), W (width, C), b (width). */
-#include "base/platform.h"
-#include "base/fail.h"
-#include "ops/matmul.h"
+/* linear: y = x W^T + b over rows, x (rows, C), W (width, C), b (width). */
 #include "ops/ops.h"
-
-enum { DDP__BIAS_COLUMNS = 64 };
 
 typedef struct ddp__linear_size {
     long m, n, k; /* rows, width, C */
@@ -114,25 +109,37 @@ static void ddp__linear_ref_backward(const ddp_op_call *call)
         }
 }
 
-static void ddp__linear_forward(const ddp_op_call *call)
+/* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies
+ * column by column. */
+static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a,
+                                int a_turned, const void *b, int b_turned, void *c,
+                                const void *bias, int add)
 {
-    const ddp__linear_size z = ddp__linear_sizes(call->spec);
     ddp__matmul g;
 
     memset(&g, 0, sizeof g);
-    g.m = z.m;
-    g.n = z.n;
-    g.k = z.k;
-    g.a = (const float *)call->in[0];
-    g.a_row = z.k;
-    g.a_col = 1;
-    g.b = (const float *)call->param[0];
-    g.b_row = 1;
-    g.b_col = z.k;
-    g.c = (float *)call->out;
-    g.c_row = z.n;
-    g.bias = (const float *)call->param[1];
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.a = (const float *)a;
+    g.a_row = a_turned ? 1 : k;
+    g.a_col = a_turned ? m : 1;
+    g.b = (const float *)b;
+    g.b_row = b_turned ? 1 : n;
+    g.b_col = b_turned ? k : 1;
+    g.c = (float *)c;
+    g.c_row = n;
+    g.bias = (const float *)bias;
+    g.add = add;
     ddp__matmul_run(call, &g);
+}
+
+static void ddp__linear_forward(const ddp_op_call *call)
+{
+    const ddp__linear_size z = ddp__linear_sizes(call->spec);
+
+    ddp__linear_product(call, z.m, z.n, z.k, call->in[0], 0, call->param[0], 1, call->out,
+                        call->param[1], 0);
 }
 
 static void ddp__linear_bias_grad(void *user, long first, long last)
@@ -141,15 +148,15 @@ static void ddp__linear_bias_grad(void *user, long first, long last)
     const ddp__linear_size z = ddp__linear_sizes(call->spec);
     const float *dy = (const float *)call->grad_out;
     float *db = (float *)call->grad_param[1];
-    float sum[DDP__BIAS_COLUMNS];
+    float sum[DDP__OP_COLUMNS];
     const long n = last - first;
     long i, j;
 
     memset(sum, 0, sizeof sum);
     for (i = 0; i < z.m; i++) {
         const float *row = dy + i * z.n + first;
-        if (n == DDP__BIAS_COLUMNS)
-            for (j = 0; j < DDP__BIAS_COLUMNS; j++) sum[j] += row[j];
+        if (n == DDP__OP_COLUMNS)
+            for (j = 0; j < DDP__OP_COLUMNS; j++) sum[j] += row[j];
         else
             for (j = 0; j < n; j++) sum[j] += row[j];
     }
@@ -160,45 +167,18 @@ static void ddp__linear_bias_grad(void *user, long first, long last)
 static void ddp__linear_backward(const ddp_op_call *call)
 {
     const ddp__linear_size z = ddp__linear_sizes(call->spec);
-    const float *dy = (const float *)call->grad_out;
-    ddp__matmul g;
 
-    memset(&g, 0, sizeof g);
     if (call->grad_param[1])
-        ddp_op_parallel(call, z.n, DDP__BIAS_COLUMNS, ddp__linear_bias_grad, (void *)call);
-    if (call->grad_param[0]) {
-        g.m = z.n;
-        g.n = z.k;
-        g.k = z.m;
-        g.a = dy;
-        g.a_row = 1;
-        g.a_col = z.n;
-        g.b = (const float *)call->in[0];
-        g.b_row = z.k;
-        g.b_col = 1;
-        g.c = (float *)call->grad_param[0];
-        g.c_row = z.k;
-        g.add = 1;
-        ddp__matmul_run(call, &g);
-    }
-    if (call->grad_in[0]) {
-        g.m = z.m;
-        g.n = z.k;
-        g.k = z.n;
-        g.a = dy;
-        g.a_row = z.n;
-        g.a_col = 1;
-        g.b = (const float *)call->param[0];
-        g.b_row = z.k;
-        g.b_col = 1;
-        g.c = (float *)call->grad_in[0];
-        g.c_row = z.k;
-        g.add = call->add_in[0];
-        ddp__matmul_run(call, &g);
-    }
+        ddp_op_parallel(call, z.n, DDP__OP_COLUMNS, ddp__linear_bias_grad, (void *)call);
+    if (call->grad_param[0])
+        ddp__linear_product(call, z.n, z.k, z.m, call->grad_out, 1, call->in[0], 0,
+                            call->grad_param[0], NULL, 1);
+    if (call->grad_in[0])
+        ddp__linear_product(call, z.m, z.k, z.n, call->grad_out, 0, call->param[0], 0,
+                            call->grad_in[0], NULL, call->add_in[0]);
 }
 
-int ddp__linear_ops(const ddp_op **list)
+const ddp_op *ddp__linear_ops(void)
 {
     static const ddp_op ops[] = {
         {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward,
@@ -207,8 +187,7 @@ int ddp__linear_ops(const ddp_op **list)
          ddp__linear_ref_forward, ddp__linear_ref_backward},
         {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward,
          ddp__linear_ref_forward, ddp__linear_ref_backward},
-    };
+        DDP__OPS_END};
 
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
+    return ops;
 }

@@ -2,9 +2,6 @@
  * row loss = log(sum exp(x - max)) + max - x[label]. Saved: max and sum per row; probabilities
  * are never stored, backward computes them over the logits. A label below -1 or beyond the last
  * column makes the loss NAN, and its row of the gradient too: a kernel cannot return an error. */
-#include "base/platform.h"
-#include "base/fail.h"
-#include "ops/kernels.h"
 #include "ops/ops.h"
 
 static ddp_status ddp__loss_shape(ddp_op_spec *s, ddp_error *err)
@@ -104,7 +101,7 @@ static void ddp__loss_forward(const ddp_op_call *call)
     double loss = 0;
     long i;
 
-    ddp_op_parallel(call, rows, DDP__OP_GRAIN / n + 1, ddp__loss_rows, (void *)call);
+    ddp__op_rows(call, s, ddp__loss_rows);
     for (i = 0; i < rows; i++) {
         if (label[i] == -1) continue;
         if (label[i] < 0 || label[i] >= n) loss = NAN;
@@ -160,13 +157,12 @@ static void ddp__loss_backward(const ddp_op_call *call)
                     &job);
 }
 
-int ddp__loss_ops(const ddp_op **list)
+const ddp_op *ddp__loss_ops(void)
 {
     static const ddp_op ops[] = {
         {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward,
          ddp__loss_ref_forward, ddp__loss_ref_backward},
-    };
+        DDP__OPS_END};
 
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
+    return ops;
 }

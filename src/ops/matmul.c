@@ -1,6 +1,7 @@
+/* Matrix product in float: blocks of the result, packed panels, register tiles. */
 #include "base/platform.h"
 #include "base/thread.h"
-#include "ops/matmul.h"
+#include "ops/kernels.h"
 #ifdef DDP_USE_CBLAS
 #include <cblas.h>
 #endif
@@ -31,17 +32,13 @@ typedef struct ddp__matmul_rows {
     long         tile; /* floats from a tile to the next */
 } ddp__matmul_rows;
 
-static long ddp__min_long(long a, long b) { return a < b ? a : b; }
-
-static long ddp__matmul_parts(long n, long part) { return (n + part - 1) / part; }
-
 /* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
  * over c, which may be large; else a strip of b fits L1 beside the rows of a. */
 static long ddp__matmul_depth(long k)
 {
-    const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__matmul_parts(k, DDP__MATMUL_DEPTH);
+    const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__parts(k, DDP__MATMUL_DEPTH);
 
-    return ddp__matmul_parts(k, parts);
+    return ddp__parts(k, parts);
 }
 
 /* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
@@ -182,12 +179,12 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
     if (g->m <= 0 || g->n <= 0) return 0;
     job->g = g;
     job->kernels = kn;
-    parts = ddp__matmul_parts(g->n, DDP__MATMUL_NC);
-    job->cols = ddp__matmul_parts(ddp__matmul_parts(g->n, parts), kn->nr) * kn->nr;
-    parts = ddp__matmul_parts(g->n, job->cols);
-    job->row_blocks = ddp__matmul_parts(wanted, parts);
-    job->rows = ddp__matmul_parts(ddp__matmul_parts(g->m, job->row_blocks), kn->mr) * kn->mr;
-    job->row_blocks = ddp__matmul_parts(g->m, job->rows);
+    parts = ddp__parts(g->n, DDP__MATMUL_NC);
+    job->cols = ddp__parts(ddp__parts(g->n, parts), kn->nr) * kn->nr;
+    parts = ddp__parts(g->n, job->cols);
+    job->row_blocks = ddp__parts(wanted, parts);
+    job->rows = ddp__parts(ddp__parts(g->m, job->row_blocks), kn->mr) * kn->mr;
+    job->row_blocks = ddp__parts(g->m, job->rows);
     return job->row_blocks * parts;
 }
 
@@ -245,7 +242,7 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 #ifdef OPENBLAS_CONFIG_H
     openblas_set_num_threads(1);
 #endif
-    ddp_op_parallel(call, ddp__matmul_parts(side, DDP__CBLAS_SLICE), 1, ddp__matmul_cblas, &job);
+    ddp_op_parallel(call, ddp__parts(side, DDP__CBLAS_SLICE), 1, ddp__matmul_cblas, &job);
 }
 #else
 void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)

@@ -1,77 +1,111 @@
-/* Layer norm over the last dimension (Ba et al. 2016, arXiv:1607.06450, Eq. 3), biased
- * variance, eps 1e-5: y = (x - mean) * rstd * scale + shift. Saved: mean and rstd per row. */
-#include "base/platform.h"
-#include "base/fail.h"
-#include "ops/kernels.h"
+/* Layer norm, RMS norm and batch norm. */
 #include "ops/ops.h"
 
-enum { DDP__NORM_COLUMNS = 64 };
 #define DDP__NORM_EPS 1e-5
+
+/* ---- over the last dimension, y = (x - mean) * rstd * scale + shift, rstd = 1 / sqrt(var + eps):
+ *   layer_norm (Ba et al. 2016, arXiv:1607.06450, Eq. 3): biased variance. Saved per row: mean, rstd
+ *   rms_norm (Zhang and Sennrich 2019, arXiv:1910.07467, Eq. 4): mean and shift are 0, var is
+ *   mean(x^2). Argument 0 is eps (0 = 1e-5). Saved per row: rstd ---- */
+
+typedef struct ddp__norm_size {
+    long rows, n;
+    int  centred; /* 1: layer_norm */
+    long saved;   /* elements of a row, the last of which is rstd */
+} ddp__norm_size;
+
+static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
+{
+    ddp__norm_size z;
+
+    z.rows = ddp_shape_rows(&s->in[0]);
+    z.n = s->in[0].dim[s->in[0].dims - 1];
+    z.centred = s->params > 1;
+    z.saved = 1 + z.centred;
+    return z;
+}
+
+static double ddp__norm_eps(const ddp_op_spec *s)
+{
+    return s->params < 2 && s->arg[0] > 0 ? s->arg[0] : DDP__NORM_EPS;
+}
+
+static ddp_status ddp__norm_start(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
+    s->out = s->in[0];
+    ddp__op_param(s, "scale", s->in[0].dim[s->in[0].dims - 1], 0, DDP_INIT_ONE, 0);
+    s->flops = flops * (double)ddp_shape_count(&s->in[0]);
+    s->out_unread = 1;
+    return DDP_OK;
+}
 
 static ddp_status ddp__norm_shape(ddp_op_spec *s, ddp_error *err)
 {
-    long c;
-
-    DDP__TRY(ddp__op_floats(s, "layer_norm", 0, 0, err));
-    c = s->in[0].dim[s->in[0].dims - 1];
-    s->out = s->in[0];
-    ddp__op_param(s, "scale", c, 0, DDP_INIT_ONE, 0);
-    ddp__op_param(s, "shift", c, 0, DDP_INIT_ZERO, 0);
+    DDP__TRY(ddp__norm_start(s, "layer_norm", 8, err));
+    ddp__op_param(s, "shift", s->in[0].dim[s->in[0].dims - 1], 0, DDP_INIT_ZERO, 0);
     s->saved = (size_t)(2 * ddp_shape_rows(&s->in[0]));
-    s->flops = 8.0 * (double)ddp_shape_count(&s->in[0]);
-    s->out_unread = 1;
+    return DDP_OK;
+}
+
+static ddp_status ddp__rms_shape(ddp_op_spec *s, ddp_error *err)
+{
+    DDP__TRY(ddp__norm_start(s, "rms_norm", 5, err));
+    if (!(s->arg[0] >= 0 && s->arg[0] < 1))
+        return ddp__fail(err, DDP_ARG, "rms_norm: eps is %g, it must be above 0 and below 1, or 0 "
+                         "for 1e-5", s->arg[0]);
+    s->saved = (size_t)ddp_shape_rows(&s->in[0]);
     return DDP_OK;
 }
 
 static void ddp__norm_ref_forward(const ddp_op_call *call)
 {
-    const ddp_shape *s = &call->spec->in[0];
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const ddp__norm_size z = ddp__norm_sizes(call->spec);
     const ddp__real *scale = (const ddp__real *)call->param[0];
     const ddp__real *shift = (const ddp__real *)call->param[1];
-    ddp__real *stat = (ddp__real *)call->saved;
     long i, j;
 
-    for (i = 0; i < rows; i++) {
-        const ddp__real *x = (const ddp__real *)call->in[0] + i * n;
-        ddp__real *y = (ddp__real *)call->out + i * n;
+    for (i = 0; i < z.rows; i++) {
+        const ddp__real *x = (const ddp__real *)call->in[0] + i * z.n;
+        ddp__real *y = (ddp__real *)call->out + i * z.n;
+        ddp__real *stat = (ddp__real *)call->saved + i * z.saved;
         ddp__real mean = 0, var = 0, rstd;
-        for (j = 0; j < n; j++) mean += x[j];
-        mean /= (ddp__real)n;
-        for (j = 0; j < n; j++) var += (x[j] - mean) * (x[j] - mean);
-        var /= (ddp__real)n;
-        rstd = 1 / (ddp__real)sqrt((double)var + DDP__NORM_EPS);
-        for (j = 0; j < n; j++) y[j] = (x[j] - mean) * rstd * scale[j] + shift[j];
-        stat[2 * i] = mean;
-        stat[2 * i + 1] = rstd;
+        for (j = 0; z.centred && j < z.n; j++) mean += x[j];
+        mean /= (ddp__real)z.n;
+        for (j = 0; j < z.n; j++) var += (x[j] - mean) * (x[j] - mean);
+        var /= (ddp__real)z.n;
+        rstd = 1 / (ddp__real)sqrt((double)var + ddp__norm_eps(call->spec));
+        for (j = 0; j < z.n; j++) y[j] = (x[j] - mean) * rstd * scale[j] + (shift ? shift[j] : 0);
+        stat[0] = mean;
+        stat[z.saved - 1] = rstd;
     }
 }
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)). */
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); where mean is 0 by
+ * definition, nothing flows through it. */
 static void ddp__norm_ref_backward(const ddp_op_call *call)
 {
-    const ddp_shape *s = &call->spec->in[0];
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const ddp__norm_size z = ddp__norm_sizes(call->spec);
     const ddp__real *scale = (const ddp__real *)call->param[0];
-    const ddp__real *stat = (const ddp__real *)call->saved;
     ddp__real *dscale = (ddp__real *)call->grad_param[0];
     ddp__real *dshift = (ddp__real *)call->grad_param[1];
     long i, j;
 
-    for (i = 0; i < rows; i++) {
-        const ddp__real *x = (const ddp__real *)call->in[0] + i * n;
-        const ddp__real *dy = (const ddp__real *)call->grad_out + i * n;
-        ddp__real *dx = call->grad_in[0] ? (ddp__real *)call->grad_in[0] + i * n : NULL;
-        const ddp__real mean = stat[2 * i], rstd = stat[2 * i + 1];
+    for (i = 0; i < z.rows; i++) {
+        const ddp__real *x = (const ddp__real *)call->in[0] + i * z.n;
+        const ddp__real *dy = (const ddp__real *)call->grad_out + i * z.n;
+        const ddp__real *stat = (const ddp__real *)call->saved + i * z.saved;
+        ddp__real *dx = call->grad_in[0] ? (ddp__real *)call->grad_in[0] + i * z.n : NULL;
+        const ddp__real mean = z.centred ? stat[0] : 0, rstd = stat[z.saved - 1];
         ddp__real mean_d = 0, mean_dh = 0;
-        for (j = 0; j < n; j++) {
+        for (j = 0; j < z.n; j++) {
             const ddp__real h = (x[j] - mean) * rstd;
-            mean_d += dy[j] * scale[j] / (ddp__real)n;
-            mean_dh += dy[j] * scale[j] * h / (ddp__real)n;
+            if (z.centred) mean_d += dy[j] * scale[j] / (ddp__real)z.n;
+            mean_dh += dy[j] * scale[j] * h / (ddp__real)z.n;
             if (dscale) dscale[j] += dy[j] * h;
             if (dshift) dshift[j] += dy[j];
         }
-        for (j = 0; dx && j < n; j++) {
+        for (j = 0; dx && j < z.n; j++) {
             const ddp__real h = (x[j] - mean) * rstd;
             dx[j] = rstd * (dy[j] * scale[j] - mean_d - h * mean_dh) +
                     (call->add_in[0] ? dx[j] : 0);
@@ -82,58 +116,64 @@ static void ddp__norm_ref_backward(const ddp_op_call *call)
 static void ddp__norm_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__norm_size z = ddp__norm_sizes(call->spec);
     const ddp__kernels *kn = ddp__kernels_best();
-    const ddp_shape *s = &call->spec->in[0];
-    const long n = s->dim[s->dims - 1];
+    const float *scale = (const float *)call->param[0], *shift = (const float *)call->param[1];
+    const float eps = (float)ddp__norm_eps(call->spec);
     long i;
 
-    for (i = first; i < last; i++)
-        kn->norm((float *)call->out + i * n, (const float *)call->in[0] + i * n,
-                 (const float *)call->param[0], (const float *)call->param[1], n,
-                 (float)DDP__NORM_EPS, (float *)call->saved + 2 * i);
+    for (i = first; i < last; i++) {
+        const float *x = (const float *)call->in[0] + i * z.n;
+        float *y = (float *)call->out + i * z.n, *stat = (float *)call->saved + i * z.saved;
+        if (z.centred) kn->norm(y, x, scale, shift, z.n, eps, stat);
+        else kn->rms(y, x, scale, z.n, eps, stat);
+    }
 }
 
 static void ddp__norm_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__norm_size z = ddp__norm_sizes(call->spec);
     const ddp__kernels *kn = ddp__kernels_best();
-    const ddp_shape *s = &call->spec->in[0];
-    const long n = s->dim[s->dims - 1];
     long i;
 
     for (i = first; i < last; i++)
-        kn->norm_grad((float *)call->grad_in[0] + i * n, (const float *)call->in[0] + i * n,
-                      (const float *)call->param[0], (const float *)call->grad_out + i * n, n,
-                      (const float *)call->saved + 2 * i, call->add_in[0]);
+        (z.centred ? kn->norm_grad : kn->rms_grad)(
+            (float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
+            (const float *)call->param[0], (const float *)call->grad_out + i * z.n, z.n,
+            (const float *)call->saved + i * z.saved, call->add_in[0]);
+}
+
+/* Adds a row to the sums of n columns; shift may be NULL. */
+static inline void ddp__norm_columns_add(float *scale, float *shift, const float *x,
+                                         const float *dy, float mean, float rstd, long n)
+{
+    long j;
+
+    for (j = 0; j < n; j++) scale[j] += dy[j] * ((x[j] - mean) * rstd);
+    for (j = 0; shift && j < n; j++) shift[j] += dy[j];
 }
 
 /* Scale and shift by blocks of columns, rows in order: no sum is split over threads. */
 static void ddp__norm_grad_columns(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp_shape *s = &call->spec->in[0];
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const float *stat = (const float *)call->saved;
+    const ddp__norm_size z = ddp__norm_sizes(call->spec);
     float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
-    float sum_scale[DDP__NORM_COLUMNS], sum_shift[DDP__NORM_COLUMNS];
+    float sum_scale[DDP__OP_COLUMNS], sum_shift[DDP__OP_COLUMNS];
+    float *shift = z.centred ? sum_shift : NULL;
     long i, j;
 
     memset(sum_scale, 0, sizeof sum_scale);
     memset(sum_shift, 0, sizeof sum_shift);
-    for (i = 0; i < rows; i++) {
-        const float *x = (const float *)call->in[0] + i * n + first;
-        const float *dy = (const float *)call->grad_out + i * n + first;
-        const float mean = stat[2 * i], rstd = stat[2 * i + 1];
-        if (last - first == DDP__NORM_COLUMNS) /* a constant: these are vectors then */
-            for (j = 0; j < DDP__NORM_COLUMNS; j++) {
-                sum_scale[j] += dy[j] * ((x[j] - mean) * rstd);
-                sum_shift[j] += dy[j];
-            }
-        else
-            for (j = 0; j < last - first; j++) {
-                sum_scale[j] += dy[j] * ((x[j] - mean) * rstd);
-                sum_shift[j] += dy[j];
-            }
+    for (i = 0; i < z.rows; i++) {
+        const float *x = (const float *)call->in[0] + i * z.n + first;
+        const float *dy = (const float *)call->grad_out + i * z.n + first;
+        const float *stat = (const float *)call->saved + i * z.saved;
+        const float mean = z.centred ? stat[0] : 0, rstd = stat[z.saved - 1];
+        if (last - first == DDP__OP_COLUMNS) /* a constant: these are vectors then */
+            ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, DDP__OP_COLUMNS);
+        else ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, last - first);
     }
     for (j = first; j < last; j++) {
         if (dscale) dscale[j] += sum_scale[j - first];
@@ -143,31 +183,260 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
 
 static void ddp__norm_forward(const ddp_op_call *call)
 {
-    const ddp_shape *s = &call->spec->in[0];
-
-    ddp_op_parallel(call, ddp_shape_rows(s), DDP__OP_GRAIN / s->dim[s->dims - 1] + 1,
-                    ddp__norm_rows, (void *)call);
+    ddp__op_rows(call, &call->spec->in[0], ddp__norm_rows);
 }
 
 static void ddp__norm_backward(const ddp_op_call *call)
 {
-    const ddp_shape *s = &call->spec->in[0];
-
     if (call->grad_param[0] || call->grad_param[1])
-        ddp_op_parallel(call, s->dim[s->dims - 1], DDP__NORM_COLUMNS, ddp__norm_grad_columns,
-                        (void *)call);
-    if (call->grad_in[0])
-        ddp_op_parallel(call, ddp_shape_rows(s), DDP__OP_GRAIN / s->dim[s->dims - 1] + 1,
-                        ddp__norm_grad_rows, (void *)call);
+        ddp_op_parallel(call, ddp__norm_sizes(call->spec).n, DDP__OP_COLUMNS,
+                        ddp__norm_grad_columns, (void *)call);
+    if (call->grad_in[0]) ddp__op_rows(call, &call->spec->in[0], ddp__norm_grad_rows);
 }
 
-int ddp__norm_ops(const ddp_op **list)
+/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015,
+ * arXiv:1502.03167, Algorithm 1): biased variance. Saved per channel: the batch's mean and rstd
+ * ---- */
+
+#define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
+
+static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    static const char *const names[] = {"running_mean", "running_var"};
+    int i;
+
+    DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
+    s->out = s->in[0];
+    ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
+    ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
+    for (i = 0; i < 2; i++) {
+        s->buffer[i].name = names[i];
+        s->buffer[i].shape.dims = 1;
+        s->buffer[i].shape.dim[0] = s->in[0].dim[1];
+        s->buffer[i].init = i ? DDP_INIT_ONE : DDP_INIT_ZERO;
+    }
+    s->buffers = 2;
+    s->saved = 2 * (size_t)s->in[0].dim[1];
+    s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
+/* Running variance is unbiased; a channel of one value, which has none, keeps to the biased. */
+static double ddp__batch_norm_unbias(double n) { return n > 1 ? n / (n - 1) : 1; }
+
+static void ddp__batch_norm_ref_forward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    const ddp__real *scale = (const ddp__real *)call->param[0];
+    const ddp__real *shift = (const ddp__real *)call->param[1];
+    ddp__real *running_mean = (ddp__real *)call->buffer[0];
+    ddp__real *running_var = (ddp__real *)call->buffer[1];
+    ddp__real *y = (ddp__real *)call->out, *stat = (ddp__real *)call->saved;
+    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
+    const ddp__real move = (ddp__real)DDP__BATCH_NORM_MOVE;
+    long b, c, i;
+
+    for (c = 0; c < channels; c++) {
+        ddp__real mean = 0, var = 0, rstd;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) mean += x[(b * channels + c) * n + i] / count;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const ddp__real d = x[(b * channels + c) * n + i] - mean;
+                var += d * d / count;
+            }
+        if (call->training) {
+            const ddp__real v = var * (ddp__real)ddp__batch_norm_unbias((double)count);
+            running_mean[c] += move * (mean - running_mean[c]);
+            running_var[c] += move * (v - running_var[c]);
+        } else {
+            mean = running_mean[c];
+            var = running_var[c];
+        }
+        rstd = 1 / (ddp__real)sqrt((double)var + DDP__NORM_EPS);
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                y[at] = (x[at] - mean) * rstd * scale[c] + shift[c];
+            }
+        stat[2 * c] = mean;
+        stat[2 * c + 1] = rstd;
+    }
+}
+
+/* h = (x - mean) rstd: dx = scale rstd (dy - mean(dy) - h mean(dy h)). */
+static void ddp__batch_norm_ref_backward(const ddp_op_call *call)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
+    const ddp__real *x = (const ddp__real *)call->in[0];
+    const ddp__real *dy = (const ddp__real *)call->grad_out;
+    const ddp__real *scale = (const ddp__real *)call->param[0];
+    const ddp__real *stat = (const ddp__real *)call->saved;
+    ddp__real *dx = (ddp__real *)call->grad_in[0];
+    ddp__real *dscale = (ddp__real *)call->grad_param[0];
+    ddp__real *dshift = (ddp__real *)call->grad_param[1];
+    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
+    long b, c, i;
+
+    for (c = 0; c < channels; c++) {
+        const ddp__real mean = stat[2 * c], rstd = stat[2 * c + 1];
+        ddp__real sum = 0, sum_h = 0;
+        for (b = 0; b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                sum += dy[at];
+                sum_h += dy[at] * (x[at] - mean) * rstd;
+            }
+        if (dscale) dscale[c] += sum_h;
+        if (dshift) dshift[c] += sum;
+        for (b = 0; dx && b < s->dim[0]; b++)
+            for (i = 0; i < n; i++) {
+                const long at = (b * channels + c) * n + i;
+                const ddp__real h = (x[at] - mean) * rstd;
+                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) +
+                         (call->add_in[0] ? dx[at] : 0);
+            }
+    }
+}
+
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes
+ * in double, in order. */
+static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float *y, float x_mean,
+                                 float y_mean, double *sum)
+{
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    long b;
+
+    sum[0] = sum[1] = 0;
+    for (b = 0; b < s->dim[0]; b++) {
+        float part[2];
+        kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
+        sum[0] += (double)part[0];
+        sum[1] += (double)part[1];
+    }
+}
+
+/* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
+ * planes are joined as by Chan, Golub and LeVeque (1979): squares are of differences from a mean
+ * that is near, so a mean far from 0 costs no digits. */
+static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *mean, double *var)
+{
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    double squares = 0;
+    long b;
+
+    *mean = 0;
+    for (b = 0; b < s->dim[0]; b++, x += image) {
+        float part[2], near;
+        double off;
+        kn->moments(x, x, n, 0, 0, part);
+        near = part[0] / (float)n;
+        kn->moments(x, x, n, near, near, part);
+        /* near is rounded: the rest of its sum corrects both */
+        off = (double)part[0] / (double)n;
+        squares += (double)part[1] - off * (double)part[0];
+        off += (double)near - *mean;
+        *mean += off / (double)(b + 1);
+        squares += off * off * (double)n * (double)b / (double)(b + 1);
+    }
+    *var = squares / ((double)s->dim[0] * (double)n);
+}
+
+static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, long c)
+{
+    const ddp_shape *s = &call->spec->in[0];
+    const double count = (double)s->dim[0] * (double)s->dim[2] * (double)s->dim[3];
+    float *running_mean = (float *)call->buffer[0] + c, *running_var = (float *)call->buffer[1] + c;
+    float *stat = (float *)call->saved + 2 * c;
+    double mean = (double)*running_mean, var = (double)*running_var;
+
+    if (call->training) {
+        ddp__batch_norm_moments(s, x, &mean, &var);
+        *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
+        *running_var += (float)(DDP__BATCH_NORM_MOVE *
+                                (var * ddp__batch_norm_unbias(count) - (double)*running_var));
+    }
+    stat[0] = (float)mean;
+    stat[1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
+}
+
+static void ddp__batch_norm_channels(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->in[0];
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    long b, c;
+
+    for (c = first; c < last; c++) {
+        const float *x = (const float *)call->in[0] + c * n;
+        float *y = (float *)call->out + c * n;
+        const float *stat = (const float *)call->saved + 2 * c;
+        float scale, shift;
+        ddp__batch_norm_statistics(call, x, c);
+        scale = ((const float *)call->param[0])[c] * stat[1];
+        shift = ((const float *)call->param[1])[c] - stat[0] * scale;
+        for (b = 0; b < s->dim[0]; b++)
+            kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
+    }
+}
+
+static void ddp__batch_norm_grad_channels(void *user, long first, long last)
+{
+    const ddp_op_call *call = (const ddp_op_call *)user;
+    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp_shape *s = &call->spec->in[0];
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+    const double count = (double)s->dim[0] * (double)n;
+    float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
+    long b, c;
+
+    for (c = first; c < last; c++) {
+        const float *x = (const float *)call->in[0] + c * n;
+        const float *dy = (const float *)call->grad_out + c * n;
+        const float *stat = (const float *)call->saved + 2 * c;
+        const double mean = (double)stat[0], rstd = (double)stat[1];
+        const double scale = (double)((const float *)call->param[0])[c] * rstd;
+        double sum[2], slope;
+        ddp__batch_norm_sums(s, x, dy, stat[0], 0, sum);
+        if (dscale) dscale[c] += (float)(sum[1] * rstd);
+        if (dshift) dshift[c] += (float)sum[0];
+        if (!call->grad_in[0]) continue;
+        slope = -scale * rstd * rstd * sum[1] / count; /* of x */
+        for (b = 0; b < s->dim[0]; b++)
+            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image,
+                       x + b * image, n, (float)scale, (float)slope,
+                       (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
+    }
+}
+
+static void ddp__batch_norm_forward(const ddp_op_call *call)
+{
+    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_channels, (void *)call);
+}
+
+static void ddp__batch_norm_backward(const ddp_op_call *call)
+{
+    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels,
+                    (void *)call);
+}
+
+const ddp_op *ddp__norm_ops(void)
 {
     static const ddp_op ops[] = {
         {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward,
          ddp__norm_ref_forward, ddp__norm_ref_backward},
-    };
+        {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward, ddp__norm_ref_forward,
+         ddp__norm_ref_backward},
+        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward,
+         ddp__batch_norm_backward, ddp__batch_norm_ref_forward, ddp__batch_norm_ref_backward},
+        DDP__OPS_END};
 
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
+    return ops;
 }

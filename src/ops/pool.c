@@ -1,7 +1,5 @@
 /* From images to smaller images, and to rows: max and mean over windows, mean of each channel,
  * flatten. */
-#include "base/platform.h"
-#include "base/fail.h"
 #include "ops/ops.h"
 
 /* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
@@ -414,7 +412,7 @@ static void ddp__flatten_backward(const ddp_op_call *call)
         memcpy(dx, dy, (size_t)n * sizeof *dx);
 }
 
-int ddp__pool_ops(const ddp_op **list)
+const ddp_op *ddp__pool_ops(void)
 {
     static const ddp_op ops[] = {
         {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward,
@@ -425,8 +423,7 @@ int ddp__pool_ops(const ddp_op **list)
          ddp__global_pool_backward, ddp__global_pool_ref_forward, ddp__global_pool_ref_backward},
         {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward,
          ddp__flatten_ref_forward, ddp__flatten_ref_backward},
-    };
+        DDP__OPS_END};
 
-    *list = ops;
-    return (int)(sizeof ops / sizeof ops[0]);
+    return ops;
 }

@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/deft.h"
 #include "plan/deft_core.h"
 
@@ -27,27 +25,22 @@ static ddp_status ddp__deft_check_partition(const ddp_profile *p, const ddp_dela
     for (i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < o->alpha_s)
-            return ddp__fail(err, DDP_ARG,
-                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of "
-                             "%g s that it contains; lower alpha_s",
-                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i],
+            return ddp__fail(err, DDP_ARG, "bucket %d (%s): comm_s is %g s, shorter than the "
+                             "startup alpha_s of %g s that it contains; lower alpha_s", i,
+                             p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i],
                              o->alpha_s);
         sends = 1;
         if (p->params && p->params[i] > 0) sized = 1;
     }
     if (o->partition_s > 0 && o->partition_params > 0)
-        return ddp__fail(err, DDP_ARG,
-                         "a partition of %g parameters and of %g s was given; give one of them",
-                         o->partition_params, o->partition_s);
+        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give "
+                         "one of them", o->partition_params, o->partition_s);
     if (o->partition_s > 0 && !(o->partition_s > alpha))
-        return ddp__fail(err, DDP_ARG,
-                         "a partition of %g s is not longer than the startup of %g s; raise it",
-                         o->partition_s, alpha);
+        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g "
+                         "s; raise it", o->partition_s, alpha);
     if (o->partition_params > 0 && sends && !sized)
-        return ddp__fail(err, DDP_ARG,
-                         "no bucket that sends has params, so none can be cut by %g parameters; "
-                         "give the partition in seconds",
-                         o->partition_params);
+        return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g "
+                         "parameters; give the partition in seconds", o->partition_params);
     return DDP_OK;
 }
 
@@ -59,10 +52,8 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     if (o->links < 0 || o->links > 2)
         return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
     if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG,
-                         "mu is %g; it is the time on the slow link over that on the fast one, "
-                         "finite and at least 1",
-                         o->mu);
+        return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the "
+                         "fast one, finite and at least 1", o->mu);
     DDP__TRY(ddp__deft_check_value("alpha_s", o->alpha_s, err));
     DDP__TRY(ddp__deft_check_value("partition_s", o->partition_s, err));
     DDP__TRY(ddp__deft_check_value("partition_params", o->partition_params, err));
@@ -71,18 +62,15 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6",
                          o->capacity_scale);
     if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
-        return ddp__fail(err, DDP_ARG,
-                         "target_frequency is %g; it must be above 0 and at most 1 (updates per "
-                         "iteration)",
-                         o->target_frequency);
+        return ddp__fail(err, DDP_ARG, "target_frequency is %g; it must be above 0 and at most 1 "
+                         "(updates per iteration)", o->target_frequency);
     if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE &&
         o->select != DDP_SELECT_PAPER)
         return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper",
                          (int)o->select);
     if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT &&
         o->solver != DDP_KNAPSACK_GREEDY)
-        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy",
-                         (int)o->solver);
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)o->solver);
     return DDP_OK;
 }
 
@@ -139,24 +127,20 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
         return DDP_OK;
     }
     if (rule[2] <= alpha)
-        return ddp__fail(err, DDP_ARG,
-                         "forward %g s and backward %g s are not longer than the startup of a "
-                         "transfer, %g s; nothing can hide",
-                         d->forward, d->backward, alpha);
-    return ddp__fail(err, DDP_ARG,
-                     "the buckets would be cut into more than %d parts; use a larger partition, or "
-                     "check that times are in seconds",
-                     most);
+        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the "
+                         "startup of a transfer, %g s; nothing can hide", d->forward, d->backward,
+                         alpha);
+    return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger "
+                     "partition, or check that times are in seconds", most);
 }
 
 static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o,
                                       ddp__deft *d, ddp_error *err)
 {
     double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
-    int i;
 
     DDP__TRY(ddp__deft_limit(p, o, d, &limit, err));
-    for (i = p->layers - 1; i >= 0; i--) {
+    for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
         d->ready[i] = ready;
         k = ddp__deft_parts(p, o, limit, d->way.joined, i);
@@ -199,7 +183,6 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     size_t N = (size_t)p->layers;
     double sum = 0;
     ddp_status status;
-    int i;
 
     memset(d, 0, sizeof *d);
     d->buckets = p->layers;
@@ -210,15 +193,14 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
     d->way = way;
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
-    for (i = 0; i < p->layers; i++) {
+    for (int i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
         d->forward += p->forward_s ? p->forward_s[i] : 0;
         sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
     }
     if (!((d->forward + d->backward + sum) * d->scale * d->mu <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are "
-                         "in seconds");
+        return ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+                         "holds; times are in seconds");
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG,
                          "forward and backward take 0 s in all; nothing can hide behind them");
@@ -270,10 +252,9 @@ static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan
     double low = d->scale, high = 0;
     ddp_delayed_plan best, next;
     ddp_status status = DDP_OK;
-    int tries;
 
     memset(&best, 0, sizeof best);
-    for (tries = 0; tries < DDP__DEFT_TRIES; tries++) {
+    for (int tries = 0; tries < DDP__DEFT_TRIES; tries++) {
         if (tries > 0) d->scale = high > 0 ? 0.5 * (low + high) : 2 * d->scale;
         status = ddp__deft_cycle(d, &next, err);
         if (status != DDP_OK) break;
@@ -337,14 +318,13 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
 {
     ddp__deft_way way;
     ddp_delayed_plan best;
-    int i;
 
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     memset(&best, 0, sizeof best);
     memset(&way, 0, sizeof way);
     DDP__TRY(ddp__deft_variant(buckets, o, way, &best, err));
-    for (i = 1; i < 6; i++) { /* further tries; what has been found stays if they fail */
+    for (int i = 1; i < 6; i++) { /* further tries; what has been found stays if they fail */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;

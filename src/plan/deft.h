@@ -70,10 +70,6 @@ typedef struct ddp_delayed_plan {
     int               no_barrier;       /* sends may straddle the stages */
 } ddp_delayed_plan;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_plan_delayed - DeFT's schedule for buckets (rows of the profile, row 0 = input side).
  *
  * The two queues and four cases of Algorithm 2 run from an empty start until a state comes back:
@@ -110,9 +106,5 @@ DDP_API void       ddp_delayed_plan_free(ddp_delayed_plan *plan); /* all-zero is
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
 DDP_API ddp_status  ddp_delayed_select_named(const char *name, ddp_delayed_select *out,
                                              ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_DEFT_H */

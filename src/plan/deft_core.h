@@ -30,10 +30,6 @@ typedef struct ddp__deft {
     int                *count;             /* [4 N] likewise */
 } ddp__deft;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Which of the parts left[N] travel on which link: on[l * N + i] parts of bucket i on link l.
  * ddp__deft_old: parts that wait for nothing. ddp__deft_new: parts that are ready at offset +
  * ready[i], on links that are busy until busy[l]. room = end of the stage. `all` receives 1 if
@@ -49,9 +45,5 @@ DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_opt
 
 /* Iterates to the steady period and fills out (untouched on error). */
 DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_DEFT_CORE_H */

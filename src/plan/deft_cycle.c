@@ -1,7 +1,6 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "base/text.h"
+#include "base/hash.h"
 #include "plan/deft_core.h"
 
 /* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state
@@ -53,14 +52,13 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
 {
     ddp__deft *d = r->d;
     ddp_delayed_send x;
-    int i, j, l;
 
     memset(&x, 0, sizeof x);
     x.iteration = iteration;
     x.fresh = fresh;
-    for (i = d->buckets - 1; i >= 0; i--)
-        for (l = 0; l < d->links; l++)
-            for (j = 0; j < r->on[l * d->buckets + i]; j++) {
+    for (int i = d->buckets - 1; i >= 0; i--)
+        for (int l = 0; l < d->links; l++)
+            for (int j = 0; j < r->on[l * d->buckets + i]; j++) {
                 if (fresh && busy[l] < offset + d->ready[i]) busy[l] = offset + d->ready[i];
                 x.bucket = i;
                 x.part = d->parts_of[i] - left[i]--;
@@ -83,9 +81,7 @@ static double ddp__deft_overrun(double compute, const double *busy)
 
 static int ddp__deft_pending(const ddp__deft *d, const int *left)
 {
-    int i;
-
-    for (i = 0; i < d->buckets; i++)
+    for (int i = 0; i < d->buckets; i++)
         if (left[i] > 0) return 1;
     return 0;
 }
@@ -217,20 +213,18 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
 static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, ddp_error *err)
 {
     size_t bytes = (size_t)r->n * sizeof *r->state;
-    int t, u;
 
-    for (t = 0; t < DDP__DEFT_ITERATIONS; t++) {
+    for (int t = 0; t < DDP__DEFT_ITERATIONS; t++) {
         r->hash[t] = ddp__hash(DDP__HASH_START, r->state, bytes);
         memcpy(r->history + (size_t)t * (size_t)r->n, r->state, bytes);
-        for (u = 0; u < t; u++)
+        for (int u = 0; u < t; u++)
             if (r->hash[u] == r->hash[t] &&
                 !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
                 return ddp__deft_result(r, u, t, out, err);
         DDP__TRY(ddp__deft_iterate(r, t, err));
     }
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "no steady period within %d iterations of %d parts; use fewer, larger parts",
-                     DDP__DEFT_ITERATIONS, r->d->parts);
+    return ddp__fail(err, DDP_UNSUPPORTED, "no steady period within %d iterations of %d parts; use "
+                     "fewer, larger parts", DDP__DEFT_ITERATIONS, r->d->parts);
 }
 
 ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)

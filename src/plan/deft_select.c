@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
+#include "base/core.h"
 #include "plan/deft_core.h"
 #include "plan/knapsack_core.h"
 
@@ -24,7 +23,6 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
                                  double room, int *on, double *sum, int *sent, ddp_error *err)
 {
     ddp_knapsack_problem p;
-    int i, l;
 
     memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
     *sum = 0;
@@ -35,13 +33,13 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
     p.item_s = d->item;
     p.ready_s = ready;
     p.links = d->links;
-    for (l = 0; l < d->links; l++) {
+    for (int l = 0; l < d->links; l++) {
         p.start_s[l] = start[l];
         p.deadline_s[l] = room;
         p.slowdown[l] = l ? d->mu : 1;
     }
     DDP__TRY(ddp__knapsack_within(&p, d->solver, d->most, d->assign, sum, err));
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if (d->assign[i] >= 0) {
             on[d->assign[i] * d->buckets + d->bucket[i]]++;
             ++*sent;

@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/fence_core.h"
 
 enum { DDP__FENCE_ROUNDS = 8 };
@@ -17,9 +15,7 @@ const char *ddp_fence_solver_name(ddp_fence_solver solver)
 
 ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err)
 {
-    int i;
-
-    for (i = 0; name && i < 3; i++)
+    for (int i = 0; name && i < 3; i++)
         if (!strcmp(name, ddp__fence_solvers[i])) {
             *out = (ddp_fence_solver)(i + 1);
             return DDP_OK;
@@ -56,11 +52,9 @@ typedef struct ddp__fence_job {
 static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order,
                               int *device_of)
 {
-    int k, i;
-
-    for (k = 0; k < t->graph.net->devices; k++)
-        for (i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
-    for (i = 0; i < t->n; i++) /* homes are no input data, so their own place stands */
+    for (int k = 0; k < t->graph.net->devices; k++)
+        for (int i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
+    for (int i = 0; i < t->n; i++) /* homes are no input data, so their own place stands */
         if (t->home[i] != i) device_of[i] = device_of[t->home[i]];
 }
 
@@ -68,9 +62,8 @@ static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cu
 static int ddp__fence_overfull(const ddp__fence_job *job)
 {
     const ddp_network *net = job->tape.graph.net;
-    int d;
 
-    for (d = 0; net->memory_bytes && !job->o->no_memory && d < net->devices; d++)
+    for (int d = 0; net->memory_bytes && !job->o->no_memory && d < net->devices; d++)
         if (job->sums[2 * net->devices + d] > net->memory_bytes[d]) return d;
     return -1;
 }
@@ -144,13 +137,12 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     const ddp__fence_tape *t = &job->tape;
     const ddp_network *net = t->graph.net;
     double room = 0, largest = 0, biggest = 0;
-    int d, i;
 
-    for (d = 0; d < net->devices; d++) {
+    for (int d = 0; d < net->devices; d++) {
         room += net->memory_bytes[d];
         if (net->memory_bytes[d] > largest) largest = net->memory_bytes[d];
     }
-    for (i = 0; i < t->n; i++)
+    for (int i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
     return ddp__fail(
         err, DDP_FAILED,
@@ -343,9 +335,8 @@ static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network
                          o->allow_idle ? " or leave idle devices out" : "");
     if (list->count < net->devices &&
         (!o->allow_idle || o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS))
-        return ddp__fail(err, DDP_ARG,
-                         "%d operators cannot give each of %d devices one; allow idle devices with "
-                         "solver fence", list->count, net->devices);
+        return ddp__fail(err, DDP_ARG, "%d operators cannot give each of %d devices one; allow "
+                         "idle devices with solver fence", list->count, net->devices);
     return DDP_OK;
 }
 

@@ -41,10 +41,6 @@ typedef struct ddp_fence_plan {
     ddp_workload       work;         /* C_p, R_p, memory, messages, latency, pipeline, throughput */
 } ddp_fence_plan;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_fence - which device runs which operators.
  *
  *   list, net  borrowed; net->speed is needed, net->memory_bytes limits where given
@@ -83,9 +79,5 @@ DDP_API void       ddp_fence_plan_free(ddp_fence_plan *plan); /* all-zero is fin
  * fails with DDP_ARG and a sentence that lists the names. */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
 DDP_API ddp_status  ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_FENCE_H */

@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/fence_core.h"
 
 /* What the rest of a cut must cost at least. Where every result is used at the next position at
@@ -111,7 +109,6 @@ static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, i
 {
     size_t at = (size_t)k * (size_t)line->positions + (size_t)q;
     double bytes, seconds;
-    int j;
 
     if (line->idle) {
         bytes = line->tape->graph.list->op[u].output_bytes;
@@ -121,7 +118,7 @@ static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, i
         return seconds;
     }
     seconds = INFINITY; /* no position is empty, so it is at most `back` positions behind k */
-    for (j = k > back ? k - back : 0; j <= k; j++)
+    for (int j = k > back ? k - back : 0; j <= k; j++)
         seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
     return seconds;
 }
@@ -200,9 +197,8 @@ static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
 {
     const ddp__fence_tape *t = line->tape;
     size_t row = (size_t)t->n + 1, b;
-    int age;
 
-    for (age = 0; age < line->ages; age++) {
+    for (int age = 0; age < line->ages; age++) {
         const double *bound = line->bound +
                               row * ((size_t)age * ((size_t)line->positions + 1) + (size_t)q + 1);
         double *ahead = line->ahead + row * (size_t)age, *least = ahead + row * DDP__FENCE_AGES;

@@ -51,10 +51,6 @@ typedef struct ddp__fence_line {
     double *part;                /* [width + 1] scratch */
 } ddp__fence_line;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
                                         const ddp_workload_options *o, ddp__fence_tape *t,
                                         ddp_error *err);
@@ -87,9 +83,5 @@ DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle,
                                        int no_memory, ddp__fence_cut *cut, int *improved,
                                        ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_FENCE_CORE_H */

@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/fence_core.h"
 
 /* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
@@ -302,10 +300,8 @@ static int ddp__fence_root(ddp__fence_search *s)
 
 static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, double pipeline_s)
 {
-    int k, x;
-
-    for (k = 0; k < s->line.positions; k++) cut->first[k] = cut->end[k] = 0;
-    for (x = s->goal; s->label[x].parent >= 0; x = s->label[x].parent) {
+    for (int k = 0; k < s->line.positions; k++) cut->first[k] = cut->end[k] = 0;
+    for (int x = s->goal; s->label[x].parent >= 0; x = s->label[x].parent) {
         cut->first[s->label[x].position] = s->label[s->label[x].parent].at;
         cut->end[s->label[x].position] = s->label[x].at;
     }
@@ -375,13 +371,12 @@ static double ddp__fence_floor(const ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
     double speed = 0, fastest = 0, most = 0;
-    int k, i;
 
-    for (k = 0; k < line->positions; k++) {
+    for (int k = 0; k < line->positions; k++) {
         speed += 1 / line->pace[k];
         if (1 / line->pace[k] > fastest) fastest = 1 / line->pace[k];
     }
-    for (i = 0; i < t->n; i++)
+    for (int i = 0; i < t->n; i++)
         if (t->flops[i + 1] - t->flops[i] > most) most = t->flops[i + 1] - t->flops[i];
     most = fmax(most / fastest, t->flops[t->n] / speed);
     return most * (1 - DDP__FENCE_ROUND);

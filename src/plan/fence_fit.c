@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/fence_core.h"
 
 /* An order of the devices along which some cut fits into memory. What a segment keeps depends on

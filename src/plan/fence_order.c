@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/fence_core.h"
 #include "plan/louvain.h"
 #include "plan/tour.h"
@@ -72,11 +70,10 @@ static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_thi
                               int *enter)
 {
     double best = INFINITY, hop;
-    int i, j;
 
     *leave = *enter = -1;
-    for (i = m->from[a]; i < m->from[a + 1]; i++)
-        for (j = m->from[b]; j < m->from[b + 1]; j++) {
+    for (int i = m->from[a]; i < m->from[a + 1]; i++)
+        for (int j = m->from[b]; j < m->from[b + 1]; j++) {
             hop = m->hop[(size_t)m->member[i] * (size_t)m->devices + (size_t)m->member[j]];
             if (m->member[i] == not_this || !(hop < best)) continue;
             best = hop;

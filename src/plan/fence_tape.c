@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/fence_core.h"
 
 /* The operator list as a tape: prefix sums, and what is live at each cut. */
@@ -68,9 +66,8 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
     int *born = scratch, *born_from = scratch + t->n, *active = scratch + 2 * t->n + 2;
     int *next = scratch + 3 * t->n + 2;
     size_t total;
-    int i, a;
 
-    for (i = 0; i < t->n; i++) {
+    for (int i = 0; i < t->n; i++) {
         const ddp_oplist_entry *e = &list->op[i];
         int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0);
         t->home[i] = data && g->from[i] < g->from[i + 1] ? g->users[g->from[i]] : i;
@@ -78,13 +75,13 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
         t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
         born_from[t->home[i] + 1]++;
     }
-    for (i = 0; i < t->n; i++) {
+    for (int i = 0; i < t->n; i++) {
         t->flops[i + 1] += t->flops[i];
         t->memory[i + 1] += t->memory[i];
         born_from[i + 1] += born_from[i];
         next[i] = born_from[i];
     }
-    for (i = 0; i < t->n; i++) born[next[t->home[i]]++] = i;
+    for (int i = 0; i < t->n; i++) born[next[t->home[i]]++] = i;
     total = ddp__fence_tape_live(t, born, born_from, active, next);
     if (total > INT_MAX / 2)
         return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d "
@@ -93,9 +90,9 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
     if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     ddp__fence_tape_live(t, born, born_from, active, next);
     t->from[t->n + 1] = t->from[t->n];
-    for (a = 0; a <= t->n; a++) {
+    for (int a = 0; a <= t->n; a++) {
         t->oldest[a] = t->n;
-        for (i = t->from[a]; i < t->from[a + 1]; i++)
+        for (int i = t->from[a]; i < t->from[a + 1]; i++)
             if (t->home[t->live[i].op] < t->oldest[a]) t->oldest[a] = t->home[t->live[i].op];
     }
     return DDP_OK;
@@ -137,11 +134,10 @@ static int ddp__fence_by_size(const void *a, const void *b)
 ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)
 {
     double *bytes = (double *)ddp__calloc((size_t)t->n, sizeof *bytes);
-    int a, i;
 
     if (!bytes) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
-    for (a = 1; a < t->n; a++)
-        for (i = t->from[a]; i < t->from[a + 1]; i++)
+    for (int a = 1; a < t->n; a++)
+        for (int i = t->from[a]; i < t->from[a + 1]; i++)
             bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
     qsort(bytes, (size_t)(t->n - 1), sizeof *bytes, ddp__fence_by_size);
     *out = t->n > 1 ? bytes[(t->n - 1) / 2] : 0;

@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/knapsack.h"
 #include "plan/knapsack_core.h"
 
@@ -13,23 +11,18 @@ static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
 
 static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_error *err)
 {
-    int l;
-
     if (p->links < 1 || p->links > 2)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
-    for (l = 0; l < p->links; l++) {
+    for (int l = 0; l < p->links; l++) {
         if (!(p->deadline_s[l] > 0 && p->deadline_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG,
-                             "the capacity of link %d is %g; it must be finite and above 0", l,
-                             p->deadline_s[l]);
+            return ddp__fail(err, DDP_ARG, "the capacity of link %d is %g; it must be finite and "
+                             "above 0", l, p->deadline_s[l]);
         if (!(p->start_s[l] >= 0 && p->start_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG,
-                             "link %d starts at %g; it must be finite and at least 0", l,
-                             p->start_s[l]);
+            return ddp__fail(err, DDP_ARG, "link %d starts at %g; it must be finite and at least 0",
+                             l, p->start_s[l]);
         if (p->slowdown[l] != 0 && !(p->slowdown[l] >= 1 && p->slowdown[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG,
-                             "link %d is %g times slower (mu); it must be finite and at least 1", l,
-                             p->slowdown[l]);
+            return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and "
+                             "at least 1", l, p->slowdown[l]);
     }
     return DDP_OK;
 }
@@ -38,20 +31,18 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
                                       ddp_error *err)
 {
     double sum = 0;
-    int i;
 
     if (!p || p->items < 1 || !p->item_s || !assign)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1",
                          p ? p->items : 0, p && p->items > 0 ? " but a NULL array" : "");
     DDP__TRY(ddp__knapsack_check_links(p, err));
-    for (i = 0; i < p->items; i++) {
+    for (int i = 0; i < p->items; i++) {
         if (!(p->item_s[i] > 0 && p->item_s[i] <= DBL_MAX))
             return ddp__fail(err, DDP_ARG, "item %d takes %g; it must be finite and above 0", i,
                              p->item_s[i]);
         if (p->ready_s && !(p->ready_s[i] >= 0 && p->ready_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG,
-                             "item %d is ready at %g; it must be finite and at least 0", i,
-                             p->ready_s[i]);
+            return ddp__fail(err, DDP_ARG, "item %d is ready at %g; it must be finite and at least "
+                             "0", i, p->ready_s[i]);
         if (p->value && !(p->value[i] >= 0 && p->value[i] <= DBL_MAX))
             return ddp__fail(err, DDP_ARG, "item %d is worth %g; it must be finite and at least 0",
                              i, p->value[i]);
@@ -92,9 +83,7 @@ static int ddp__knapsack_key_order(const void *a, const void *b)
 
 static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_class *c)
 {
-    int l;
-
-    for (l = 0; l < k->links; l++)
+    for (int l = 0; l < k->links; l++)
         if ((c->ready > k->start[l] ? c->ready : k->start[l]) + c->cost[l] <= k->deadline[l])
             return 1;
     return 0;
@@ -135,7 +124,6 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     size_t n = (size_t)p->items;
     ddp__knapsack_key *key = (ddp__knapsack_key *)ddp__calloc(n, sizeof *key);
     double tick = 0, unit = 0;
-    int i, l;
 
     memset(k, 0, sizeof *k);
     k->cls = (ddp__knapsack_class *)ddp__calloc(n, sizeof *k->cls);
@@ -148,23 +136,23 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     }
     k->items = p->items;
     k->links = p->links;
-    for (l = 0; l < p->links; l++)
+    for (int l = 0; l < p->links; l++)
         if (p->deadline_s[l] > tick) tick = p->deadline_s[l];
     tick = ldexp(tick, -44);
     if (!(tick > 0)) tick = DBL_MIN; /* a denormal deadline */
-    for (l = 0; l < p->links; l++) {
+    for (int l = 0; l < p->links; l++) {
         k->start[l] = ddp__knapsack_ticks(p->start_s[l], tick);
         k->deadline[l] = ddp__knapsack_ticks(p->deadline_s[l], tick) + 1;
         if (k->start[l] > k->deadline[l]) k->start[l] = k->deadline[l];
     }
-    for (i = 0; i < p->items; i++) unit += p->value ? p->value[i] : p->item_s[i];
+    for (int i = 0; i < p->items; i++) unit += p->value ? p->value[i] : p->item_s[i];
     unit = ldexp(unit, -46);
     if (!(unit > 0)) unit = 1; /* nothing has any value */
-    for (i = 0; i < p->items; i++) {
+    for (int i = 0; i < p->items; i++) {
         double value = p->value ? p->value[i] : p->item_s[i];
         key[i].item = i;
         key[i].c.ready = p->ready_s ? ddp__knapsack_ticks(p->ready_s[i], tick) : 0;
-        for (l = 0; l < p->links; l++)
+        for (int l = 0; l < p->links; l++)
             key[i].c.cost[l] =
                 p->start_s[l] < p->deadline_s[l]
                     ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)

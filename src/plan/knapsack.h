@@ -25,10 +25,6 @@ typedef struct ddp_knapsack_problem {
     double        slowdown[2];   /* >= 1, 0 = 1 */
 } ddp_knapsack_problem;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_knapsack - the items of largest total value that all links can carry in time.
  *
  *   assign  [items] receives the link of each item, or -1
@@ -58,9 +54,5 @@ DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solv
 DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
 DDP_API ddp_status  ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out,
                                               ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_KNAPSACK_H */

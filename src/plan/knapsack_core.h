@@ -22,10 +22,6 @@ typedef struct ddp__knapsack {
     int64_t              total; /* value of all classes */
 } ddp__knapsack;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_knapsack with the number of entries that a half of the exact search may list. */
 DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
                                         size_t most, int *assign, double *value, ddp_error *err);
@@ -37,9 +33,5 @@ DDP_LIB ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsa
                                         int *assign, int64_t *out, ddp_error *err);
 DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most,
                                        int *assign, int64_t *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_KNAPSACK_CORE_H */

@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/knapsack_core.h"
 
 /* Exact knapsack by meeting in the middle.
@@ -65,10 +63,9 @@ static void *ddp__knapsack_grow(void *array, size_t *room, size_t wanted, size_t
 
 static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "the exact knapsack of %d items on %d link%s needs more than %zu entries; use "
-                     "solver greedy, or equal parts",
-                     s->k->items, s->k->links, s->k->links == 2 ? "s" : "", s->most);
+    return ddp__fail(err, DDP_UNSUPPORTED, "the exact knapsack of %d items on %d link%s needs more "
+                     "than %zu entries; use solver greedy, or equal parts", s->k->items,
+                     s->k->links, s->k->links == 2 ? "s" : "", s->most);
 }
 
 static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_error *err)
@@ -117,7 +114,6 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
                                          ddp_error *err)
 {
     ddp__knapsack_node *d;
-    size_t i;
 
     if (a->n == 0) return DDP_OK;
     if (s->nodes + a->n > 8 * s->most) return ddp__knapsack_too_many(s, err);
@@ -125,7 +121,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
                                                  sizeof *d);
     if (!d) return ddp__knapsack_no_memory(s, err);
     s->node = d;
-    for (i = 0; i < a->n; i++) {
+    for (size_t i = 0; i < a->n; i++) {
         if (a->at[i].rank == 0) continue;
         d = &s->node[s->nodes];
         d->parent = a->at[i].node;
@@ -181,10 +177,9 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back,
     const ddp__knapsack_list *from = &s->list[back];
     int64_t t[2], value = s->k->cls[x->cls].value;
     int count[2];
-    size_t i;
 
     s->spare.n = 0;
-    for (i = 0; i < from->n; i++) {
+    for (size_t i = 0; i < from->n; i++) {
         ddp__knapsack_entry e = from->at[i];
         for (count[0] = 0; count[0] <= x->count; count[0]++) {
             t[0] = ddp__knapsack_after(s, back, e.t[0], x->cls, 0, count[0]);
@@ -262,12 +257,10 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
 
 static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *assign)
 {
-    int i;
-
     for (; node >= 0; node = s->node[node].parent) {
         const ddp__knapsack_node *d = &s->node[node];
         const int *item = s->k->order + d->first;
-        for (i = 0; i < d->count[0] + d->count[1]; i++) assign[item[i]] = i >= d->count[0];
+        for (int i = 0; i < d->count[0] + d->count[1]; i++) assign[item[i]] = i >= d->count[0];
     }
 }
 
@@ -278,14 +271,13 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64
     int64_t *second = (int64_t *)ddp__calloc(back->n, sizeof *second), value = s->known;
     int *tree = (int *)ddp__calloc(back->n + 2, sizeof *tree);
     int best[2] = {-1, -1}, ranks = 0, i;
-    size_t n;
 
     if (!second || !tree) {
         DDP_FREE(second);
         DDP_FREE(tree);
         return ddp__knapsack_no_memory(s, err);
     }
-    for (n = 0; n < back->n; n++) { /* sorted by t[1] */
+    for (size_t n = 0; n < back->n; n++) { /* sorted by t[1] */
         if (n == 0 || second[ranks - 1] != back->at[n].t[1]) second[ranks++] = back->at[n].t[1];
         back->at[n].rank = ranks - 1;
     }

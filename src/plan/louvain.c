@@ -1,7 +1,5 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
-#include "base/rng.h"
+#include "base/core.h"
+#include "base/tools.h"
 #include "plan/louvain.h"
 
 enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
@@ -46,9 +44,8 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
                          resolution);
     for (i = 0; i < N * N; i++)
         if (i % (N + 1) && !(weights[i] >= 0 && weights[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG,
-                             "the weight from node %zu to node %zu is %g; it must be finite and at "
-                             "least 0", i / N, i % N, weights[i]);
+            return ddp__fail(err, DDP_ARG, "the weight from node %zu to node %zu is %g; it must be "
+                             "finite and at least 0", i / N, i % N, weights[i]);
     g->n = n;
     g->resolution = resolution;
     g->graph = (double *)ddp__calloc(N, N * sizeof(double));

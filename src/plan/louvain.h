@@ -4,10 +4,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_modularity - Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2): L_c the
  * weight inside c, d_c the weight at its nodes, m all weight.
  *
@@ -34,9 +30,5 @@ DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolutio
  * thread. Errors: DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community,
                                int *communities, double *modularity, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_LOUVAIN_H */

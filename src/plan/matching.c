@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/matching.h"
 #include "plan/place_core.h"
 
@@ -15,9 +13,8 @@ static int ddp__matching_order(const void *a, const void *b)
 static int ddp__matching_augment(ddp__matching *m, const double *weight, double most, int u)
 {
     const double *row = weight + (size_t)u * (size_t)m->n;
-    int v;
 
-    for (v = 0; v < m->n; v++) {
+    for (int v = 0; v < m->n; v++) {
         if (row[v] > most || m->seen[v] == m->round) continue;
         m->seen[v] = m->round;
         if (m->right[v] >= 0 && !ddp__matching_augment(m, weight, most, m->right[v])) continue;
@@ -31,9 +28,7 @@ static int ddp__matching_augment(ddp__matching *m, const double *weight, double 
 /* Extends the matching in m to a perfect one; 0 where weights up to `most` do not allow it. */
 static int ddp__matching_extend(ddp__matching *m, const double *weight, double most)
 {
-    int u;
-
-    for (u = 0; u < m->n; u++) {
+    for (int u = 0; u < m->n; u++) {
         if (m->left[u] >= 0) continue;
         m->round++;
         if (!ddp__matching_augment(m, weight, most, u)) return 0;
@@ -45,11 +40,10 @@ static int ddp__matching_extend(ddp__matching *m, const double *weight, double m
 static double ddp__matching_bound(int n, const double *weight)
 {
     double most = -INFINITY, row, column;
-    int u, v;
 
-    for (u = 0; u < n; u++) {
+    for (int u = 0; u < n; u++) {
         row = column = INFINITY;
-        for (v = 0; v < n; v++) {
+        for (int v = 0; v < n; v++) {
             double r = weight[(size_t)u * (size_t)n + (size_t)v];
             double c = weight[(size_t)v * (size_t)n + (size_t)u];
             if (r < row) row = r;
@@ -126,21 +120,16 @@ ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, doubl
 {
     ddp__matching m;
     double most;
-    int u, v;
 
     if (n < 1 || !weight || !mate || !value)
-        return ddp__fail(err, DDP_ARG,
-                         "a matching of %d vertices or a NULL array; both sides have "
-                         "at least 1",
-                         n);
-    for (u = 0; u < n; u++)
-        for (v = 0; v < n; v++) {
+        return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have "
+                         "at least 1", n);
+    for (int u = 0; u < n; u++)
+        for (int v = 0; v < n; v++) {
             double w = weight[(size_t)u * (size_t)n + (size_t)v];
             if (!(w >= -DBL_MAX && w <= DBL_MAX))
                 return ddp__fail(err, DDP_ARG,
-                                 "the weight of pair (%d, %d) is %g; it must be "
-                                 "finite",
-                                 u, v, w);
+                                 "the weight of pair (%d, %d) is %g; it must be finite", u, v, w);
         }
     if (!ddp__matching_open(&m, n))
         return ddp__fail(err, DDP_MEMORY, "no memory to match %d vertices", n);

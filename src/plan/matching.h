@@ -5,10 +5,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_matching_bottleneck - a perfect matching whose largest weight is smallest.
  *
  *   n        size of both sides, at least 1
@@ -24,9 +20,5 @@ extern "C" {
  * that is not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value,
                                            ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_MATCHING_H */

@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "graph/graph_internal.h"
 #include "plan/oplist_graph.h"
 
@@ -21,16 +20,14 @@ static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *
 static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
                                          ddp_error *err)
 {
-    int i, k;
-
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         int args[DDP_OP_INPUTS], count = 0;
         ddp_node_info info;
         char name[300];
 
         if (place[i] < 0) continue;
         ddp_node_describe(g, i, &info);
-        for (k = 0; k < info.inputs; k++)
+        for (int k = 0; k < info.inputs; k++)
             if (place[info.input[k]] >= 0) args[count++] = place[info.input[k]];
         ddp__oplist_graph_name(g, g->node[i], name, sizeof name);
         DDP__TRY(ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes,

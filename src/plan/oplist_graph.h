@@ -5,10 +5,6 @@
 #include "graph/graph.h"
 #include "profile/oplist.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_graph_oplist - the operators of g, built or not, in the order in which they were added.
  *
  * Inputs of the graph are left out: they are read wherever they are used, so nothing of them
@@ -20,9 +16,5 @@ extern "C" {
  * Errors: DDP_ARG (no graph, no operators), the graph's own first error (also that of a
  * ddp_graph_build that failed), DDP_MEMORY. */
 DDP_API ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_OPLIST_GRAPH_H */

@@ -1,16 +1,12 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/osp.h"
 
 /* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes,
  * elements in turn, and the chunks in 32 lanes again; then lanes in pairs. */
 static double ddp__osp_lanes(double *lane)
 {
-    int half, l;
-
-    for (half = DDP__OSP_LANES / 2; half; half /= 2)
-        for (l = 0; l < half; l++) lane[l] += lane[l + half];
+    for (int half = DDP__OSP_LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
     return lane[0];
 }
 
@@ -59,9 +55,8 @@ static double ddp__osp_walk(int layers, const double *importance, const double *
                             double budget, ddp_osp_rule rule, ddp__osp_key *key, int *late)
 {
     double sum = 0;
-    int i;
 
-    for (i = 0; i < layers; i++) {
+    for (int i = 0; i < layers; i++) {
         key[i].layer = i;
         key[i].bytes = bytes[i];
         key[i].key = importance[i];
@@ -69,7 +64,7 @@ static double ddp__osp_walk(int layers, const double *importance, const double *
         if (rule == DDP_OSP_DENSITY && bytes[i] > 0) key[i].key /= bytes[i];
     }
     qsort(key, (size_t)layers, sizeof *key, ddp__osp_order);
-    for (i = 0; i < layers; i++) {
+    for (int i = 0; i < layers; i++) {
         if (!(key[i].bytes > 0)) continue; /* nothing to defer; so budget 0 defers no layer */
         if (sum + key[i].bytes <= budget) {
             sum += key[i].bytes;
@@ -104,10 +99,9 @@ static ddp__osp_subset *ddp__osp_subsets(const ddp__osp_key *key, const double *
 {
     ddp__osp_subset *swap;
     size_t size = 1, i, j, k;
-    int l;
 
     memset(to, 0, sizeof *to);
-    for (l = 0; l < n; l++, size *= 2) {
+    for (int l = 0; l < n; l++, size *= 2) {
         for (i = j = k = 0; j < size; k++) {
             if (i < size && to[i].bytes <= to[j].bytes + key[l].bytes) {
                 spare[k] = to[i++];
@@ -193,9 +187,8 @@ static void ddp__osp_take(int layers, const double *importance, const double *by
                           double budget, const int *next, int *late, double *deferred)
 {
     double sum = 0, before = 0, after = 0;
-    int i;
 
-    for (i = 0; i < layers; i++) {
+    for (int i = 0; i < layers; i++) {
         if (late[i]) before += importance[i];
         if (!next[i]) continue;
         sum += bytes[i];
@@ -231,7 +224,6 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
                                  double budget, ddp_osp_rule rule, ddp_error *err)
 {
     double total = 0;
-    int i;
 
     if (layers < 1 || !importance || !bytes)
         return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers or a NULL array; it needs at "
@@ -243,15 +235,13 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
         rule != DDP_OSP_KNAPSACK)
         return ddp__fail(err, DDP_ARG, "rule %d is unknown; use walk, stop, density or knapsack",
                          (int)rule);
-    for (i = 0; i < layers; i++) {
+    for (int i = 0; i < layers; i++) {
         if (!(importance[i] >= 0 && importance[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG,
-                             "layer %d has importance %g; it must be finite and at least 0", i,
-                             importance[i]);
+            return ddp__fail(err, DDP_ARG, "layer %d has importance %g; it must be finite and at "
+                             "least 0", i, importance[i]);
         if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG,
-                             "layer %d has %g bytes; it must be finite and at least 0", i,
-                             bytes[i]);
+            return ddp__fail(err, DDP_ARG, "layer %d has %g bytes; it must be finite and at least "
+                             "0", i, bytes[i]);
         total += bytes[i];
     }
     if (!(total <= DBL_MAX))

@@ -14,10 +14,6 @@ typedef enum ddp_osp_rule {
 /* Parts of an importance's sum: elements of a chunk, and lanes of each. */
 enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_osp_importance - PGP of one layer: sum over its n elements of |gradient x parameter|, in
  * double and in parts of a fixed shape, on a GPU as here; mean != 0: divided by n (as printed large
  * layers rank high). The gradient is the mean of all workers, the parameters those before its
@@ -57,9 +53,5 @@ DDP_API ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double com
  * epochs defer nothing (before the first is finished use 0). A loss that is not finite, or a
  * first_loss that is not above 0, gives 0. Source: OSP, Algorithm 1. */
 DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_OSP_H */

@@ -1,80 +1,31 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+/* DreamDDP's planner: what an assignment of layers to steps costs, bubble filling, the plan. */
+#include "base/core.h"
+#include "base/hash.h"
 #include "base/text.h"
-#include "plan/partial_core.h"
+#include "plan/internal.h"
 
-static const char *const ddp__solver_names[] = {"scatter", "optimal", "dfs",
-                                                "enp",     "brute",   "scatter"};
-static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window"};
-static const char *const ddp__fill_names[] = {"none", "exact", "eq12"};
+static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
+                                           "brute",   "scatter", NULL};
+static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
+static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
 
-#define DDP__COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
-
-static const char *ddp__name_of(const char *const *names, int count, int value)
-{
-    return value >= 0 && value < count ? names[value] : "unknown";
-}
-
-/* The value of a name, counted from the back so that a name stands for itself and not for
- * DEFAULT; -1 with a sentence if there is none. */
-static int ddp__value_of(const char *const *names, int count, int first, const char *what,
-                         const char *name, ddp_error *err)
-{
-    ddp__text list;
-    int i;
-
-    for (i = count - 1; i >= 0; i--)
-        if (name && !strcmp(names[i], name)) return i;
-    memset(&list, 0, sizeof list);
-    for (i = first; i < count; i++)
-        ddp__text_addf(&list, "%s%s", i > first ? (i == count - 1 ? " or " : ", ") : "", names[i]);
-    ddp__fail(err, DDP_ARG, "%s '%s' is unknown; use %s", what, name ? name : "",
-              list.data ? list.data : "another");
-    ddp__text_free(&list);
-    return -1;
-}
-
-const char *ddp_solver_name(ddp_solver solver)
-{
-    return ddp__name_of(ddp__solver_names, DDP__COUNT(ddp__solver_names), (int)solver);
-}
-
-const char *ddp_cost_name(ddp_cost cost)
-{
-    return ddp__name_of(ddp__cost_names, DDP__COUNT(ddp__cost_names), (int)cost);
-}
-
-const char *ddp_fill_name(ddp_fill fill)
-{
-    return ddp__name_of(ddp__fill_names, DDP__COUNT(ddp__fill_names), (int)fill);
-}
+const char *ddp_solver_name(ddp_solver solver) { return ddp__name_of(ddp__solvers, (int)solver); }
+const char *ddp_cost_name(ddp_cost cost) { return ddp__name_of(ddp__cost_names, (int)cost); }
+const char *ddp_fill_name(ddp_fill fill) { return ddp__name_of(ddp__fills, (int)fill); }
 
 ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err)
 {
-    int v = ddp__value_of(ddp__solver_names, DDP__COUNT(ddp__solver_names), 1, "solver", name, err);
-
-    if (v < 0) return DDP_ARG;
-    *out = (ddp_solver)v;
-    return DDP_OK;
+    return ddp__named(ddp__solvers, 1, "solver", name, out, err);
 }
 
 ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err)
 {
-    int v = ddp__value_of(ddp__cost_names, DDP__COUNT(ddp__cost_names), 1, "cost", name, err);
-
-    if (v < 0) return DDP_ARG;
-    *out = (ddp_cost)v;
-    return DDP_OK;
+    return ddp__named(ddp__cost_names, 1, "cost", name, out, err);
 }
 
 ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err)
 {
-    int v = ddp__value_of(ddp__fill_names, DDP__COUNT(ddp__fill_names), 0, "filling", name, err);
-
-    if (v < 0) return DDP_ARG;
-    *out = (ddp_fill)v;
-    return DDP_OK;
+    return ddp__named(ddp__fills, 0, "filling", name, out, err);
 }
 
 ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err)
@@ -108,17 +59,204 @@ void ddp_plan_free(ddp_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* Costs of the assignment step [L] (backward order) into plan. list: room for L. */
-static void ddp__plan_costs(const ddp__costs *c, const int *step, int *list, ddp_plan *plan)
+/* ---- costs ---- */
+
+/* Interval and set costs of the partial planner in closed form (stated in plan/partial.h).
+ *
+ * Timeline: the link is busy without a gap from the last moment at which it was free, which is
+ * some layer's backward end P(i+1), so the last transfer ends at the largest P(i+1) + comm of
+ * the set from i on. Window: a layer's forward cannot begin before its transfer, so the step is
+ * late by the largest (transfer end - due time). Layers from i towards the input are released at
+ * P(i+1) or later and due no later than layer i, so some of them is late by at least
+ * P(i+1) + their comm - due(i); serving the input side first attains the largest of these,
+ * because layer i then waits for nothing else. In both the maximum is what a link's clock shows
+ * that serves the set in backward order, layer i ready at w(i). */
+
+ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
+{
+    double before = 0; /* forward time of the layers ahead of layer i in the forward pass */
+    size_t L;
+    int i, l;
+
+    memset(c, 0, sizeof *c);
+    DDP__TRY(ddp_profile_check(p, err));
+    if (cost == DDP_COST_DEFAULT) cost = DDP_COST_WINDOW;
+    if (cost != DDP_COST_TIMELINE && cost != DDP_COST_SUM && cost != DDP_COST_WINDOW)
+        return ddp__fail(err, DDP_ARG, "cost %d is unknown; use timeline, sum or window",
+                         (int)cost);
+    L = (size_t)p->layers;
+    c->cost = cost;
+    c->layers = p->layers;
+    c->alpha = p->alpha_s;
+    c->step = ddp__ints(&c->room, L);
+    c->list = ddp__ints(&c->room, L);
+    c->comm = ddp__doubles(&c->room, L);
+    c->w = ddp__doubles(&c->room, L);
+    c->k = ddp__doubles(&c->room, L);
+    c->P = ddp__doubles(&c->room, L + 1);
+    c->C = ddp__doubles(&c->room, L + 1);
+    if (c->room.failed) {
+        ddp__costs_close(c);
+        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);
+    }
+    for (i = 0; i < c->layers; i++) {
+        l = c->layers - 1 - i;
+        c->comm[i] = p->comm_s[l];
+        c->P[i + 1] = c->P[i] + p->backward_s[l];
+        c->C[i + 1] = c->C[i] + c->comm[i];
+    }
+    c->T = c->P[c->layers];
+    for (i = c->layers - 1; i >= 0; i--) {
+        l = c->layers - 1 - i;
+        c->w[i] = c->P[i + 1] - before;
+        c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -INFINITY;
+        if (cost == DDP_COST_WINDOW && p->forward_s) before += p->forward_s[l];
+    }
+    if (!(c->T + c->C[c->layers] + before + c->alpha <= DBL_MAX)) {
+        ddp__costs_close(c);
+        return ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+                         "holds; times are in seconds");
+    }
+    return DDP_OK;
+}
+
+void ddp__costs_close(ddp__costs *c)
+{
+    ddp__scratch_free(&c->room);
+}
+
+double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
+{
+    double late;
+
+    if (a >= b || c->C[b] <= c->C[a]) return 0;
+    late = c->cost == DDP_COST_SUM ? c->w[a] + (c->C[b] - c->C[a]) : kmax + c->C[b];
+    late += c->alpha - c->T;
+    return late > 0 ? late : 0;
+}
+
+double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more)
+{
+    double late = -INFINITY, sum = 0;
+    int i = 0, x, first = -1;
+
+    while (i < n || more >= 0) {
+        if (i == n || (more >= 0 && more < list[i])) {
+            x = more;
+            more = -1;
+        } else {
+            x = list[i++];
+            if (x == less) continue;
+        }
+        if (first < 0) first = x;
+        if (!(c->comm[x] > 0)) continue;
+        sum += c->comm[x];
+        ddp__link_take(&late, c->w[x], c->comm[x]);
+    }
+    if (!(sum > 0)) return 0;
+    if (c->cost == DDP_COST_SUM) late = c->w[first] + sum;
+    late += c->alpha - c->T;
+    return late > 0 ? late : 0;
+}
+
+/* Excess of step h of c->step with the prefix 0..m-1 as well. */
+static double ddp__excess_step(const ddp__costs *c, int h, int m)
+{
+    int n = 0;
+
+    for (int i = 0; i < c->layers; i++)
+        if (c->step[i] == h || (i < m && c->comm[i] > 0)) c->list[n++] = i;
+    return ddp__excess_list(c, c->list, n, -1, -1);
+}
+
+/* Let v(s) be such that a step which averages a subset X of the layers s.. (maybe with others)
+ * costs at least v(s) + alpha + comm(X): w(s) for timeline and window; for sum the step may have
+ * started with an earlier layer a, whose comm then counts too. Summed over the n steps that hold
+ * such layers the excess is at least comm[s..L) - n (T - v(s) - alpha), with n = H the worst case
+ * if that slack is positive and n = 1 if not; a single layer s gives the same with its own comm. */
+double ddp__excess_bound(const ddp__costs *c, int period)
+{
+    double best = 0, early = INFINITY, v, slack, rest, one;
+
+    for (int s = 0; s < c->layers; s++) {
+        v = c->w[s];
+        if (c->cost == DDP_COST_SUM) {
+            if (early < v) v = early;
+            if (c->w[s] + c->comm[s] < early) early = c->w[s] + c->comm[s];
+        }
+        slack = c->T - v - c->alpha;
+        rest = c->C[c->layers] - c->C[s];
+        if (!(rest > 0)) break;
+        rest -= slack > 0 ? slack * period : slack;
+        one = c->comm[s] > 0 ? c->comm[s] - slack : 0;
+        if (rest > best) best = rest;
+        if (one > best) best = one;
+    }
+    return best;
+}
+
+/* ---- filling ---- */
+
+/* Bubble filling: in each step average further layers from the output side, where it is free.
+ * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no
+ *        more than without; empty steps too.
+ * eq12:  the paper's test, T - P(a+1) >= comm of set and prefix, where a is the first sending
+ *        layer of the set and the prefix ends before it; empty steps have no a and stay empty. */
+
+/* A longer prefix costs no less. (With the sum cost the first filled layer may make the step start
+ * sooner and so cheaper than without; from there on the same holds.) Bisection finds the last. */
+static int ddp__fill_exact(const ddp__costs *c, int h)
+{
+    double own = ddp__excess_step(c, h, 0);
+    int low = 0, high = c->layers, mid;
+
+    while (low < high) {
+        mid = low + (high - low + 1) / 2;
+        if (ddp__excess_step(c, h, mid) <= own) low = mid;
+        else high = mid - 1;
+    }
+    return low;
+}
+
+static int ddp__fill_eq12(const ddp__costs *c, int h)
+{
+    double room, sum = 0;
+    int a = 0, m;
+
+    while (a < c->layers && !(c->step[a] == h && c->comm[a] > 0)) a++;
+    if (a == c->layers) return 0;
+    for (int i = a; i < c->layers; i++)
+        if (c->step[i] == h) sum += c->comm[i];
+    room = c->T - c->P[a + 1];
+    if (sum > room) room = sum;
+    for (m = 0; m < a; m++) {
+        sum += c->comm[m];
+        if (sum > room) break;
+    }
+    return m;
+}
+
+/* Marks plan->fill [H x L, forward order] from c->step. */
+static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
+{
+    int L = c->layers;
+
+    for (int h = 0; h < plan->period && rule != DDP_FILL_NONE; h++) {
+        int m = rule == DDP_FILL_EXACT ? ddp__fill_exact(c, h) : ddp__fill_eq12(c, h);
+        for (int i = 0; i < m; i++)
+            if (c->step[i] != h && c->comm[i] > 0)
+                plan->fill[(size_t)h * (size_t)L + (size_t)(L - 1 - i)] = 1;
+    }
+}
+
+/* ---- plans ---- */
+
+/* Costs of the assignment c->step into plan. */
+static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
 {
     double excess = 0;
-    int h, i, n;
 
-    for (h = 0; h < plan->period; h++) {
-        for (i = n = 0; i < c->layers; i++)
-            if (step[i] == h) list[n++] = i;
-        excess += ddp__excess_list(c, list, n, -1, -1);
-    }
+    for (int h = 0; h < plan->period; h++) excess += ddp__excess_step(c, h, 0);
     plan->cost = c->cost;
     plan->exposed_s = excess;
     plan->objective_s = plan->period * c->T + excess;
@@ -127,42 +265,38 @@ static void ddp__plan_costs(const ddp__costs *c, const int *step, int *list, ddp
 
 /* Layers with parameters (without parameter counts: layers that send), ceil(n/H) to a step;
  * one without parameters goes with the next that has some. */
-static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period, int *step)
+static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 {
-    int i, n = 0, seen = 0, each;
+    const double *size = p->params ? p->params : p->comm_s;
+    int n = 0, seen = 0, each;
 
-    for (i = 0; i < c->layers; i++) n += (p->params ? p->params[i] : p->comm_s[i]) > 0;
+    for (int l = 0; l < c->layers; l++) n += size[l] > 0;
     each = n > period ? (n - 1) / period + 1 : 1;
-    for (i = 0; i < c->layers; i++) {
-        int l = c->layers - 1 - i;
-        step[i] = seen / each < period ? seen / each : period - 1;
-        seen += (p->params ? p->params[l] : p->comm_s[l]) > 0;
+    for (int i = 0; i < c->layers; i++) {
+        c->step[i] = seen / each < period ? seen / each : period - 1;
+        seen += size[c->layers - 1 - i] > 0;
     }
 }
 
-/* step [L] in backward order by the chosen solver. */
+/* c->step by the chosen solver. */
 static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_options *o,
-                                     const ddp__costs *c, int *step, ddp_error *err)
+                                     ddp__costs *c, ddp_error *err)
 {
-    int *cut, i, h;
-    ddp_status status;
+    int scatter = o->solver == DDP_SOLVER_SCATTER || o->solver == DDP_SOLVER_DEFAULT, *cut;
 
     if (o->solver == DDP_SOLVER_ENP) {
-        ddp__enp(p, c, o->period, step);
+        ddp__enp(p, c, o->period);
         return DDP_OK;
     }
-    cut = (int *)ddp__calloc((size_t)o->period + 1, sizeof *cut);
+    cut = ddp__ints(&c->room, (size_t)o->period + 1);
     if (!cut) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d steps", o->period);
     if (o->solver == DDP_SOLVER_BRUTE)
-        status = ddp__brute(p, c->cost, o->period, o->time_limit_s, cut, err);
-    else if (o->solver == DDP_SOLVER_DFS) status = ddp__dfs(c, o->period, cut, err);
-    else status = ddp__optimal(c, o->period, cut, NULL, err);
-    for (h = 0; status == DDP_OK && h < o->period; h++)
-        for (i = cut[h]; i < cut[h + 1]; i++) step[i] = h;
-    DDP_FREE(cut);
-    if (status == DDP_OK && (o->solver == DDP_SOLVER_SCATTER || o->solver == DDP_SOLVER_DEFAULT))
-        status = ddp__scatter(c, o->period, o->time_limit_s, step, err);
-    return status;
+        DDP__TRY(ddp__brute(p, c->cost, o->period, o->time_limit_s, cut, err));
+    else if (o->solver == DDP_SOLVER_DFS) DDP__TRY(ddp__dfs(c, o->period, cut, err));
+    else DDP__TRY(ddp__optimal(c, o->period, cut, NULL, err));
+    for (int h = 0; h < o->period; h++)
+        for (int i = cut[h]; i < cut[h + 1]; i++) c->step[i] = h;
+    return scatter ? ddp__scatter(c, o->period, o->time_limit_s, c->step, err) : DDP_OK;
 }
 
 static ddp_status ddp__plan_options_check(const ddp_plan_options *o, ddp_error *err)
@@ -171,10 +305,10 @@ static ddp_status ddp__plan_options_check(const ddp_plan_options *o, ddp_error *
     if (o->period < 1)
         return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step",
                          o->period);
-    if ((int)o->solver < 0 || (int)o->solver >= DDP__COUNT(ddp__solver_names))
+    if ((int)o->solver < 0 || o->solver > DDP_SOLVER_SCATTER)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use a DDP_SOLVER_ constant",
                          (int)o->solver);
-    if ((int)o->fill < 0 || (int)o->fill >= DDP__COUNT(ddp__fill_names))
+    if ((int)o->fill < 0 || o->fill > DDP_FILL_EQ12)
         return ddp__fail(err, DDP_ARG, "filling %d is unknown; use a DDP_FILL_ constant",
                          (int)o->fill);
     if (!(o->time_limit_s >= 0 && o->time_limit_s <= DBL_MAX))
@@ -189,26 +323,21 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
     ddp__costs c;
     ddp_plan plan;
     ddp_status status;
-    int *step, i;
 
     DDP__TRY(ddp__plan_options_check(o, err));
     DDP__TRY(ddp__costs_open(p, o->cost, &c, err));
     memset(&plan, 0, sizeof plan);
     status = ddp_plan_new(c.layers, o->period, &plan, err);
-    step = (int *)ddp__calloc(2 * (size_t)c.layers, sizeof *step);
-    if (status == DDP_OK && !step)
-        status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", c.layers);
-    if (status == DDP_OK) status = ddp__partial_solve(p, o, &c, step, err);
-    if (status == DDP_OK) status = ddp__fill(&c, o->fill, step, &plan, err);
+    if (status == DDP_OK) status = ddp__partial_solve(p, o, &c, err);
     if (status == DDP_OK) {
+        ddp__fill(&c, o->fill, &plan);
         plan.solver = o->solver == DDP_SOLVER_DEFAULT ? DDP_SOLVER_SCATTER : o->solver;
-        for (i = 0; i < c.layers; i++) plan.step_of[c.layers - 1 - i] = step[i];
-        ddp__plan_costs(&c, step, step + c.layers, &plan);
+        for (int i = 0; i < c.layers; i++) plan.step_of[c.layers - 1 - i] = c.step[i];
+        ddp__plan_costs(&c, &plan);
         *out = plan;
     } else {
         ddp_plan_free(&plan);
     }
-    DDP_FREE(step);
     ddp__costs_close(&c);
     return status;
 }
@@ -216,45 +345,32 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
 ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan, ddp_error *err)
 {
     ddp__costs c;
-    int *step, l;
 
     DDP__TRY(ddp_profile_check(p, err));
     if (!plan || plan->layers != p->layers || !plan->step_of)
-        return ddp__fail(err, DDP_ARG,
-                         "the plan has %d layers, the profile %d; they must be of one model",
-                         plan ? plan->layers : 0, p->layers);
-    for (l = 0; l < p->layers; l++)
+        return ddp__fail(err, DDP_ARG, "the plan has %d layers, the profile %d; they must be of "
+                         "one model", plan ? plan->layers : 0, p->layers);
+    for (int l = 0; l < p->layers; l++)
         if (plan->step_of[l] < 0 || plan->step_of[l] >= plan->period)
-            return ddp__fail(err, DDP_ARG,
-                             "layer %d is in step %d; the steps of the plan are 0 to %d", l,
-                             plan->step_of[l], plan->period - 1);
+            return ddp__fail(err, DDP_ARG, "layer %d is in step %d; the steps of the plan are 0 to "
+                             "%d", l, plan->step_of[l], plan->period - 1);
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
-    step = (int *)ddp__calloc(2 * (size_t)c.layers, sizeof *step);
-    if (step) {
-        for (l = 0; l < c.layers; l++) step[c.layers - 1 - l] = plan->step_of[l];
-        ddp__plan_costs(&c, step, step + c.layers, plan);
-        DDP_FREE(step);
-    }
+    for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = plan->step_of[l];
+    ddp__plan_costs(&c, plan);
     ddp__costs_close(&c);
-    return step ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory to evaluate %d layers", p->layers);
+    return DDP_OK;
 }
 
 ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost,
                               double *out_s, ddp_error *err)
 {
     ddp__costs c;
-    int *list, i, n = 0;
 
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
-    list = (int *)ddp__calloc((size_t)c.layers, sizeof *list);
-    if (list) {
-        for (i = 0; i < c.layers; i++)
-            if (step_of[c.layers - 1 - i] == step) list[n++] = i;
-        *out_s = c.T + ddp__excess_list(&c, list, n, -1, -1);
-        DDP_FREE(list);
-    }
+    for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = step_of[l];
+    *out_s = c.T + ddp__excess_step(&c, step, 0);
     ddp__costs_close(&c);
-    return list ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory to evaluate %d layers", p->layers);
+    return DDP_OK;
 }
 
 ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,
@@ -275,17 +391,15 @@ ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, d
 static uint64_t ddp__hash_int(uint64_t hash, int value)
 {
     unsigned char b[4];
-    int i;
 
-    for (i = 0; i < 4; i++) b[i] = (unsigned char)(((uint32_t)value >> (8 * i)) & 255u);
+    for (int i = 0; i < 4; i++) b[i] = (unsigned char)(((uint32_t)value >> (8 * i)) & 255u);
     return ddp__hash(hash, b, 4);
 }
 
 uint64_t ddp_plan_hash(const ddp_plan *plan)
 {
     uint64_t hash = ddp__hash_int(ddp__hash_int(DDP__HASH_START, plan->layers), plan->period);
-    int l;
 
-    for (l = 0; l < plan->layers; l++) hash = ddp__hash_int(hash, plan->step_of[l]);
+    for (int l = 0; l < plan->layers; l++) hash = ddp__hash_int(hash, plan->step_of[l]);
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }

@@ -2,25 +2,8 @@
 #ifndef DDP_PLAN_PARTIAL_H
 #define DDP_PLAN_PARTIAL_H
 
+#include "plan/choice.h"
 #include "profile/profile.h"
-
-typedef enum ddp_solver {
-    DDP_SOLVER_DEFAULT, /* scatter */
-    DDP_SOLVER_OPTIMAL, /* contiguous optimum: memoised search, else O(L^2 H) programme */
-    DDP_SOLVER_DFS,     /* Algorithm 2 as printed, typos corrected */
-    DDP_SOLVER_ENP,     /* equal number of layers per step */
-    DDP_SOLVER_BRUTE,   /* every contiguous partition; small instances only */
-    DDP_SOLVER_SCATTER  /* any assignment: longest first + moves */
-} ddp_solver;
-
-typedef enum ddp_cost {
-    DDP_COST_DEFAULT,  /* window */
-    DDP_COST_TIMELINE, /* transfers queue on one link; the step ends with the last of them */
-    DDP_COST_SUM,      /* Eq. 8-11: a set's transfers as one lump after its first layer */
-    DDP_COST_WINDOW    /* timeline, but a transfer may end as late as its layer's next forward */
-} ddp_cost;
-
-typedef enum ddp_fill { DDP_FILL_NONE, DDP_FILL_EXACT, DDP_FILL_EQ12 } ddp_fill;
 
 typedef struct ddp_plan_options {
     int        period;      /* H >= 1 */
@@ -41,10 +24,6 @@ typedef struct ddp_plan {
     double         exposed_s;     /* objective minus period x backward */
     double         lower_bound_s; /* no assignment can have a smaller objective */
 } ddp_plan;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* Costs of one step whose backward averages the set S of layers. Backward order counts layers
  * i = 0.. from the output side, P(i) is the backward time of layers 0..i-1, T = P(L) of all.
@@ -74,7 +53,9 @@ extern "C" {
  * by the O(L^2 H) programme. brute refuses more than 5e7 partitions or 2000
  * layers, dfs more than 4e6 leaves.
  *
- * Source: DreamDDP (arXiv:2502.11058) section 3.3, Algorithm 2, Eq. 8-12.
+ * Source: DreamDDP (arXiv:2502.11058) section 3.3, Algorithm 2, Eq. 8-12. Its symbols are here: H
+ * period, L layers, t_FP t_BP forward_s backward_s, t_COMM comm_s, a partition of the layers over H
+ * steps step_of; and Gamma ddp_stats.divergence.
  * *out is overwritten, not freed; it is untouched on error, else freed by ddp_plan_free.
  * Pure; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED. */
 DDP_API ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out,
@@ -113,9 +94,5 @@ DDP_API const char *ddp_fill_name(ddp_fill fill);
 DDP_API ddp_status  ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err);
 DDP_API ddp_status  ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err);
 DDP_API ddp_status  ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_PARTIAL_H */

@@ -1,11 +1,8 @@
-#include "base/platform.h"
-#include "base/clock.h"
-#include "base/fail.h"
-#include "base/memory.h"
-#include "plan/partial_core.h"
-
-/* The planner's yardstick: the definitions of plan/partial.h played event by event, and every
- * contiguous partition (empty sets allowed). Deliberately uses nothing of the other files. */
+/* The yardstick of DreamDDP's planner: the definitions of plan/partial.h played event by event, and
+ * every contiguous partition (empty sets allowed). Deliberately shares no arithmetic. */
+#include "base/tools.h"
+#include "base/core.h"
+#include "plan/internal.h"
 
 #define DDP__BRUTE_PARTITIONS 5e7
 
@@ -13,9 +10,8 @@
 static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *member)
 {
     double now = 0, link = 0, done = 0;
-    int l;
 
-    for (l = p->layers - 1; l >= 0; l--) {
+    for (int l = p->layers - 1; l >= 0; l--) {
         now += p->backward_s[l];
         if (!member[l] || p->comm_s[l] <= 0) continue;
         if (link < now) link = now;
@@ -28,9 +24,8 @@ static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *mem
 static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
 {
     double now = 0, start = -1, sum = 0, done;
-    int l;
 
-    for (l = p->layers - 1; l >= 0; l--) {
+    for (int l = p->layers - 1; l >= 0; l--) {
         now += p->backward_s[l];
         if (!member[l]) continue;
         if (start < 0) start = now;
@@ -78,21 +73,17 @@ ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned c
                            double *out_s, ddp_error *err)
 {
     size_t L = (size_t)p->layers;
-    double *time;
-    int *stack;
+    ddp__scratch room = {NULL, 0};
+    double *time = ddp__doubles(&room, 2 * L);
+    int *stack = ddp__ints(&room, L), failed = room.failed;
 
-    if (cost == DDP_COST_TIMELINE) *out_s = ddp__brute_timeline(p, member);
+    if (failed) *out_s = 0;
+    else if (cost == DDP_COST_TIMELINE) *out_s = ddp__brute_timeline(p, member);
     else if (cost == DDP_COST_SUM) *out_s = ddp__brute_sum(p, member);
-    else {
-        time = (double *)ddp__calloc(2 * L, sizeof *time);
-        stack = (int *)ddp__calloc(L, sizeof *stack);
-        if (time && stack) *out_s = ddp__brute_window(p, member, stack, time, time + L);
-        DDP_FREE(time);
-        DDP_FREE(stack);
-        if (!time || !stack)
-            return ddp__fail(err, DDP_MEMORY, "no memory to simulate %d layers", p->layers);
-    }
-    return DDP_OK;
+    else *out_s = ddp__brute_window(p, member, stack, time, time + L);
+    ddp__scratch_free(&room);
+    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to simulate %d layers", p->layers)
+                  : DDP_OK;
 }
 
 typedef struct ddp__brute_state {
@@ -106,7 +97,6 @@ typedef struct ddp__brute_state {
 static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
 {
     const double *row = s->cost + (size_t)l * (size_t)(s->layers + 1);
-    int b;
 
     s->cut[h] = l;
     if (h == s->period - 1) {
@@ -118,7 +108,7 @@ static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
         memcpy(s->best_cut, s->cut, ((size_t)s->period + 1) * sizeof(int));
         return;
     }
-    for (b = s->layers; b >= l && !s->late; b--) ddp__brute_sets(s, h + 1, b, sum + row[b]);
+    for (int b = s->layers; b >= l && !s->late; b--) ddp__brute_sets(s, h + 1, b, sum + row[b]);
 }
 
 ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s,
@@ -126,6 +116,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
 {
     ddp__brute_state s;
     size_t L = (size_t)p->layers, row = L + 1;
+    ddp__scratch room = {NULL, 0};
     double *table, partitions = 1;
     unsigned char *member;
     int a, b, i, sets = period < p->layers ? period : p->layers; /* more would be empty */
@@ -134,16 +125,14 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++)
         partitions *= (double)(p->layers + i) / i;
     if (partitions > DDP__BRUTE_PARTITIONS || p->layers > 2000)
-        return ddp__fail(
-            err, DDP_UNSUPPORTED,
-            "brute force over %d layers and period %d is too much (limits: %.0e "
-            "partitions, 2000 layers); use solver optimal, which finds the same optimum",
-            p->layers, period, DDP__BRUTE_PARTITIONS);
+        return ddp__fail(err, DDP_UNSUPPORTED, "brute force over %d layers and period %d is too "
+                         "much (limits: %.0e partitions, 2000 layers); use solver optimal, which "
+                         "finds the same optimum", p->layers, period, DDP__BRUTE_PARTITIONS);
     memset(&s, 0, sizeof s);
-    table = (double *)ddp__calloc(row * row, sizeof *table);
-    member = (unsigned char *)ddp__calloc(L, 1);
-    s.cut = (int *)ddp__calloc((size_t)sets + 1, sizeof(int));
-    if (!table || !member || !s.cut)
+    table = ddp__doubles(&room, row * row);
+    member = (unsigned char *)ddp__scratch_take(&room, L, 1);
+    s.cut = ddp__ints(&room, (size_t)sets + 1);
+    if (room.failed)
         status = ddp__fail(err, DDP_MEMORY, "no memory for brute force over %d layers", p->layers);
     for (a = 0; a <= p->layers && status == DDP_OK; a++) {
         memset(member, 0, L);
@@ -162,8 +151,6 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
         ddp__brute_sets(&s, 0, 0, 0);
         for (i = sets + 1; i <= period; i++) cut[i] = p->layers;
     }
-    DDP_FREE(table);
-    DDP_FREE(member);
-    DDP_FREE(s.cut);
+    ddp__scratch_free(&room);
     return status;
 }

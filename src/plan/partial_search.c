@@ -1,7 +1,7 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
-#include "plan/partial_core.h"
+/* DreamDDP's solvers: contiguous sets (memoised, programme, Algorithm 2) and scattered ones. */
+#include "base/tools.h"
+#include "base/core.h"
+#include "plan/internal.h"
 
 /* Algorithm 2 of DreamDDP: exact and memoised, and as printed.
  *
@@ -13,98 +13,118 @@
  *    comm, and the next set grows by no more, because w does not decrease (and w <= T).
  * So the tree contains an optimum, and one table over (sets left, l) finds it in O(L H). */
 
-void ddp__cut_from_choice(const int *choice, int layers, int rows, int period, int *cut)
-{
-    int h, l = 0;
+/* m(l), and the excess of [l, m(l)+1) and of [l, L). */
+typedef struct ddp__windows {
+    int    *m, *queue;
+    double *next, *last;
+} ddp__windows;
 
-    cut[0] = 0;
-    for (h = 0; h < period; h++) {
-        l = h < rows && l < layers
-                ? choice[(size_t)(rows - 1 - h) * (size_t)(layers + 1) + (size_t)l]
-                : layers;
-        cut[h + 1] = l;
-    }
-}
-
-/* m[l], the excess of [l, m(l)+1) and of [l, L), by two pointers and a queue of the maxima of k. */
-static void ddp__search_windows(const ddp__costs *c, int *m, double *next, double *last, int *queue)
+/* By two pointers and a queue of the maxima of k. */
+static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 {
     int L = c->layers, l, b = 0, head = 0, tail = 0;
     double top = -INFINITY, kmax, late;
 
     for (l = L - 1; l >= 0; l--) {
         if (c->k[l] > top) top = c->k[l];
-        last[l] = ddp__excess_interval(c, l, L, top);
+        x->last[l] = ddp__excess_interval(c, l, L, top);
     }
     for (l = 0; l < L; l++) {
-        while (head < tail && queue[head] < l) head++;
+        while (head < tail && x->queue[head] < l) head++;
         if (b < l) b = l;
-        next[l] = 0;
+        x->next[l] = 0;
         for (; b < L; b++) {
-            kmax = head < tail && c->k[queue[head]] > c->k[b] ? c->k[queue[head]] : c->k[b];
+            kmax = head < tail && c->k[x->queue[head]] > c->k[b] ? c->k[x->queue[head]] : c->k[b];
             late = ddp__excess_interval(c, l, b + 1, kmax);
             if (late > 0) {
-                next[l] = late;
+                x->next[l] = late;
                 break;
             }
-            while (head < tail && c->k[queue[tail - 1]] <= c->k[b]) tail--;
-            queue[tail++] = b;
+            while (head < tail && c->k[x->queue[tail - 1]] <= c->k[b]) tail--;
+            x->queue[tail++] = b;
         }
-        m[l] = b;
+        x->m[l] = b;
     }
 }
 
-ddp_status ddp__search(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err)
+/* Row r of best [L+1] and pick [L+1] from the row before, `was`; r = sets left less one. */
+static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, const double *was,
+                            double *now, int *pick)
 {
-    int L = c->layers, rows = period < L ? period : L, r, l, b;
-    size_t row = (size_t)L + 1;
-    double *best = (double *)ddp__calloc(4 * row, sizeof *best); /* of r and r-1 sets, next, last */
-    int *choice = (int *)ddp__calloc(row * ((size_t)rows + 2), sizeof *choice);
-    double *now = best, *was = best + row, *swap, *next, *last, stay, add;
-    int *m, *queue;
+    for (int l = 0; l < c->layers; l++) {
+        int b = x->m[l];
+        double add, stay;
+        if (r == 0 || b == c->layers) {
+            now[l] = x->last[l];
+            pick[l] = c->layers;
+            continue;
+        }
+        add = x->next[l] + was[b + 1];
+        stay = was[b];
+        pick[l] = add <= stay || b == l ? b + 1 : b;
+        now[l] = pick[l] == b ? stay : add;
+    }
+}
 
-    if (!best || !choice) {
-        DDP_FREE(best);
-        DDP_FREE(choice);
+/* For any interval cost that does not fall as the set grows: best(r, l) = min over b > l of
+ * excess[l, b) + best(r-1, b). Empty sets are left to the end: the cost of a set does not depend on
+ * its step. */
+static void ddp__programme_row(const ddp__costs *c, int r, const double *was, double *now,
+                               int *pick)
+{
+    for (int L = c->layers, l = L - 1; l >= 0; l--) {
+        double kmax = -INFINITY, least = INFINITY, excess;
+        for (int b = l + 1; b <= L; b++) {
+            if (c->k[b - 1] > kmax) kmax = c->k[b - 1];
+            excess = ddp__excess_interval(c, l, b, kmax);
+            if (r == 0 && b < L) continue;
+            if (excess > least) break;
+            if (r == 0 || excess + was[b] <= least) {
+                least = r == 0 ? excess : excess + was[b];
+                pick[l] = b;
+            }
+        }
+        now[l] = least;
+    }
+}
+
+ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
+                           ddp_error *err)
+{
+    int L = c->layers, rows = period < L ? period : L;
+    size_t row = (size_t)L + 1;
+    ddp__scratch room = {NULL, 0};
+    double *best[2] = {ddp__doubles(&room, row), ddp__doubles(&room, row)};
+    int *choice = ddp__ints(&room, row * (size_t)rows);
+    ddp__windows x = {ddp__ints(&room, row), ddp__ints(&room, row), ddp__doubles(&room, row),
+                      ddp__doubles(&room, row)};
+
+    if (room.failed) {
+        ddp__scratch_free(&room);
         return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers over %d steps", L, period);
     }
-    next = best + 2 * row;
-    last = best + 3 * row;
-    m = choice + (size_t)rows * row;
-    queue = m + row;
-    ddp__search_windows(c, m, next, last, queue);
-    for (r = 0; r < rows; r++) {
+    if (windows) ddp__search_windows(c, &x);
+    for (int r = 0; r < rows; r++) {
+        double *now = best[r % 2], *was = best[1 - r % 2];
         int *pick = choice + (size_t)r * row;
         now[L] = 0;
         pick[L] = L;
-        for (l = 0; l < L; l++) {
-            b = m[l];
-            if (r == 0 || b == L) {
-                now[l] = last[l];
-                pick[l] = L;
-                continue;
-            }
-            add = next[l] + was[b + 1];
-            stay = was[b];
-            pick[l] = add <= stay || b == l ? b + 1 : b;
-            now[l] = pick[l] == b ? stay : add;
-        }
+        if (windows) ddp__search_row(c, &x, r, was, now, pick);
+        else ddp__programme_row(c, r, was, now, pick);
         if (curve) curve[r] = now[0];
-        swap = now;
-        now = was;
-        was = swap;
     }
-    for (r = rows; curve && r < period; r++) curve[r] = curve[rows - 1];
-    if (cut) ddp__cut_from_choice(choice, L, rows, period, cut);
-    DDP_FREE(best);
-    DDP_FREE(choice);
+    for (int r = rows; curve && r < period; r++) curve[r] = curve[rows - 1];
+    if (cut) cut[0] = 0;
+    for (int h = 0; cut && h < period; h++)
+        cut[h + 1] = h < rows && cut[h] < L ? choice[(size_t)(rows - 1 - h) * row + (size_t)cut[h]]
+                                            : L;
+    ddp__scratch_free(&room);
     return DDP_OK;
 }
 
 ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err)
 {
-    if (c->cost != DDP_COST_SUM && !(c->alpha > 0)) return ddp__search(c, period, cut, curve, err);
-    return ddp__programme(c, period, cut, curve, err);
+    return ddp__contiguous(c, period, c->cost != DDP_COST_SUM && !(c->alpha > 0), cut, curve, err);
 }
 
 #define DDP__DFS_LEAVES 4000000L
@@ -120,13 +140,11 @@ typedef struct ddp__dfs_state {
 
 static void ddp__dfs_leaf(ddp__dfs_state *s, int h, double excess)
 {
-    int i;
-
     s->leaves++;
     if (!(excess < s->best)) return;
     s->best = excess;
     memcpy(s->best_cut, s->cut, (size_t)(h + 1) * sizeof(int));
-    for (i = h + 1; i <= s->period; i++) s->best_cut[i] = s->c->layers;
+    for (int i = h + 1; i <= s->period; i++) s->best_cut[i] = s->c->layers;
 }
 
 /* Lines 8-30 with the corrections: the last set is one solution (15), the first branch gets its
@@ -167,9 +185,8 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     ddp__dfs_state s;
 
     if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
-        return ddp__fail(
-            err, DDP_UNSUPPORTED,
-            "Algorithm 2 recurses once per step and %d is too deep; use solver optimal", period);
+        return ddp__fail(err, DDP_UNSUPPORTED, "Algorithm 2 recurses once per step and %d is too "
+                         "deep; use solver optimal", period);
     memset(&s, 0, sizeof s);
     s.c = c;
     s.period = period;
@@ -180,9 +197,236 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     ddp__dfs_set(&s, 0, 0, 0);
     DDP_FREE(s.cut);
     if (s.leaves > DDP__DFS_LEAVES)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "Algorithm 2 has more than %ld solutions for %d layers and period %d; "
-                         "solver optimal finds the best of them at once",
+        return ddp__fail(err, DDP_UNSUPPORTED, "Algorithm 2 has more than %ld solutions for %d "
+                         "layers and period %d; solver optimal finds the best of them at once",
                          DDP__DFS_LEAVES, c->layers, period);
+    return DDP_OK;
+}
+
+/* ---- any assignment ---- */
+
+/* Non-contiguous assignment: longest transfer first from several starts, then single moves and
+ * swaps, then the same from small disturbances of the best. Contiguous sets leave the link idle
+ * while the output side of every later step runs backward; scattering uses that time, and
+ * convergence needs only each layer once per period. Bounded by a count of looked-at members, so
+ * that the plan is the same on every machine; the clock is only a safety net. */
+
+/* Members looked at, for each pair of layer and step, and at most. */
+#define DDP__SCATTER_VISITS_EACH 2e4
+#define DDP__SCATTER_VISITS      2e7
+
+typedef struct ddp__scatter_state {
+    const ddp__costs *c;
+    int     period;
+    int    *step;    /* [L] */
+    int    *member;  /* [L] layers grouped by step, ascending in a step; sending layers only */
+    int    *begin;   /* [H+1] */
+    double *excess;  /* [H] */
+    double *load;    /* [H] sum of comm */
+    double  total, eps, visits, most_visits, deadline;
+} ddp__scatter_state;
+
+/* Layers that send nothing cost nothing anywhere, except that Eq. 8 starts a set at its first
+ * layer whether it sends or not. */
+static int ddp__scatter_counts(const ddp__costs *c, int i)
+{
+    return c->comm[i] > 0 || c->cost == DDP_COST_SUM;
+}
+
+static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
+{
+    int n = s->begin[h + 1] - s->begin[h];
+
+    s->visits += n + 4;
+    return ddp__excess_list(s->c, s->member + s->begin[h], n, less, more);
+}
+
+/* Rebuilds lists and costs from step; layers of step -1 are not placed yet. */
+static void ddp__scatter_index(ddp__scatter_state *s)
+{
+    int i, h, L = s->c->layers;
+
+    memset(s->begin, 0, ((size_t)s->period + 1) * sizeof(int));
+    for (h = 0; h < s->period; h++) s->load[h] = 0;
+    for (i = 0; i < L; i++)
+        if (s->step[i] >= 0 && ddp__scatter_counts(s->c, i)) {
+            s->begin[s->step[i] + 1]++;
+            s->load[s->step[i]] += s->c->comm[i];
+        }
+    for (h = 0; h < s->period; h++) s->begin[h + 1] += s->begin[h];
+    for (i = 0; i < L; i++)
+        if (s->step[i] >= 0 && ddp__scatter_counts(s->c, i)) s->member[s->begin[s->step[i]]++] = i;
+    for (h = s->period; h > 0; h--) s->begin[h] = s->begin[h - 1];
+    s->begin[0] = 0;
+    s->total = 0;
+    for (h = 0; h < s->period; h++) s->total += s->excess[h] = ddp__scatter_try(s, h, -1, -1);
+    s->visits += L;
+}
+
+/* Places the layers in the given order where they add least; equal: on the emptiest step
+ * (sign 1) or on the fullest (sign -1), then the earliest. */
+static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sign)
+{
+    int n, i, h, L = s->c->layers, best;
+    double add, least;
+
+    for (i = 0; i < L; i++) s->step[i] = ddp__scatter_counts(s->c, i) ? -1 : 0;
+    ddp__scatter_index(s);
+    for (n = 0; n < L; n++) {
+        i = order[n];
+        if (!ddp__scatter_counts(s->c, i)) continue;
+        best = 0;
+        least = INFINITY;
+        for (h = 0; h < s->period; h++) {
+            add = ddp__scatter_try(s, h, -1, i) - s->excess[h];
+            if (add < least - s->eps ||
+                (add <= least + s->eps && sign * (s->load[h] - s->load[best]) < 0)) {
+                least = add;
+                best = h;
+            }
+        }
+        s->step[i] = best;
+        ddp__scatter_index(s);
+    }
+}
+
+static int ddp__scatter_stop(const ddp__scatter_state *s)
+{
+    return s->visits > s->most_visits || ddp_now() > s->deadline;
+}
+
+/* Moves layer x of an exposed step to where it adds least, if that gains. */
+static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
+{
+    int g, h = s->step[x], best = h;
+    double add, least = gain - s->eps;
+
+    for (g = 0; g < s->period; g++) {
+        if (g == h) continue;
+        add = ddp__scatter_try(s, g, -1, x) - s->excess[g];
+        if (add < least) {
+            least = add;
+            best = g;
+        }
+    }
+    if (best == h) return 0;
+    s->step[x] = best;
+    ddp__scatter_index(s);
+    return 1;
+}
+
+/* Exchanges x with the first layer of another step that gains. */
+static int ddp__scatter_swap(ddp__scatter_state *s, int x, double gain)
+{
+    int h = s->step[x], y, g;
+    double there, here;
+
+    for (y = 0; y < s->c->layers; y++) {
+        g = s->step[y];
+        if (g == h || !ddp__scatter_counts(s->c, y)) continue;
+        there = ddp__scatter_try(s, g, y, x) - s->excess[g];
+        if (!(there < gain - s->eps)) continue;
+        here = ddp__scatter_try(s, h, x, y) - s->excess[h];
+        if (!(here + there < -s->eps)) continue;
+        s->step[x] = g;
+        s->step[y] = h;
+        ddp__scatter_index(s);
+        return 1;
+    }
+    return 0;
+}
+
+/* Down to a local minimum of moves, then of moves and swaps. */
+static void ddp__scatter_descend(ddp__scatter_state *s)
+{
+    int x, moved, swaps;
+    double gain;
+
+    ddp__scatter_index(s);
+    do {
+        moved = 0;
+        for (swaps = 0; swaps < 2 && !moved; swaps++)
+            for (x = 0; x < s->c->layers; x++) {
+                if (!ddp__scatter_counts(s->c, x) || !(s->excess[s->step[x]] > s->eps)) continue;
+                if (ddp__scatter_stop(s)) return;
+                gain = s->excess[s->step[x]] - ddp__scatter_try(s, s->step[x], x, -1);
+                if (!(gain > s->eps)) continue;
+                moved |= swaps ? ddp__scatter_swap(s, x, gain) : ddp__scatter_move(s, x, gain);
+            }
+    } while (moved);
+}
+
+static void ddp__scatter_keep(ddp__scatter_state *s, int *best, double *least)
+{
+    if (s->total < *least) {
+        *least = s->total;
+        memcpy(best, s->step, (size_t)s->c->layers * sizeof(int));
+    }
+}
+
+/* Iterated local search around the best; an equal result replaces it, to cross plateaus. */
+static void ddp__scatter_disturb(ddp__scatter_state *s, int *best, double *least, double bound)
+{
+    ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);
+    uint64_t L = (uint64_t)s->c->layers, H = (uint64_t)s->period;
+
+    while (!ddp__scatter_stop(s) && *least > bound + s->eps) {
+        memcpy(s->step, best, (size_t)L * sizeof(int));
+        for (int n = (int)ddp_rng_below(&rng, 3) + 1; n >= 0; n--) {
+            int x = (int)ddp_rng_below(&rng, L), h = (int)ddp_rng_below(&rng, H);
+            if (ddp__scatter_counts(s->c, x)) s->step[x] = h;
+        }
+        ddp__scatter_descend(s);
+        if (s->total <= *least + s->eps / 8) {
+            if (s->total < *least) *least = s->total;
+            memcpy(best, s->step, (size_t)L * sizeof(int));
+        }
+        s->visits += 64;
+    }
+}
+
+ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step,
+                        ddp_error *err)
+{
+    ddp__scatter_state s;
+    size_t L = (size_t)c->layers, H = (size_t)(period < c->layers ? period : c->layers);
+    double least, bound = ddp__excess_bound(c, period);
+    ddp__scratch room = {NULL, 0};
+    ddp__ranked *rank = (ddp__ranked *)ddp__scratch_take(&room, L, sizeof *rank);
+    int *order = ddp__ints(&room, L);
+
+    memset(&s, 0, sizeof s);
+    s.excess = ddp__doubles(&room, H);
+    s.load = ddp__doubles(&room, H);
+    s.step = ddp__ints(&room, L);
+    s.member = ddp__ints(&room, L);
+    s.begin = ddp__ints(&room, H + 1);
+    if (room.failed) {
+        ddp__scratch_free(&room);
+        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers over %d steps", c->layers,
+                         period);
+    }
+    s.c = c;
+    s.period = (int)H; /* with more steps than layers the rest stay empty */
+    s.most_visits = DDP__SCATTER_VISITS_EACH * (double)L * (double)H;
+    if (s.most_visits > DDP__SCATTER_VISITS) s.most_visits = DDP__SCATTER_VISITS;
+    s.eps = 1e-12 * (c->T + c->C[c->layers] + c->alpha);
+    s.deadline = ddp_now() + (time_limit_s > 0 ? time_limit_s : 60);
+    memcpy(s.step, step, L * sizeof(int));
+    ddp__scatter_index(&s);
+    least = s.total;
+    for (int n = 0; n < 5 && least > bound + s.eps; n++) {
+        for (int i = 0; i < c->layers; i++) { /* the last two: from the input side */
+            rank[i].key = n > 2 ? 0 : -c->comm[c->layers - 1 - i];
+            rank[i].i = i;
+        }
+        qsort(rank, L, sizeof *rank, ddp__by_rank);
+        for (int i = 0; i < c->layers; i++) order[i] = c->layers - 1 - rank[i].i;
+        if (n > 0) ddp__scatter_greedy(&s, order, n % 2 ? 1 : -1);
+        ddp__scatter_descend(&s);
+        ddp__scatter_keep(&s, step, &least);
+    }
+    ddp__scatter_disturb(&s, step, &least, bound);
+    ddp__scratch_free(&room);
     return DDP_OK;
 }

@@ -1,7 +1,5 @@
-#include "base/platform.h"
-#include "base/clock.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
+#include "base/tools.h"
 #include "plan/place.h"
 #include "plan/place_core.h"
 #include "plan/tour.h"
@@ -18,17 +16,13 @@ const char *ddp_place_solver_name(ddp_place_solver solver)
 
 ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err)
 {
-    int k;
-
-    for (k = 1; name && k < DDP__PLACE_NAMES; k++)
+    for (int k = 1; name && k < DDP__PLACE_NAMES; k++)
         if (!strcmp(name, ddp__place_names[k])) {
             *out = (ddp_place_solver)k;
             return DDP_OK;
         }
-    return ddp__fail(err, DDP_ARG,
-                     "solver '%.60s' is unknown; use anneal, genetic, genetic-code, "
-                     "kl, random or exact",
-                     name ? name : "NULL");
+    return ddp__fail(err, DDP_ARG, "solver '%.60s' is unknown; use anneal, genetic, genetic-code, "
+                     "kl, random or exact", name ? name : "NULL");
 }
 
 /* ---- evaluation ---- */
@@ -36,14 +30,13 @@ ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_e
 double ddp__place_datap(const ddp__place *p, const int *at)
 {
     double most = 0;
-    int j, a, b;
 
-    for (j = 0; j < p->S; j++)
-        for (a = 0; a < p->D; a++) {
+    for (int j = 0; j < p->S; j++)
+        for (int a = 0; a < p->D; a++) {
             const int *stage = at + (size_t)j * (size_t)p->D;
             const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
             double sum = 0;
-            for (b = 0; b < p->D; b++) sum += row[stage[b]];
+            for (int b = 0; b < p->D; b++) sum += row[stage[b]];
             if (sum > most) most = sum;
         }
     return most;
@@ -52,12 +45,11 @@ double ddp__place_datap(const ddp__place *p, const int *at)
 double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops)
 {
     double data = ddp__place_datap(p, at), sum = 0;
-    int j, i;
 
-    for (j = 0; j + 1 < p->S; j++) {
+    for (int j = 0; j + 1 < p->S; j++) {
         const int *here = at + (size_t)j * (size_t)p->D, *there = here + p->D;
         double most = 0;
-        for (i = 0; i < p->D; i++) {
+        for (int i = 0; i < p->D; i++) {
             double w = p->pp[(size_t)here[i] * (size_t)p->N + (size_t)there[i]];
             if (w > most) most = w;
         }
@@ -222,10 +214,8 @@ static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_er
             p->pp[i * N + j] = 2 * (a + pipe);
             p->kl[i * N + j] = pipe - net->dp_bytes / b;
             if (!((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N <= DBL_MAX))
-                return ddp__fail(err, DDP_NUMERIC,
-                                 "sending from device %zu to device %zu takes "
-                                 "more than a double holds; rates are bytes per second",
-                                 i, j);
+                return ddp__fail(err, DDP_NUMERIC, "sending from device %zu to device %zu takes "
+                                 "more than a double holds; rates are bytes per second", i, j);
         }
     return DDP_OK;
 }
@@ -235,18 +225,14 @@ static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *
 {
     DDP__TRY(ddp_network_check(net, err));
     if (*pipelines < 0 || *stages < 0)
-        return ddp__fail(err, DDP_ARG,
-                         "%d pipelines of %d stages are impossible; both are at "
-                         "least 1, or 0 for what the network says",
-                         *pipelines, *stages);
+        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at "
+                         "least 1, or 0 for what the network says", *pipelines, *stages);
     if (!*pipelines && !*stages) *pipelines = net->pipelines, *stages = net->stages;
     if (!*stages && *pipelines) *stages = net->devices / *pipelines;
     if (!*pipelines && *stages) *pipelines = net->devices / *stages;
     if (!*pipelines || !*stages || (double)*pipelines * *stages != (double)net->devices)
-        return ddp__fail(err, DDP_ARG,
-                         "%d devices are not D_dp x D_pp = %d x %d; pipelines times "
-                         "stages must use every device",
-                         net->devices, *pipelines, *stages);
+        return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d; pipelines times "
+                         "stages must use every device", net->devices, *pipelines, *stages);
     return DDP_OK;
 }
 
@@ -331,7 +317,6 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     ddp__place p;
     ddp_placement r;
     ddp_status status;
-    int i, j;
 
     memset(&r, 0, sizeof r);
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_place: options and out must not be NULL");
@@ -339,10 +324,8 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver",
                          (int)o->solver);
     if (!(o->time_limit_s >= 0) || o->max_candidates < 0)
-        return ddp__fail(err, DDP_ARG,
-                         "the limits are %g s and %ld candidates; both must be at "
-                         "least 0, 0 = none",
-                         o->time_limit_s, o->max_candidates);
+        return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at "
+                         "least 0, 0 = none", o->time_limit_s, o->max_candidates);
     r.pipelines = o->pipelines;
     r.stages = o->stages;
     DDP__TRY(ddp__place_shape(net, &r.pipelines, &r.stages, err));
@@ -356,8 +339,8 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
             status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {
-        for (i = 0; i < p.D; i++)
-            for (j = 0; j < p.S; j++)
+        for (int i = 0; i < p.D; i++)
+            for (int j = 0; j < p.S; j++)
                 r.assign[(size_t)i * (size_t)p.S + (size_t)j] =
                     p.best[(size_t)j * (size_t)p.D + (size_t)i];
         r.cost_s = ddp__place_flat(&p, p.best, &r.datap_s, &r.pipelinep_s);
@@ -381,20 +364,18 @@ ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, con
     double cost, datap = 0, hops = 0;
     ddp__place p;
     ddp_status status;
-    int i, j;
 
     if (!assign || !cost_s)
         return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
     DDP__TRY(ddp__place_shape(net, &pipelines, &stages, err));
     status = ddp__place_open(&p, net, pipelines, stages, err);
-    for (i = 0; status == DDP_OK && i < pipelines; i++)
-        for (j = 0; status == DDP_OK && j < stages; j++) {
+    for (int i = 0; status == DDP_OK && i < pipelines; i++)
+        for (int j = 0; status == DDP_OK && j < stages; j++) {
             int device = assign[(size_t)i * (size_t)stages + (size_t)j];
             if (device < 0 || device >= p.N || p.best[device]++)
-                status = ddp__fail(err, DDP_ARG,
-                                   "stage %d of pipeline %d is on device %d; each of "
-                                   "the devices 0 to %d runs exactly one stage",
-                                   j, i, device, p.N - 1);
+                status = ddp__fail(err, DDP_ARG, "stage %d of pipeline %d is on device %d; each of "
+                                   "the devices 0 to %d runs exactly one stage", j, i, device,
+                                   p.N - 1);
             else
                 p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
         }

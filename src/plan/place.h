@@ -43,10 +43,6 @@ typedef struct ddp_placement {
     double *curve;       /* [points x 2] seconds since the start, best cost then */
 } ddp_placement;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_place - the cheapest placement of one replica of every stage in every pipeline.
  *
  * The cost in seconds of one iteration (DT-FM, arXiv:2206.01288, Eq. 1-4), with a = delay and
@@ -94,9 +90,5 @@ DDP_API void ddp_placement_free(ddp_placement *p);
  * inverse fails with DDP_ARG and a sentence that lists them. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
 DDP_API ddp_status  ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_PLACE_H */

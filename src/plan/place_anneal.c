@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/place_core.h"
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true
@@ -53,9 +52,7 @@ static int ddp__anneal_accepts(ddp__anneal *s, double worse)
 
 static void ddp__anneal_table(ddp__anneal *s)
 {
-    int k;
-
-    for (k = 0; k < DDP__ANNEAL_TABLE; k++) {
+    for (int k = 0; k < DDP__ANNEAL_TABLE; k++) {
         double u = (k + 0.5) / DDP__ANNEAL_TABLE;
         s->table[k] = 16 / sqrt(sqrt(sqrt(sqrt(u)))) - 16;
     }
@@ -69,16 +66,14 @@ static float ddp__anneal_pair(const ddp__anneal *s, int x, int y)
 /* Everything that follows from s->at. */
 static void ddp__anneal_rebuild(ddp__anneal *s)
 {
-    int j, a, b;
-
     s->top = s->all = s->hops = 0;
-    for (j = 0; j < s->S; j++) {
+    for (int j = 0; j < s->S; j++) {
         const int *stage = s->at + (size_t)j * (size_t)s->D;
         s->data[j] = s->most[j] = s->sum[j] = 0;
-        for (a = 0; a < s->D; a++) {
+        for (int a = 0; a < s->D; a++) {
             const float *row = s->dp + (size_t)stage[a] * (size_t)s->N;
             double sum = 0;
-            for (b = 0; b < s->D; b++) sum += (double)row[stage[b]];
+            for (int b = 0; b < s->D; b++) sum += (double)row[stage[b]];
             s->load[j * s->D + a] = sum;
             if (sum > s->data[j]) s->data[j] = sum;
             if (j + 1 == s->S) continue;
@@ -136,9 +131,8 @@ static void ddp__anneal_edges(ddp__anneal *s, int a)
 static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 {
     double most = 0, sum = 0;
-    int k;
 
-    for (k = 0; k < s->hop_count; k++) {
+    for (int k = 0; k < s->hop_count; k++) {
         most += s->most[s->hop_at[k]] - s->most_was[k];
         sum += s->sum[s->hop_at[k]] - s->sum_was[k];
     }
@@ -148,10 +142,8 @@ static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 
 static void ddp__anneal_undo(ddp__anneal *s)
 {
-    int k;
-
-    for (k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
-    for (k = 0; k < s->hop_count; k++) {
+    for (int k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
+    for (int k = 0; k < s->hop_count; k++) {
         s->most[s->hop_at[k]] = s->most_was[k];
         s->sum[s->hop_at[k]] = s->sum_was[k];
     }
@@ -190,10 +182,9 @@ static double ddp__anneal_load(const ddp__anneal *s, int a, int x, int y, double
 static double ddp__anneal_top(const ddp__anneal *s, int j, int k, double dj, double dk)
 {
     double top = dj > dk ? dj : dk;
-    int m;
 
     if (s->data[j] < s->top && s->data[k] < s->top) return top > s->top ? top : s->top;
-    for (m = 0; m < s->S; m++)
+    for (int m = 0; m < s->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
     return top;
 }
@@ -270,9 +261,8 @@ static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *su
 {
     const int *here = s->at + (size_t)j * (size_t)s->D, *there = s->at + (size_t)k * (size_t)s->D;
     double most = 0, w;
-    int i;
 
-    for (i = 0; i < s->D; i++) {
+    for (int i = 0; i < s->D; i++) {
         w = (double)ddp__anneal_pair(s, here[i], there[i]);
         *sum += w;
         if (w > most) most = w;

@@ -2,7 +2,7 @@
 #ifndef DDP_PLAN_PLACE_CORE_H
 #define DDP_PLAN_PLACE_CORE_H
 
-#include "base/rng.h"
+#include "base/tools.h"
 #include "plan/place.h"
 
 /* Room of a bottleneck matching of n by n. */
@@ -39,10 +39,6 @@ typedef struct ddp__place {
     int    *line;           /* [N] the arrangement behind the last evaluation */
     int     failed;         /* memory ran out */
 } ddp__place;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 DDP_LIB int    ddp__matching_open(ddp__matching *m, int n); /* 0 = no memory */
 DDP_LIB void   ddp__matching_close(ddp__matching *m);
@@ -99,9 +95,5 @@ DDP_LIB int    ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool);
 DDP_LIB void   ddp__place_pool_close(ddp__place_pool *pool);
 DDP_LIB void   ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two);
 DDP_LIB double ddp__place_judge(ddp__place *p, ddp__place_pool *pool);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_PLACE_CORE_H */

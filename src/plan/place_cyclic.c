@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/place_core.h"
 
 /* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each
@@ -28,10 +27,9 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     const ddp__place *p = c->p;
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
     double own = INFINITY;
-    int u;
 
     memset(c->sum, 0, (size_t)p->S * sizeof(double));
-    for (u = 0; u < p->N; u++) {
+    for (int u = 0; u < p->N; u++) {
         if (u == v) continue;
         c->sum[c->label[u]] += row[u];
         if (c->label[u] == c->label[v] && row[u] < own) own = row[u];

@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/place_core.h"
 
 /* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device
@@ -109,10 +108,9 @@ static int ddp__descent_move(ddp__descent *s)
 static void ddp__descent_offer(ddp__descent *s)
 {
     ddp__place *p = s->p;
-    int i, j, member;
 
-    for (i = 0; i < p->D; i++)
-        for (j = 0, member = i; j < p->S; j++) {
+    for (int i = 0; i < p->D; i++)
+        for (int j = 0, member = i; j < p->S; j++) {
             p->line[j * p->D + i] = s->at[j * p->D + member];
             if (j + 1 < p->S) member = s->mate[j * p->D + member];
         }

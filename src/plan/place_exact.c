@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/place_core.h"
 #include "plan/tour.h"
 
@@ -24,14 +23,13 @@ typedef struct ddp__place_all {
 static int ddp__place_all_from(ddp__place_all *a, int v)
 {
     ddp__place *p = a->p;
-    int j;
 
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at));
         return 1;
     }
-    for (j = 0; j < p->S; j++) {
+    for (int j = 0; j < p->S; j++) {
         if (a->count[j] == p->D) continue;
         a->at[(size_t)j * (size_t)p->D + (size_t)a->count[j]++] = v;
         if (!ddp__place_all_from(a, v + 1)) return 0;
@@ -44,10 +42,9 @@ int ddp__place_enumerate(ddp__place *p)
 {
     ddp__place_all a;
     double count = 1;
-    int k;
 
     /* N! / (D!^S S!) as a product over the devices after the first of each stage */
-    for (k = 0; k < p->N && count <= 20000; k++)
+    for (int k = 0; k < p->N && count <= 20000; k++)
         if (k % p->D) count = count * (p->N - k) / (p->D - k % p->D);
     if (count > 20000 || p->S > DDP_TOUR_EXACT) return 0;
     a.p = p;
@@ -58,7 +55,7 @@ int ddp__place_enumerate(ddp__place *p)
     }
     a.count = a.at + p->N;
     if (p->S == 1) {
-        for (k = 0; k < p->N; k++) a.at[k] = k;
+        for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at));
         p->proven = 1;

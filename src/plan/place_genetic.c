@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/place_core.h"
 
 /* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released
@@ -45,7 +44,6 @@ double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
 int ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
-    int v;
 
     memset(pool, 0, sizeof *pool);
     pool->label = (int *)ddp__calloc((DDP__PLACE_POPULATION + 2) * N, sizeof(int));
@@ -59,7 +57,7 @@ int ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     pool->at = pool->child + N;
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__place_shuffle(p, pool->at);
-        for (v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
+        for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
         pool->cost[pool->size] = ddp__place_judge(p, pool);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
@@ -120,9 +118,8 @@ static void ddp__place_fastest(const ddp__place *p, const int *label, const char
 static double ddp__place_mean(const ddp__place *p, const int *label, int u, int g)
 {
     double sum = 0;
-    int v;
 
-    for (v = 0; v < p->N; v++)
+    for (int v = 0; v < p->N; v++)
         if (label[v] == g) sum += p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
     return sum / p->D;
 }
@@ -132,11 +129,10 @@ static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end,
                                             const double *mean, int g)
 {
     ddp__place_swap best = {-1, -1, -INFINITY};
-    int a, b, k;
 
-    for (a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
-        for (b = 0; b < p->S; b++)
-            for (k = 0; k < 4 && b != a && end[2 * a] >= 0 && end[2 * b] >= 0; k++) {
+    for (int a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
+        for (int b = 0; b < p->S; b++)
+            for (int k = 0; k < 4 && b != a && end[2 * a] >= 0 && end[2 * b] >= 0; k++) {
                 int u = 2 * a + k / 2, v = 2 * b + k % 2;
                 double gain = mean[(size_t)u * (size_t)p->S + (size_t)b] - link[a] +
                               mean[(size_t)v * (size_t)p->S + (size_t)a] - link[b];

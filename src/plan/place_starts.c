@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/place_core.h"
 
 /* Arrangements that follow the structure of the network. The line of devices is the order in which
@@ -72,11 +71,10 @@ static void ddp__starts_keep(ddp__starts *s)
 static void ddp__starts_runs(ddp__starts *s, const int *line)
 {
     const ddp__place *p = s->p;
-    int k;
 
-    for (k = 0; k < p->N; k++) s->at[k % p->S * p->D + k / p->S] = line ? line[k] : k;
+    for (int k = 0; k < p->N; k++) s->at[k % p->S * p->D + k / p->S] = line ? line[k] : k;
     ddp__starts_keep(s);
-    for (k = 0; k < p->N; k++) s->at[k] = line ? line[k] : k;
+    for (int k = 0; k < p->N; k++) s->at[k] = line ? line[k] : k;
     ddp__starts_keep(s);
 }
 

@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
+#include "base/core.h"
 #include "plan/preserver.h"
 
 /* Retries, growth of the capacity, and the most iterations that one sequence may stand for. */
@@ -75,7 +74,6 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     double tolerance, plan, ratio;
     ddp_preserved r;
     long n, sum = 0;
-    int i, first;
 
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
@@ -86,15 +84,13 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     memset(&r, 0, sizeof r);
     r.expected_base = model->start;
     for (n = 0; n < sum; n++) r.expected_base = ddp_preserver_expect(model, r.expected_base, 1);
-    for (first = 0; first < (model->rotations ? updates : 1); first++) {
+    for (int first = 0; first < (model->rotations ? updates : 1); first++) {
         plan = model->start;
-        for (i = 0; i < updates; i++)
+        for (int i = 0; i < updates; i++)
             plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
         if (!(plan > 0 && plan <= DBL_MAX && r.expected_base <= DBL_MAX))
-            return ddp__fail(err, DDP_NUMERIC,
-                             "the expected loss is %g after the plan and %g without; their ratio "
-                             "says nothing",
-                             plan, r.expected_base);
+            return ddp__fail(err, DDP_NUMERIC, "the expected loss is %g after the plan and %g "
+                             "without; their ratio says nothing", plan, r.expected_base);
         ratio = r.expected_base / plan;
         if (first > 0 &&
             ddp__preserver_badness(model, ratio) <= ddp__preserver_badness(model, r.ratio))
@@ -117,7 +113,6 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
     ddp_delayed_plan best, next;
     ddp_preserved verdict, found;
     ddp_status status;
-    int i;
 
     if (!o || !model || !plan || !out)
         return ddp__fail(err, DDP_ARG, "ddp_preserver_plan: options, model, plan or out is NULL");
@@ -125,7 +120,7 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
     if (grown.capacity_scale == 0) grown.capacity_scale = 1;
     memset(&best, 0, sizeof best);
     memset(&found, 0, sizeof found);
-    for (i = 0; i <= DDP__PRESERVER_RETRIES && !found.accepted; i++) {
+    for (int i = 0; i <= DDP__PRESERVER_RETRIES && !found.accepted; i++) {
         ddp_error *why = best.period ? NULL : err; /* a retry that fails costs only itself */
         status = ddp_plan_delayed(buckets, &grown, &next, why);
         grown.capacity_scale *= DDP__PRESERVER_GROWTH;

@@ -28,10 +28,6 @@ typedef struct ddp_preserved {
     int    retries;       /* ddp_preserver_plan: how often the capacity was raised, 0..10 */
 } ddp_preserved;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_preserver_expect - expected loss after one update from loss s that merges k iterations:
  *     m = s - S* - eta mu,  d = eta sigma / sqrt(k B),  a = m / d
  *     E = m (Phi(a) - Phi(-a)) + d sqrt(2/pi) exp(-a a / 2) + S*       (d = 0: |m| + S*)
@@ -54,9 +50,5 @@ DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, 
 DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
                                       const ddp_preserver *model, ddp_delayed_plan *plan,
                                       ddp_preserved *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_PRESERVER_H */

@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/ring_order.h"
 
 typedef struct ddp__hops {
@@ -207,13 +205,11 @@ static ddp_status ddp__ring_check(int n, const double *rate, const double *delay
     for (int i = 0; i < n * n; i++) {
         if (i % (n + 1) == 0) continue;
         if (!(rate[i] > 0) || !(rate[i] < INFINITY))
-            return ddp__fail(err, DDP_ARG,
-                             "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0",
-                             rate[i], i / n, i % n);
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a "
+                             "number > 0", rate[i], i / n, i % n);
         if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
-            return ddp__fail(err, DDP_ARG,
-                             "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
-                             delay_s[i], i / n, i % n);
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not "
+                             "a number >= 0", delay_s[i], i / n, i % n);
     }
     return DDP_OK;
 }

@@ -6,10 +6,6 @@
 
 #define DDP_RING_EXACT 12 /* up to so many workers the order is optimal */
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_plan_ring - a closed tour of n workers whose slowest hop is as fast as possible: a pipelined
  * ring all-reduce runs at the rate of that hop. Among orders with the same slowest hop one with
  * the least sum of delays.
@@ -27,9 +23,5 @@ extern "C" {
  * any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order,
                                  double *least, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_RING_ORDER_H */

@@ -1,40 +1,15 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
-#include "base/text.h"
-#include "plan/baselines.h"
+/* The baselines' timelines: S-SGD, WFBP, MG-WFBP and ASC-WFBP, and what all schemes begin with. */
+#include "base/core.h"
+#include "plan/internal.h"
 
-static const char *const ddp__scheme_names[] = {
-    "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft"};
+static const char *const ddp__schemes[] = {
+    "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
 
-enum { DDP__SCHEMES = DDP_SCHEME_DEFT + 1 };
-
-const char *ddp_scheme_name(ddp_scheme scheme)
-{
-    int v = (int)scheme;
-
-    return v >= 0 && v < DDP__SCHEMES ? ddp__scheme_names[v] : "unknown";
-}
+const char *ddp_scheme_name(ddp_scheme scheme) { return ddp__name_of(ddp__schemes, (int)scheme); }
 
 ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err)
 {
-    ddp__text list;
-    int i;
-
-    if (!out) return ddp__fail(err, DDP_ARG, "ddp_scheme_named: out is NULL");
-    for (i = 0; i < DDP__SCHEMES; i++)
-        if (name && !strcmp(name, ddp__scheme_names[i])) {
-            *out = (ddp_scheme)i;
-            return DDP_OK;
-        }
-    memset(&list, 0, sizeof list);
-    for (i = 0; i < DDP__SCHEMES; i++)
-        ddp__text_addf(&list, "%s%s", i ? (i == DDP__SCHEMES - 1 ? " or " : ", ") : "",
-                       ddp__scheme_names[i]);
-    ddp__fail(err, DDP_ARG, "scheme '%s' is unknown; use %s", name ? name : "",
-              list.data ? list.data : "another");
-    ddp__text_free(&list);
-    return DDP_ARG;
+    return ddp__named(ddp__schemes, 0, "scheme", name, out, err);
 }
 
 void ddp_timeline_free(ddp_timeline *t)
@@ -50,87 +25,60 @@ void ddp_timeline_free(ddp_timeline *t)
 
 static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
 {
-    const char *name[] = {"alpha_s", "partition_params", "partition_s", "credit", "bucket_bytes",
-                          "first_bucket_bytes"};
-    double value[6];
-    int i;
-
-    value[0] = o->alpha_s;
-    value[1] = o->partition_params;
-    value[2] = o->partition_s;
-    value[3] = o->credit;
-    value[4] = o->bucket_bytes;
-    value[5] = o->first_bucket_bytes;
-    for (i = 0; i < 6; i++)
-        if (!(value[i] >= 0 && value[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and at least 0", name[i],
-                             value[i]);
+    DDP__TRY(ddp__check_finite("alpha_s", o->alpha_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_params", o->partition_params, 0, err));
+    DDP__TRY(ddp__check_finite("partition_s", o->partition_s, 0, err));
+    DDP__TRY(ddp__check_finite("credit", o->credit, 0, err));
+    DDP__TRY(ddp__check_finite("bucket_bytes", o->bucket_bytes, 0, err));
+    DDP__TRY(ddp__check_finite("first_bucket_bytes", o->first_bucket_bytes, 0, err));
     if (o->operations < 0)
         return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4",
                          o->operations);
-    if (o->partition_params > 0 && o->partition_s > 0)
-        return ddp__fail(err, DDP_ARG,
-                         "a partition of %g parameters and of %g s was given; give one of them",
-                         o->partition_params, o->partition_s);
     if (o->scheme == DDP_SCHEME_DEFT)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
-    if ((int)o->scheme < 0 || (int)o->scheme >= DDP__SCHEMES)
+    if ((int)o->scheme < 0 || o->scheme > DDP_SCHEME_DEFT)
         return ddp__fail(err, DDP_ARG, "scheme %d is unknown; use ssgd to usbyte", (int)o->scheme);
     return DDP_OK;
-}
-
-static void ddp__bl_close(ddp__bl_model *m)
-{
-    DDP_FREE(m->group);
-    DDP_FREE(m->parts);
-    DDP_FREE(m->size);
-    DDP_FREE(m->arrive);
-    DDP_FREE(m->priority);
 }
 
 static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p,
                                const ddp_timeline_options *o, ddp_error *err)
 {
+    int cut = o->scheme == DDP_SCHEME_BYTESCHEDULER || o->scheme == DDP_SCHEME_USBYTE;
     size_t n = (size_t)p->layers;
     double comm = 0;
-    int l;
 
+    if (cut && !(o->partition_s > 0) && !(o->partition_params > 0)) m->most_params = 6.5e6;
+    else m->most_params = o->partition_params;
+    DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, m->most_params, cut, err));
     m->p = p;
     m->o = o;
     m->rows = p->layers;
     m->alpha = o->alpha_s + p->alpha_s;
-    m->group = (ddp__bl_group *)ddp__calloc(n, sizeof *m->group);
-    m->parts = (int *)ddp__calloc(n, sizeof *m->parts);
-    m->size = (double *)ddp__calloc(n, sizeof *m->size);
-    m->arrive = (double *)ddp__calloc(n, sizeof *m->arrive);
-    m->priority = (int *)ddp__calloc(n, sizeof *m->priority);
-    if (!m->group || !m->parts || !m->size || !m->arrive || !m->priority)
+    m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
+    m->parts = ddp__ints(&m->room, n);
+    m->size = ddp__doubles(&m->room, n);
+    m->arrive = ddp__doubles(&m->room, n);
+    m->priority = ddp__ints(&m->room, n);
+    if (m->room.failed)
         return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
-    for (l = p->layers - 1; l >= 0; l--) {
+    for (int l = p->layers - 1; l >= 0; l--) {
         ddp__bl_group *g = &m->group[m->groups];
         if (p->forward_s) m->forward += p->forward_s[l];
         m->backward += p->backward_s[l];
         if (!(p->comm_s[l] > 0)) continue;
-        if (p->comm_s[l] < o->alpha_s)
-            return ddp__fail(err, DDP_ARG,
-                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of "
-                             "%g s that it contains; lower alpha_s",
-                             l, p->name && p->name[l] ? p->name[l] : "unnamed", p->comm_s[l],
-                             o->alpha_s);
         g->first = g->last = l;
         g->ready = m->backward;
         g->c = p->comm_s[l] + p->alpha_s;
         comm += g->c;
-        if (p->params && p->params[l] > 0) m->sized = 1;
+        m->priority[m->groups] = m->groups;
         m->parts[m->groups++] = 1;
     }
-    for (l = 0; l < m->groups; l++) m->priority[l] = l;
     m->bound = p->backward_s[p->layers - 1] + comm;
     if (!(m->forward + m->backward + comm <= DBL_MAX / 2))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; "
-                         "times are in seconds");
+        return ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+                         "holds; times are in seconds");
     return DDP_OK;
 }
 
@@ -157,14 +105,170 @@ ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, i
 double ddp__bl_forward_end(const ddp__bl_model *m)
 {
     double t = m->backward;
-    int l;
 
-    for (l = 0; l < m->rows; l++) {
+    for (int l = 0; l < m->rows; l++) {
         if (t < m->arrive[l]) t = m->arrive[l];
         if (m->p->forward_s) t += m->p->forward_s[l];
     }
     return t;
 }
+
+/* ---- fusion: which rows travel as one message ---- */
+
+/* Row `next` (nearer to the input) joins g: one startup for both, ready with the later. */
+static void ddp__bl_join(ddp__bl_group *g, const ddp__bl_group *next, double alpha)
+{
+    g->first = next->first;
+    g->ready = next->ready;
+    g->c += next->c - alpha;
+}
+
+static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
+{
+    double limit = m->o->first_bucket_bytes > 0 ? m->o->first_bucket_bytes : 1048576, bytes = 0;
+    int kept = 0, open = 0, sized = !m->groups;
+
+    for (int i = 0; i < m->groups && m->p->params; i++)
+        if (m->p->params[m->group[i].first] > 0) sized = 1;
+    if (!sized)
+        return ddp__fail(err, DDP_ARG, "no row that sends has params, so bucket_bytes %g cannot be "
+                         "applied; give params or bucket_bytes 0 (rows are buckets)",
+                         m->o->bucket_bytes);
+    for (int i = 0; i < m->groups; i++) {
+        bytes += 4 * m->p->params[m->group[i].first];
+        if (open) ddp__bl_join(&m->group[kept - 1], &m->group[i], m->alpha);
+        else m->group[kept++] = m->group[i];
+        open = bytes < limit;
+        if (!open) bytes = 0, limit = m->o->bucket_bytes;
+    }
+    m->groups = kept;
+    return DDP_OK;
+}
+
+/* Walking from the output side, start is when the group on top would begin under WFBP; joining
+ * changes only what comes after it, so that one pass is enough. */
+static void ddp__bl_merge(ddp__bl_model *m)
+{
+    ddp__bl_group *top = m->group, *next;
+    double start = m->groups ? top->ready : 0;
+
+    for (int i = 1; i < m->groups; i++) {
+        next = &m->group[i];
+        if (next->ready < start + top->c &&
+            (start > next->ready || next->ready - start < m->alpha)) {
+            ddp__bl_join(top, next, m->alpha);
+        } else {
+            start += top->c;
+            *++top = *next;
+        }
+        if (start < top->ready) start = top->ready;
+    }
+    if (m->groups) m->groups = (int)(top - m->group) + 1;
+}
+
+/* ---- links that serve in the order of backward: one message at a time, or several sharing ---- */
+
+static void ddp__bl_fifo(ddp__bl_model *m, double from, ddp__bl_log *log)
+{
+    m->arrive[0] = from;
+    for (int i = 0; i < m->groups; i++) {
+        const ddp__bl_group *g = &m->group[i];
+        double begin = ddp__link_take(&m->arrive[0], g->ready, g->c);
+        ddp__bl_note(log, g, 0, 1, begin, m->arrive[0]);
+    }
+}
+
+/* An operation in flight. It needs no bandwidth before `starts`; from then on it ends when the
+ * service that every such operation has received in common reaches `target`. */
+typedef struct ddp__bl_flight {
+    int    group, busy, served;
+    double starts, target;
+    ddp_interval *note;
+} ddp__bl_flight;
+
+typedef struct ddp__bl_share {
+    ddp__bl_flight *lane;
+    int             lanes, flying, serving;
+    double          now, service;
+} ddp__bl_share;
+
+/* The lane of the next change among the operations in flight (the end of a startup or of an
+ * operation) and its time; -1 and infinity where none flies. */
+static int ddp__bl_next(const ddp__bl_share *s, double *when)
+{
+    int k, at = -1;
+
+    *when = INFINITY;
+    for (k = 0; k < s->lanes; k++) {
+        const ddp__bl_flight *x = &s->lane[k];
+        double t;
+        if (!x->busy) continue;
+        t = x->served ? s->now + (x->target - s->service) * s->serving : x->starts;
+        if (t < *when) *when = t, at = k;
+    }
+    return at;
+}
+
+static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, ddp__bl_log *log)
+{
+    ddp__bl_flight *x = s->lane;
+    double ready = m->group[group].ready;
+
+    if (ready > s->now) {
+        if (s->serving) s->service += (ready - s->now) / s->serving;
+        s->now = ready;
+    }
+    while (x->busy) x++;
+    x->group = group;
+    x->busy = 1;
+    x->served = 0;
+    x->starts = s->now + m->alpha;
+    x->note = ddp__bl_note(log, &m->group[group], 0, 1, s->now, s->now);
+    if (x->note) x->note->lane = (int)(x - s->lane);
+    s->flying++;
+}
+
+static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, double when)
+{
+    ddp__bl_flight *x = &s->lane[k];
+
+    /* exactly the target at its end, so that rounding leaves no operation with a remainder */
+    if (x->served) s->service = x->target;
+    else if (s->serving) s->service += (when - s->now) / s->serving;
+    s->now = when;
+    if (!x->served) {
+        x->served = 1;
+        x->target = s->service + (m->group[x->group].c - m->alpha);
+        s->serving++;
+    } else {
+        if (x->note) x->note->end_s = when;
+        x->busy = 0;
+        s->serving--;
+        s->flying--;
+    }
+}
+
+static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, ddp_error *err)
+{
+    ddp__bl_share s;
+    double when;
+    int i = 0, k;
+
+    memset(&s, 0, sizeof s);
+    s.lanes = most < m->groups ? (int)most : m->groups;
+    s.lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)s.lanes, sizeof *s.lane);
+    if (!s.lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", s.lanes);
+    while (i < m->groups || s.flying) {
+        k = ddp__bl_next(&s, &when);
+        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when)
+            ddp__bl_launch(&s, m, i++, log);
+        else ddp__bl_change(&s, m, k, when);
+    }
+    m->arrive[0] = s.now;
+    return DDP_OK;
+}
+
+/* ---- the plan ---- */
 
 /* Startups that are merged or overlap can be saved: all but one of the messages as given. */
 static void ddp__bl_save_startups(ddp__bl_model *m)
@@ -176,7 +280,6 @@ static void ddp__bl_save_startups(ddp__bl_model *m)
 static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
 {
     ddp_scheme s = m->o->scheme;
-    int i;
 
     switch (s) {
     case DDP_SCHEME_MGWFBP:
@@ -190,7 +293,7 @@ static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
         break;
     case DDP_SCHEME_BYTESCHEDULER:
     case DDP_SCHEME_USBYTE:
-        for (i = 0; i < m->groups; i++) m->priority[i] = m->groups - 1 - i;
+        for (int i = 0; i < m->groups; i++) m->priority[i] = m->groups - 1 - i;
         return ddp__bl_cut(m, err);
     case DDP_SCHEME_SSGD:
     case DDP_SCHEME_DEFT:
@@ -222,9 +325,8 @@ static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp__bl_log *log, ddp_error
 static void ddp__bl_compute(const ddp__bl_model *m, ddp_interval *at)
 {
     double t = 0, f;
-    int l;
 
-    for (l = m->rows - 1; l >= 0; l--, at++) {
+    for (int l = m->rows - 1; l >= 0; l--, at++) {
         at->kind = DDP_INTERVAL_BACKWARD;
         at->bucket = at->last = l;
         at->parts = 1;
@@ -232,7 +334,7 @@ static void ddp__bl_compute(const ddp__bl_model *m, ddp_interval *at)
         t += m->p->backward_s[l];
         at->end_s = t;
     }
-    for (l = 0; l < m->rows; l++, at++) {
+    for (int l = 0; l < m->rows; l++, at++) {
         f = m->p->forward_s ? m->p->forward_s[l] : 0;
         if (t < m->arrive[l]) t = m->arrive[l];
         at->kind = DDP_INTERVAL_FORWARD;
@@ -248,10 +350,9 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
 {
     size_t n = (size_t)m->rows, room = 2 * n;
     ddp__bl_log log;
-    int i, l;
 
     DDP__TRY(ddp__bl_shape(m, err));
-    for (i = 0; i < m->groups; i++) room += (size_t)m->parts[i];
+    for (int i = 0; i < m->groups; i++) room += (size_t)m->parts[i];
     t->parts = (int *)ddp__calloc(n, sizeof *t->parts);
     t->priority = (int *)ddp__calloc(n, sizeof *t->priority);
     t->interval = (ddp_interval *)ddp__calloc(room, sizeof *t->interval);
@@ -261,8 +362,8 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     log.count = 2 * m->rows;
     DDP__TRY(ddp__bl_send_all(m, &log, err));
     ddp__bl_compute(m, t->interval);
-    for (i = 0; i < m->groups; i++)
-        for (l = m->group[i].first; l <= m->group[i].last; l++) {
+    for (int i = 0; i < m->groups; i++)
+        for (int l = m->group[i].first; l <= m->group[i].last; l++) {
             t->parts[l] = m->p->comm_s[l] > 0 ? m->parts[i] : 0;
             t->priority[l] = m->priority[i];
         }
@@ -294,7 +395,7 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     memset(&t, 0, sizeof t);
     status = ddp__bl_open(&m, p, o, err);
     if (status == DDP_OK) status = ddp__bl_run(&m, &t, err);
-    ddp__bl_close(&m);
+    ddp__scratch_free(&m.room);
     if (status == DDP_OK) *out = t;
     else ddp_timeline_free(&t);
     return status;

@@ -57,10 +57,6 @@ typedef struct ddp_timeline {
     ddp_interval *interval;      /* [intervals] backward, forward, then the link, each by begin */
 } ddp_timeline;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_plan_timeline - one steady iteration of a scheme, by discrete events.
  *
  * Rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input.
@@ -112,9 +108,5 @@ DDP_API void       ddp_timeline_free(ddp_timeline *t); /* all-zero is fine */
  * value gives "unknown". The inverse fails with DDP_ARG and a sentence that lists the names. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 DDP_API ddp_status  ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_TIMELINE_H */

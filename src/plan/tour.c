@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/tour.h"
 #include "plan/place_core.h"
 
@@ -12,7 +10,6 @@ double ddp__tour_exact(int n, const double *cost, int first, int last, double *b
 {
     size_t N = (size_t)n, sets = (size_t)1 << n, set, e, b, at;
     double length = INFINITY;
-    int k;
 
     for (set = 1; set < sets; set++)
         for (e = 0; e < N; e++) {
@@ -33,7 +30,7 @@ double ddp__tour_exact(int n, const double *cost, int first, int last, double *b
     for (e = 0, at = 0; e < N; e++)
         if ((last < 0 || last == (int)e) && best[set * N + e] < length)
             length = best[set * N + e], at = e;
-    for (k = n - 1; k >= 0; k--) {
+    for (int k = n - 1; k >= 0; k--) {
         size_t rest = set & ~((size_t)1 << at), from = 0;
         order[k] = (int)at;
         for (b = 0; k > 0 && b < N; b++)
@@ -67,10 +64,8 @@ static double ddp__tour_edge(const ddp__tour *t, int a, int b)
 
 static void ddp__tour_sums(ddp__tour *t)
 {
-    int k;
-
     t->along[0] = t->against[0] = 0;
-    for (k = 1; k < t->n; k++) {
+    for (int k = 1; k < t->n; k++) {
         t->along[k] = t->along[k - 1] + ddp__tour_edge(t, k - 1, k);
         t->against[k] = t->against[k - 1] + ddp__tour_edge(t, k, k - 1);
     }
@@ -217,30 +212,22 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
         return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node",
                          n);
     if (first < -1 || first >= n || last < -1 || last >= n)
-        return ddp__fail(err, DDP_ARG,
-                         "the tour is to go from node %d to node %d; nodes are 0 to "
-                         "%d, -1 = free",
-                         first, last, n - 1);
+        return ddp__fail(err, DDP_ARG, "the tour is to go from node %d to node %d; nodes are 0 to "
+                         "%d, -1 = free", first, last, n - 1);
     if (n > 1 && first >= 0 && first == last)
-        return ddp__fail(err, DDP_ARG,
-                         "the tour is to begin and end at node %d; an open tour of "
-                         "%d nodes has two ends",
-                         first, n);
+        return ddp__fail(err, DDP_ARG, "the tour is to begin and end at node %d; an open tour of "
+                         "%d nodes has two ends", first, n);
     for (u = 0; u < n; u++)
         for (v = 0; v < n; v++) {
             double c = cost[(size_t)u * (size_t)n + (size_t)v];
             if (u != v && !(c >= 0 && c <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG,
-                                 "the cost from node %d to node %d is %g; it must be "
-                                 "finite and at least 0",
-                                 u, v, c);
+                return ddp__fail(err, DDP_ARG, "the cost from node %d to node %d is %g; it must be "
+                                 "finite and at least 0", u, v, c);
             if (u != v && c > most) most = c;
         }
     if (!(most * n <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "a tour of %d nodes with costs up to %g may be longer than a double "
-                         "holds; use a larger unit",
-                         n, most);
+        return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer "
+                         "than a double holds; use a larger unit", n, most);
     path = (int *)ddp__calloc((size_t)n, sizeof(int));
     best = (double *)ddp__calloc(n > DDP_TOUR_EXACT ? 1 : (size_t)n << n, sizeof(double));
     ok = path && best;

@@ -6,10 +6,6 @@
 
 #define DDP_TOUR_EXACT 16 /* up to so many nodes the order is optimal */
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_tour_open - a shortest path through all n nodes.
  *
  *   cost     [n x n] cost of going from row to column; finite, >= 0, need not be symmetric; the
@@ -28,9 +24,5 @@ extern "C" {
  * the largest cost is not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order,
                                  double *length, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_TOUR_H */

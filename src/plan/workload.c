@@ -1,13 +1,10 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "plan/workload_core.h"
 
 static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o,
                                               ddp_error *err)
 {
     size_t at;
-    int d, to;
 
     DDP__TRY(ddp_network_check(net, err));
     if (o->microbatches < 0 || o->microbatches > 1000000000)
@@ -22,11 +19,11 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
     if (!net->speed)
         return ddp__fail(err, DDP_ARG, "the network has no speeds; give \"tflops\" for every "
                          "device or group, what it reaches rather than its peak");
-    for (d = 0; d < net->devices; d++) { /* so that no quotient overflows */
+    for (int d = 0; d < net->devices; d++) { /* so that no quotient overflows */
         if (!(net->speed[d] >= 1e-100 && net->speed[d] <= 1e100))
             return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be from "
                              "1e-100 to 1e100", d, net->speed[d]);
-        for (to = 0; to < net->devices; to++) {
+        for (int to = 0; to < net->devices; to++) {
             at = (size_t)d * (size_t)net->devices + (size_t)to;
             if (to != d && (net->rate[at] < 1e-100 || net->delay_s[at] > 1e100))
                 return ddp__fail(err, DDP_ARG, "the link from device %d to device %d (%g s, %g "
@@ -184,9 +181,8 @@ static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_o
                                      ddp_error *err)
 {
     size_t N = (size_t)g->net->devices;
-    int i;
 
-    for (i = 0; i < g->list->count; i++)
+    for (int i = 0; i < g->list->count; i++)
         if (device_of[i] < 0 || device_of[i] >= g->net->devices)
             return ddp__fail(err, DDP_ARG, "operator %d is assigned to device %d; devices run from "
                              "0 to %d", i, device_of[i], g->net->devices - 1);
@@ -234,14 +230,13 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
                          double *lambda, ddp_error *err)
 {
     double xx = 0, xy = 0, x, value;
-    int i;
 
     if (n < 1 || !flops || !seconds || !lambda)
         return ddp__fail(err, DDP_ARG, "%d measured operators are too few to fit a speed; 1 or "
                          "more", n);
     if (!(peak > 0 && peak <= 1e100))
         return ddp__fail(err, DDP_ARG, "the peak is %g FLOP/s; it must be positive", peak);
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         if (!(flops[i] >= 0 && flops[i] <= 1e100) || !(seconds[i] >= 0 && seconds[i] <= 1e100))
             return ddp__fail(err, DDP_ARG, "sample %d (%g FLOPs in %g s) must be finite and at "
                              "least 0", i, flops[i], seconds[i]);

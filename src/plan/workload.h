@@ -36,10 +36,6 @@ typedef struct ddp_workload {
     ddp_workload_message *message; /* [messages], by op */
 } ddp_workload;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_workload_estimate - Eq. 1-4 of FusionLLM (arXiv:2410.12707) for any assignment.
  *
  *   device_of [ops] the device that runs each operator, 0..N-1
@@ -70,9 +66,5 @@ DDP_API void       ddp_workload_free(ddp_workload *w); /* all-zero is fine */
  * Errors: DDP_ARG (no sample, negative or not finite, nothing but zeros). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
                                  double *lambda, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_WORKLOAD_H */

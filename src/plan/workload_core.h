@@ -20,10 +20,6 @@ typedef struct ddp__workload_graph {
     int    *seen;         /* [max(N, ops)] scratch */
 } ddp__workload_graph;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
                                             const ddp_workload_options *o, ddp__workload_graph *g,
                                             ddp_error *err);
@@ -37,9 +33,5 @@ DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, 
 DDP_LIB double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s,
                                  double *receive_s, double *memory, double *latency_s,
                                  ddp_workload_message *message, int *messages);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PLAN_WORKLOAD_CORE_H */

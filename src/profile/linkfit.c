@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "profile/linkfit.h"
 
 /* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the
@@ -42,25 +40,22 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
 {
     ddp__link_sample *s;
     double sn = 0, sx = 0, sy = 0, sxx = 0, sxy = 0, w;
-    int i;
 
     if (n < 1)
         return ddp__fail(err, DDP_ARG,
                          "a link cannot be fitted to %d transfers; measure at least 1", n);
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX && seconds[i] >= 0 && seconds[i] <= DBL_MAX))
-            return ddp__fail(
-                err, DDP_ARG,
-                "transfer %d of %g bytes took %g s; both must be finite and at least 0", i,
-                bytes[i], seconds[i]);
+            return ddp__fail(err, DDP_ARG, "transfer %d of %g bytes took %g s; both must be finite "
+                             "and at least 0", i, bytes[i], seconds[i]);
     s = (ddp__link_sample *)ddp__calloc((size_t)n, sizeof *s);
     if (!s) return ddp__fail(err, DDP_MEMORY, "no memory to fit %d transfers", n);
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         s[i].bytes = bytes[i];
         s[i].seconds = seconds[i];
     }
     qsort(s, (size_t)n, sizeof *s, ddp__link_sample_order);
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower, of the same size */
         w = s[i].seconds > 1e-9 ? s[i].seconds : 1e-9;
         w = 1 / (w * w);
@@ -91,12 +86,10 @@ static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, dou
 
 void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, double half_life)
 {
-    int i;
-
     memset(f, 0, sizeof *f);
     f->link = link;
     f->half_life = half_life > 1 ? half_life : 1;
-    for (i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
+    for (int i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
         double bytes = typical_bytes * i / 2, seconds = link.alpha_s + link.beta_s * bytes;
         if (seconds > 0 && seconds <= DBL_MAX)
             ddp__linkfit_weigh(f, bytes, seconds, f->half_life / 3);
@@ -120,9 +113,8 @@ void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds)
 double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n)
 {
     double was = 0, is = 0;
-    int i;
 
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         was += then.alpha_s + then.beta_s * bytes[i];
         is += now.alpha_s + now.beta_s * bytes[i];
     }

@@ -2,7 +2,13 @@
 #ifndef DDP_PROFILE_LINKFIT_H
 #define DDP_PROFILE_LINKFIT_H
 
-#include "profile/profile.h"
+#include "base/status.h"
+
+/* Averaging n bytes over all ranks: occupies the link for beta_s * n, ends alpha_s later. */
+typedef struct ddp_link {
+    double alpha_s;
+    double beta_s;
+} ddp_link;
 
 /* A model that follows the link: least squares over transfers that fade by half every
  * `half_life` of them. All-zero until ddp_linkfit_start. */
@@ -11,10 +17,6 @@ typedef struct ddp_linkfit {
     double   half_life;              /* in transfers */
     double   n, x, y, xx, xy;        /* faded, weighted sums of 1, bytes, seconds, products */
 } ddp_linkfit;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* ddp_link_fit - alpha, beta >= 0 from n transfers on an otherwise idle link (seconds from start
  * to completion). Interference only delays, so only the fastest transfer of each size counts;
@@ -34,9 +36,5 @@ DDP_API void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds);
 /* ddp_link_drift - how much longer the n messages take now than then, relative: 0.25 = a quarter
  * longer, -0.5 = half; 0 if they took no time then. Re-plan when it leaves +-0.2. */
 DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PROFILE_LINKFIT_H */

@@ -1,7 +1,5 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
-#include "base/rng.h"
+#include "base/core.h"
+#include "base/tools.h"
 #include "io/json.h"
 #include "profile/network.h"
 
@@ -30,10 +28,8 @@ ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err)
 
 void ddp_network_free(ddp_network *n)
 {
-    int g;
-
     if (!n) return;
-    for (g = 0; n->group_name && g < n->groups; g++) DDP_FREE(n->group_name[g]);
+    for (int g = 0; n->group_name && g < n->groups; g++) DDP_FREE(n->group_name[g]);
     DDP_FREE(n->group_name);
     DDP_FREE(n->group);
     DDP_FREE(n->jitter_s);
@@ -54,40 +50,29 @@ static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, dd
     size_t at = (size_t)i * (size_t)n->devices + (size_t)j;
 
     if (!ddp__network_finite(n->delay_s[at], 0))
-        return ddp__fail(err, DDP_ARG,
-                         "the delay from device %d to device %d is %g s; it must be finite and at "
-                         "least 0",
-                         i, j, n->delay_s[at]);
+        return ddp__fail(err, DDP_ARG, "the delay from device %d to device %d is %g s; it must be "
+                         "finite and at least 0", i, j, n->delay_s[at]);
     if (n->jitter_s && !ddp__network_finite(n->jitter_s[at], 0))
-        return ddp__fail(err, DDP_ARG,
-                         "the jitter from device %d to device %d is %g s; it must be finite and "
-                         "at least 0",
-                         i, j, n->jitter_s[at]);
+        return ddp__fail(err, DDP_ARG, "the jitter from device %d to device %d is %g s; it must be "
+                         "finite and at least 0", i, j, n->jitter_s[at]);
     if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG,
-                         "the link from device %d to device %d carries %g bytes/s; every pair must "
-                         "be connected by a finite rate above 0",
-                         i, j, n->rate[at]);
+        return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; "
+                         "every pair must be connected by a finite rate above 0", i, j,
+                         n->rate[at]);
     return DDP_OK;
 }
 
 static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_error *err)
 {
     if (n->speed && !(n->speed[i] > 0 && n->speed[i] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG,
-                         "the speed of device %d is %g FLOP/s; it must be finite and "
-                         "above 0",
-                         i, n->speed[i]);
+        return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be finite and "
+                         "above 0", i, n->speed[i]);
     if (n->memory_bytes && !ddp__network_finite(n->memory_bytes[i], 0))
-        return ddp__fail(err, DDP_ARG,
-                         "the memory of device %d is %g bytes; it must be finite and "
-                         "at least 0",
-                         i, n->memory_bytes[i]);
+        return ddp__fail(err, DDP_ARG, "the memory of device %d is %g bytes; it must be finite and "
+                         "at least 0", i, n->memory_bytes[i]);
     if (n->host_rate && !(n->host_rate[i] > 0 && n->host_rate[i] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG,
-                         "the access link of device %d carries %g bytes/s; it must be finite and "
-                         "above 0",
-                         i, n->host_rate[i]);
+        return ddp__fail(err, DDP_ARG, "the access link of device %d carries %g bytes/s; it must "
+                         "be finite and above 0", i, n->host_rate[i]);
     if (n->group && (n->group[i] < 0 || n->group[i] >= n->groups))
         return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i,
                          n->group[i], n->groups - 1);
@@ -96,8 +81,6 @@ static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_err
 
 ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
 {
-    int i, j;
-
     if (!n || n->devices < 1)
         return ddp__fail(err, DDP_ARG, "the network has %d devices; it needs at least 1",
                          n ? n->devices : 0);
@@ -105,23 +88,18 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "the network has no %s; it is needed for every pair",
                          n->rate ? "delay_s" : "rate");
     if (n->pipelines < 0 || n->stages < 0)
-        return ddp__fail(err, DDP_ARG,
-                         "%d pipelines of %d stages are impossible; both are at "
-                         "least 1, or 0 where unknown",
-                         n->pipelines, n->stages);
+        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at "
+                         "least 1, or 0 where unknown", n->pipelines, n->stages);
     if (n->pipelines && n->stages && (double)n->pipelines * n->stages != (double)n->devices)
         return ddp__fail(err, DDP_ARG,
-                         "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one "
-                         "of them",
+                         "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one of them",
                          n->devices, n->pipelines, n->stages, (double)n->pipelines * n->stages);
     if (!ddp__network_finite(n->dp_bytes, 0) || !ddp__network_finite(n->pp_bytes, 0))
-        return ddp__fail(err, DDP_ARG,
-                         "the messages are %g (data) and %g bytes (pipeline); both "
-                         "must be finite and at least 0",
-                         n->dp_bytes, n->pp_bytes);
-    for (i = 0; i < n->devices; i++) {
+        return ddp__fail(err, DDP_ARG, "the messages are %g (data) and %g bytes (pipeline); both "
+                         "must be finite and at least 0", n->dp_bytes, n->pp_bytes);
+    for (int i = 0; i < n->devices; i++) {
         DDP__TRY(ddp__network_check_device(n, i, err));
-        for (j = 0; j < n->devices; j++)
+        for (int j = 0; j < n->devices; j++)
             if (j != i) DDP__TRY(ddp__network_check_pair(n, i, j, err));
     }
     return DDP_OK;
@@ -224,10 +202,9 @@ static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n
         total += v->number;
     }
     if (!sizes->count || total > DDP__NETWORK_MOST)
-        return ddp__fail(f->err, DDP_FORMAT,
-                         "%s, line %d: \"devices_per_group\" adds up to %.0f "
-                         "devices; a network has 1 to %d",
-                         f->path, sizes->line, total, DDP__NETWORK_MOST);
+        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d: \"devices_per_group\" adds up to %.0f "
+                         "devices; a network has 1 to %d", f->path, sizes->line, total,
+                         DDP__NETWORK_MOST);
     n->groups = (int)sizes->count;
     n->devices = (int)total;
     n->group = (int *)ddp__calloc((size_t)n->devices, sizeof(int));
@@ -280,10 +257,8 @@ static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *
     int j = 0;
 
     if (line->kind != DDP__JSON_ARRAY || line->count != size)
-        return ddp__fail(f->err, DDP_FORMAT,
-                         "%s, line %d, column %d: \"%s\" is not square: row %d "
-                         "has %ld numbers, not %d",
-                         f->path, line->line, line->column, key, i,
+        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is not square: row %d "
+                         "has %ld numbers, not %d", f->path, line->line, line->column, key, i,
                          line->kind == DDP__JSON_ARRAY ? line->count : 0, size);
     for (v = line->first; v; v = v->next, j++) {
         row[j] = 0;
@@ -308,11 +283,9 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     per_group = n->group && m->count == n->groups;
     size = per_group ? n->groups : n->devices;
     if (m->count != size)
-        return ddp__fail(f->err, DDP_FORMAT,
-                         "%s, line %d, column %d: \"%s\" has %ld rows; it needs "
-                         "%d, one per %s",
-                         f->path, m->line, m->column, key, m->count, n->group ? n->groups : size,
-                         n->group ? "group" : "device");
+        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" has %ld rows; it "
+                         "needs %d, one per %s", f->path, m->line, m->column, key, m->count,
+                         n->group ? n->groups : size, n->group ? "group" : "device");
     row = (double *)ddp__calloc((size_t)size, sizeof *row);
     if (!row) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
     for (line = m->first; line && status == DDP_OK; line = line->next, r++) {
@@ -339,11 +312,9 @@ static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_netw
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &list));
     per_group = n->group && list->count == n->groups;
     if (!per_group && list->count != n->devices)
-        return ddp__fail(f->err, DDP_FORMAT,
-                         "%s, line %d, column %d: \"%s\" has %ld numbers; it "
-                         "needs one per device%s",
-                         f->path, list->line, list->column, key, list->count,
-                         n->group ? " or per group" : "");
+        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" has %ld numbers; it "
+                         "needs one per device%s", f->path, list->line, list->column, key,
+                         list->count, n->group ? " or per group" : "");
     *out = (double *)ddp__calloc((size_t)n->devices, sizeof(double));
     if (!*out) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
     for (v = list->first; v; v = v->next, k++) {
@@ -437,12 +408,10 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
 
 static void ddp__network_put(ddp__text *t, const char *key, const double *m, int size, double scale)
 {
-    int i, j;
-
     ddp__text_addf(t, ",\n  \"%s\": [", key);
-    for (i = 0; i < size; i++) {
+    for (int i = 0; i < size; i++) {
         ddp__text_addf(t, "%s\n    [", i ? "," : "");
-        for (j = 0; j < size; j++) {
+        for (int j = 0; j < size; j++) {
             if (j) ddp__text_addf(t, ", ");
             ddp__json_number(t, i == j ? 0 : m[(size_t)i * (size_t)size + (size_t)j] * scale);
         }

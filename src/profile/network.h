@@ -26,10 +26,6 @@ typedef struct ddp_network {
                              likewise */
 } ddp_network;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_network_read - a network from JSON: `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and
  * either groups x groups matrices with `groups` and `devices_per_group`, or N x N matrices, of
  * `delay_ms` and `bandwidth_gbps` (10^9 bit/s); optional per device or per group: `tflops`,
@@ -59,9 +55,5 @@ DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
  * Errors: DDP_ARG for a sigma outside 0..4 or no network, n untouched. */
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma,
                                      double delay_sigma, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PROFILE_NETWORK_H */

@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "io/json.h"
 #include "profile/oplist.h"
 
@@ -20,10 +18,8 @@ ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err)
 
 void ddp_oplist_free(ddp_oplist *list)
 {
-    int i;
-
     if (!list) return;
-    for (i = 0; list->op && i < list->count; i++) {
+    for (int i = 0; list->op && i < list->count; i++) {
         DDP_FREE(list->op[i].name);
         DDP_FREE(list->op[i].args);
     }
@@ -39,17 +35,14 @@ static const char *ddp__oplist_name(const ddp_oplist_entry *e)
 static ddp_status ddp__oplist_args_check(int i, const char *name, const int *args, int arg_count,
                                          ddp_error *err)
 {
-    int k;
-
     if (arg_count < 0 || (arg_count > 0 && !args))
         return ddp__fail(err, DDP_ARG, "operator %d (%s): %d args%s", i, name, arg_count,
                          arg_count < 0 ? " are impossible" : " need an array of indexes");
-    for (k = 0; k < arg_count; k++)
+    for (int k = 0; k < arg_count; k++)
         if (args[k] < 0 || args[k] >= i)
-            return ddp__fail(err, DDP_ARG,
-                             "operator %d (%s): argument %d is operator %d, which does not precede "
-                             "it; list the operators in topological order",
-                             i, name, k, args[k]);
+            return ddp__fail(err, DDP_ARG, "operator %d (%s): argument %d is operator %d, which "
+                             "does not precede it; list the operators in topological order", i,
+                             name, k, args[k]);
     return DDP_OK;
 }
 
@@ -86,25 +79,23 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
 {
     static const char *const what[3] = {"flops", "output_bytes", "param_bytes"};
     double value[3], sum[3] = {0, 0, 0};
-    int i, k;
 
     if (!list || list->count < 1 || !list->op)
         return ddp__fail(err, DDP_ARG, "the operator list is empty; it needs at least 1 operator");
-    for (i = 0; i < list->count; i++) {
+    for (int i = 0; i < list->count; i++) {
         const ddp_oplist_entry *e = &list->op[i];
         DDP__TRY(ddp__oplist_args_check(i, ddp__oplist_name(e), e->args, e->arg_count, err));
         value[0] = e->flops;
         value[1] = e->output_bytes;
         value[2] = e->param_bytes;
-        for (k = 0; k < 3; k++) {
+        for (int k = 0; k < 3; k++) {
             if (!(value[k] >= 0 && value[k] <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG,
-                                 "operator %d (%s): %s is %g; it must be finite and at least 0", i,
-                                 ddp__oplist_name(e), what[k], value[k]);
+                return ddp__fail(err, DDP_ARG, "operator %d (%s): %s is %g; it must be finite and "
+                                 "at least 0", i, ddp__oplist_name(e), what[k], value[k]);
             sum[k] += value[k];
         }
     }
-    for (k = 0; k < 3; k++)
+    for (int k = 0; k < 3; k++)
         if (!(sum[k] <= 1e200))
             return ddp__fail(err, DDP_NUMERIC, "%s of all operators add up to %g; no plan can be "
                              "computed beyond 1e200", what[k], sum[k]);
@@ -163,9 +154,8 @@ static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int 
 
     for (v = list->first; v; v = v->next) {
         if (v->kind != DDP__JSON_STRING)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s, line %d, column %d: args holds the names of operators in quotes",
-                             path, v->line, v->column);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: args holds the names of "
+                             "operators in quotes", path, v->line, v->column);
         found = ddp__oplist_find(key, n, v->string);
         if (found < 0 || found >= i)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: argument '%.80s' %s", path,
@@ -210,9 +200,8 @@ static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp_
     qsort(key, (size_t)list->count, sizeof *key, ddp__oplist_by_name);
     for (i = 1; i < list->count; i++)
         if (!strcmp(key[i - 1].name, key[i].name))
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s: operators %d and %d are both named '%.80s'; names must differ",
-                             path, key[i - 1].i, key[i].i, key[i].name);
+            return ddp__fail(err, DDP_FORMAT, "%s: operators %d and %d are both named '%.80s'; "
+                             "names must differ", path, key[i - 1].i, key[i].i, key[i].name);
     for (v = root->first, i = 0; v; v = v->next, i++) {
         DDP__TRY(ddp__json_need(path, v, "name", DDP__JSON_STRING, &name, err));
         DDP__TRY(ddp__json_need(path, v, "args", DDP__JSON_ARRAY, &given, err));
@@ -242,8 +231,7 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)
-        status = ddp__fail(err, DDP_FORMAT,
-                           "%s: a graph is a list of at least one operator, "
+        status = ddp__fail(err, DDP_FORMAT, "%s: a graph is a list of at least one operator, "
                            "[{\"name\": \"a\", \"args\": [], \"flops\": 1, \"output_bytes\": 4}]",
                            path);
     if (status == DDP_OK) status = ddp_oplist_new((int)root->count, &list, err);

@@ -24,10 +24,6 @@ typedef struct ddp_oplist {
     ddp_oplist_entry *op; /* [count] */
 } ddp_oplist;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_oplist_new - count operators, all-zero: no name, no args, no cost.
  * ddp_oplist_set - fills operator i; name (NULL = none) and args [arg_count] are copied, what was
  * there is freed; its module stays, which callers set themselves. Nothing changes on error. Errors: DDP_ARG (no such operator; an argument that
@@ -48,9 +44,5 @@ DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
  * a name: neighbours that share it are one module. Further members are ignored. *out is untouched on error, else freed by ddp_oplist_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PROFILE_OPLIST_H */

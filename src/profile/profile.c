@@ -1,6 +1,4 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "base/text.h"
 #include "profile/profile.h"
 
@@ -29,10 +27,8 @@ ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 
 void ddp_profile_free(ddp_profile *p)
 {
-    int l;
-
     if (!p) return;
-    for (l = 0; p->name && l < p->layers; l++) DDP_FREE(p->name[l]);
+    for (int l = 0; p->name && l < p->layers; l++) DDP_FREE(p->name[l]);
     DDP_FREE(p->name);
     DDP_FREE(p->params);
     DDP_FREE(p->forward_s);
@@ -53,8 +49,6 @@ static ddp_status ddp__profile_check_one(const ddp_profile *p, int l, const char
 
 ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
 {
-    int l;
-
     if (!p || p->layers < 1)
         return ddp__fail(err, DDP_ARG, "the profile has %d layers; it needs at least 1",
                          p ? p->layers : 0);
@@ -64,7 +58,7 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
     if (!(p->alpha_s >= 0 && p->alpha_s <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "alpha_s is %g; it must be finite and at least 0",
                          p->alpha_s);
-    for (l = 0; l < p->layers; l++) {
+    for (int l = 0; l < p->layers; l++) {
         if (p->params) DDP__TRY(ddp__profile_check_one(p, l, "params", p->params[l], err));
         if (p->forward_s) DDP__TRY(ddp__profile_check_one(p, l, "forward_s", p->forward_s[l], err));
         DDP__TRY(ddp__profile_check_one(p, l, "backward_s", p->backward_s[l], err));
@@ -124,15 +118,14 @@ static char *ddp__csv_line(char **at)
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
 {
     char *field;
-    int c, n;
 
-    for (c = 0; c < DDP__COLS; c++) where[c] = -1;
-    for (n = 0; line; n++) {
+    for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
+    for (int n = 0; line; n++) {
         field = ddp__csv_field(&line);
         if (!field)
             return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed",
                              path);
-        for (c = 0; c < DDP__COLS; c++) {
+        for (int c = 0; c < DDP__COLS; c++) {
             if (strcmp(field, ddp__columns[c])) continue;
             if (where[c] >= 0)
                 return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s appears twice; keep one",
@@ -140,12 +133,10 @@ static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_
             where[c] = n;
         }
     }
-    for (c = 0; c < DDP__COLS; c++)
+    for (int c = 0; c < DDP__COLS; c++)
         if (where[c] < 0 && c != DDP__COL_FORWARD && c != DDP__COL_COMM)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s, line 1: column %s is missing; the header is "
-                             "layer,params,forward_s,backward_s,comm_s",
-                             path, ddp__columns[c]);
+            return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s is missing; the header is "
+                             "layer,params,forward_s,backward_s,comm_s", path, ddp__columns[c]);
     return DDP_OK;
 }
 
@@ -176,17 +167,15 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
     for (n = 0; line; n++) {
         field = ddp__csv_field(&line);
         if (!field)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s, line %d: a quote is not closed or has text behind it", path,
-                             number);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text "
+                             "behind it", path, number);
         for (c = 0; c < DDP__COLS; c++)
             if (where[c] == n) value[c] = field;
     }
     for (c = 0; c < DDP__COLS; c++)
         if (where[c] >= 0 && !value[c])
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s, line %d: column %s is missing; the line has only %d fields", path,
-                             number, ddp__columns[c], n);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: column %s is missing; the line has "
+                             "only %d fields", path, number, ddp__columns[c], n);
     p->name[l] = ddp__strdup(value[DDP__COL_LAYER]);
     if (!p->name[l]) return ddp__fail(err, DDP_MEMORY, "no memory for the profile %s", path);
     DDP__TRY(
@@ -201,10 +190,8 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
                                err);
     if (p->params[l] > 0) {
         if (!link)
-            return ddp__fail(
-                err, DDP_FORMAT,
-                "%s, line %d: comm_s is empty; measure it or give the network (--net RATE,DELAY)",
-                path, number);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: comm_s is empty; measure it or give "
+                             "the network (--net RATE,DELAY)", path, number);
         p->comm_s[l] = link->beta_s * 4 * p->params[l];
         p->alpha_s = link->alpha_s;
     }
@@ -220,9 +207,8 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     ddp_status status;
 
     if (size == 0)
-        return ddp__fail(
-            err, DDP_FORMAT,
-            "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s", path);
+        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with "
+                         "layer,params,forward_s,backward_s,comm_s", path);
     if (strlen(text) != size)
         return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path,
                          strlen(text));
@@ -232,9 +218,8 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
             return ddp__fail(err, DDP_FORMAT, "%s has too many lines for a profile", path);
     line = ddp__csv_line(&text);
     if (!line)
-        return ddp__fail(
-            err, DDP_FORMAT,
-            "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s", path);
+        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with "
+                         "layer,params,forward_s,backward_s,comm_s", path);
     DDP__TRY(ddp__csv_header(path, line, where, err));
     DDP__TRY(ddp_profile_new(rows + 1, out, err)); /* lines after the header, or a few more */
     while ((line = ddp__csv_line(&text)) != NULL) {
@@ -285,12 +270,11 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
 {
     ddp__text t;
     ddp_status status;
-    int l;
 
     DDP__TRY(ddp_profile_check(p, err));
     memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
-    for (l = 0; l < p->layers; l++) {
+    for (int l = 0; l < p->layers; l++) {
         if (p->name && p->name[l]) ddp__csv_name(&t, p->name[l]);
         else ddp__text_addf(&t, "layer %d", l);
         ddp__text_addf(&t, ",%.17g,", p->params ? p->params[l] : 0);

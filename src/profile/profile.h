@@ -2,7 +2,7 @@
 #ifndef DDP_PROFILE_PROFILE_H
 #define DDP_PROFILE_PROFILE_H
 
-#include "base/status.h"
+#include "profile/linkfit.h"
 
 /* Layer 0 is next to the input; forward visits 0..layers-1, backward layers-1 down to 0.
  * All times in seconds. Arrays are borrowed by planners and owned by ddp_profile_free when
@@ -16,16 +16,6 @@ typedef struct ddp_profile {
     double      *comm_s;     /* [L] how long averaging the layer over all ranks occupies the link */
     double       alpha_s;    /* what each message arrives after its occupancy ends; 0 = in comm_s */
 } ddp_profile;
-
-/* Averaging n bytes over all ranks: occupies the link for beta_s * n, ends alpha_s later. */
-typedef struct ddp_link {
-    double alpha_s;
-    double beta_s;
-} ddp_link;
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s`
  * (columns in any order, further ones ignored), one row per layer in forward order.
@@ -46,9 +36,5 @@ DDP_API ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp
 DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err);
 DDP_API void       ddp_profile_free(ddp_profile *p);
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PROFILE_PROFILE_H */

@@ -1,5 +1,4 @@
-#include "base/platform.h"
-#include "base/memory.h"
+#include "base/core.h"
 #include "profile/timer.h"
 
 int ddp__timer_open(ddp__timer *t, int layers, int room)
@@ -43,10 +42,9 @@ void ddp__timer_step(ddp__timer *t)
 static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
     double sum = 0;
-    int l;
 
     if (layer >= 0) return (double)*ddp__timer_cell(t, step, kind, layer);
-    for (l = 0; l < t->layers; l++) sum += (double)*ddp__timer_cell(t, step, kind, l);
+    for (int l = 0; l < t->layers; l++) sum += (double)*ddp__timer_cell(t, step, kind, l);
     return sum;
 }
 

@@ -18,10 +18,6 @@ typedef struct ddp__timer {
     double whole;  /* forward and backward that no hook told apart, mean over the kept steps */
 } ddp__timer;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 DDP_LIB int  ddp__timer_open(ddp__timer *t, int layers, int room); /* 0 when memory is short */
 DDP_LIB void ddp__timer_close(ddp__timer *t);
 DDP_LIB void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds);
@@ -32,9 +28,5 @@ DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int 
 /* The same of the sum over all layers: what a whole pass takes. A pass that is interrupted now
  * here, now there has layer medians that do not add up to it. */
 DDP_LIB double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PROFILE_TIMER_H */

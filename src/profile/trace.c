@@ -1,6 +1,5 @@
-#include "base/platform.h"
+#include "base/core.h"
 #include "profile/trace.h"
-#include "base/memory.h"
 
 typedef struct ddp__interval {
     double begin, end;
@@ -46,9 +45,8 @@ static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__in
 static double ddp__interval_sum(const ddp__interval *v, int n)
 {
     double sum = 0;
-    int i;
 
-    for (i = 0; i < n; i++) sum += v[i].end - v[i].begin;
+    for (int i = 0; i < n; i++) sum += v[i].end - v[i].begin;
     return sum;
 }
 

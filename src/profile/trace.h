@@ -27,10 +27,6 @@ typedef struct ddp_span {
     int64_t       bytes; /* sent by this rank; 0 for compute */
 } ddp_span;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
@@ -48,9 +44,5 @@ DDP_API double ddp_span_overlap(const ddp_span *spans, int n, unsigned a, unsign
  * of forward, backward and update. 1 if there is no communication; NAN when memory is short.
  * For a group of workers: the mean of their shares. Safe from any thread. */
 DDP_API double ddp_hidden_share(const ddp_span *spans, int n);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* DDP_PROFILE_TRACE_H */

@@ -1,86 +1,66 @@
-#include "base/platform.h"
-#include "report/html.h"
-#include "base/memory.h"
+/* The report as one HTML page. */
 #include "base/text.h"
-#include "report/changes.h"
-#include "report/lanes.h"
-#include "report/summary.h"
-#include "report/svg.h"
-#include "report/swimlanes.h"
+#include "report/page.h"
 
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
 static const char ddp__html_head[] =
     "<style>\n"
-    ":root{color-scheme:light "
-    "dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
-    "--k0:#8cc9ee;--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;"
-    "--s0:#0072b2;--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--"
-    "s7:#8a7a00}\n"
-    "@media "
-    "(prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--"
-    "soft:#1d2327;"
-    "--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;"
-    "--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--"
-    "s7:#cdbb3a}}\n"
-    "body{margin:0 auto;padding:28px 24px "
-    "48px;max-width:1120px;background:var(--bg);color:var(--fg);"
-    "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
+    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;"
+    "--soft:#f5f7f8;--k0:#8cc9ee;--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;"
+    "--k5:#f0e442;--k6:#c9ced2;--s0:#0072b2;--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;"
+    "--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}\n"
+    "@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;"
+    "--rule:#2d3439;--soft:#1d2327;--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;"
+    "--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;"
+    "--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\n"
+    "body{margin:0 auto;padding:28px 24px 48px;max-width:1120px;background:var(--bg);"
+    "color:var(--fg);font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
     "h1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{font-size:18px;margin:36px 0 8px}"
-    "h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 "
-    "span,.note,dt{color:var(--dim);font-weight:400}\n"
-    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;grid-template-columns:max-content "
-    "1fr;gap:1px 16px;margin:0;"
-    "font-size:14px}dd{margin:0;overflow-wrap:anywhere}dd code{font-size:13px}\n"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:"
-    "tabular-nums}"
-    "th,td{padding:4px 14px;text-align:right;border-bottom:1px solid "
-    "var(--rule);white-space:nowrap}"
-    "th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-"
-    "left:6px}"
-    ".words th:last-child,.words td:last-child{text-align:left;white-space:normal}"
-    "tr.best td{font-weight:600;background:var(--soft)}\n"
+    "h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 span,.note,dt{color:var(--dim);"
+    "font-weight:400}\n"
+    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;"
+    "grid-template-columns:max-content 1fr;gap:1px 16px;margin:0;font-size:14px}dd{margin:0;"
+    "overflow-wrap:anywhere}dd code{font-size:13px}\n"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;"
+    "font-variant-numeric:tabular-nums}th,td{padding:4px 14px;text-align:right;"
+    "border-bottom:1px solid var(--rule);white-space:nowrap}th{font-weight:600;color:var(--dim)}"
+    "th:first-child,td:first-child{text-align:left;padding-left:6px}"
+    ".words th:last-child,.words td:last-child{text-align:left;white-space:normal}tr.best td{"
+    "font-weight:600;background:var(--soft)}\n"
     "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);"
-    "font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}"
-    ".mid{text-anchor:middle}.end{text-anchor:end}.grid{stroke:var(--rule);stroke-width:1}"
-    ".axis,.step,.mark{stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}"
-    ".mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n"
+    "font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}.mid{text-anchor:middle}"
+    ".end{text-anchor:end}.grid{stroke:var(--rule);stroke-width:1}.axis,.step,.mark{"
+    "stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}.mark{"
+    "stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}"
-    "@media (max-width:480px){.charts{grid-template-columns:1fr}}"
-    ".charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg "
-    ".name{font-size:12px;font-weight:600;fill:var(--c)}\n"
-    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{stroke-"
-    "width:1;"
-    "stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 "
-    "3}.line.s3{stroke-dasharray:2 2.5}"
-    ".line.s4{stroke-dasharray:9 3 2 3}.line.s5{stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 "
-    "3}"
-    ".line.s7{stroke-dasharray:12 4}\n"
-    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{"
-    "--c:var(--s5)}"
-    ".s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
-    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{"
-    "--c:var(--k5)}"
-    ".k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n"
-    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key "
-    "i{display:inline-block;width:13px;height:11px;"
-    "margin:0 5px 0 14px;background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n"
+    "@media (max-width:480px){.charts{grid-template-columns:1fr}}.charts h3{margin-bottom:4px}"
+    "svg .label{font-size:11.5px}svg .name{font-size:12px;font-weight:600;fill:var(--c)}\n"
+    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{"
+    "stroke-width:1;stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 3}"
+    ".line.s3{stroke-dasharray:2 2.5}.line.s4{stroke-dasharray:9 3 2 3}.line.s5{"
+    "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}\n"
+    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}"
+    ".s5{--c:var(--s5)}.s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
+    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}"
+    ".k5{--c:var(--k5)}.k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);"
+    "stroke-width:.4}\n"
+    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;"
+    "height:11px;margin:0 5px 0 14px;background:var(--c);border-radius:2px}.key i:first-child{"
+    "margin-left:0}\n"
     "</style>\n";
 
 static void ddp__html_fact(ddp__text *t, const char *name, const char *value, int code)
 {
     if (!value || !*value) return;
-    ddp__text_addf(t, "<dt>%s</dt><dd>%s", name, code ? "<code>" : "");
-    ddp__add_escaped(t, value);
-    ddp__text_addf(t, "%s</dd>\n", code ? "</code>" : "");
+    ddp__add_page(t, code ? "<dt>%s</dt><dd><code>$</code></dd>\n" : "<dt>%s</dt><dd>$</dd>\n",
+                  name, value);
 }
 
 static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 {
     char number[32];
 
-    ddp__text_addf(t, "<h1>");
-    ddp__add_escaped(t, d->title ? d->title : "dreamddp report");
-    ddp__text_addf(t, "</h1>\n<dl>\n");
+    ddp__add_page(t, "<h1>$</h1>\n<dl>\n", d->title ? d->title : "dreamddp report");
     ddp__html_fact(t, "command", d->command, 1);
     ddp__html_fact(t, "model", d->model, 0);
     ddp__html_fact(t, "network", d->net, 0);
@@ -93,9 +73,21 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
     ddp__text_addf(t, "</dl>\n");
 }
 
+/* The run with the smallest step time, or NULL. */
+static const ddp_report_run *ddp__html_fastest(const ddp_report_data *d)
+{
+    const ddp_report_run *best = NULL;
+    int i;
+
+    for (i = 0; i < d->run_count; i++)
+        if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms))
+            best = &d->runs[i];
+    return best;
+}
+
 static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 {
-    const ddp_report_run *best = ddp__summary_fastest(d);
+    const ddp_report_run *best = ddp__html_fastest(d);
     ddp__text cell;
     int i, c;
 
@@ -110,9 +102,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
         for (c = 0; c < DDP__SUMMARY_COLUMNS; c++) {
             cell.size = 0;
             ddp__summary_cell(&cell, d, &d->runs[i], c);
-            ddp__text_addf(t, "<td>");
-            ddp__add_escaped(t, cell.data);
-            ddp__text_addf(t, "</td>");
+            ddp__add_page(t, "<td>$</td>", cell.data);
         }
         ddp__text_addf(t, "</tr>\n");
     }
@@ -122,13 +112,94 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
                    "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> "
                    "bytes. Hidden: the share of the communication time during which the worker "
                    "computes.");
-    if (fabs(d->target_loss) <= DBL_MAX && d->target_loss > 0) {
-        ddp__text_addf(t, " s to loss: seconds until the loss is ");
-        ddp__add_short(t, d->target_loss, 4);
-        ddp__text_addf(t, " or below.");
-    }
+    if (fabs(d->target_loss) <= DBL_MAX && d->target_loss > 0)
+        ddp__add_page(t, " s to loss: seconds until the loss is @4 or below.", d->target_loss);
     ddp__text_addf(t, "</p>\n");
 }
+
+/* ---- what changed during a run: slow ranks, re-plans, workers lost ---- */
+
+enum { DDP__CHANGES_SHOWN = 24 }; /* rows for a run; what is older counts */
+
+static const double ddp__changes_slow = 1.1; /* below it all ranks are alike */
+
+static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
+{
+    if (!(r->slow_ratio > 0) && r->replans == 0) return;
+    ddp__add_page(t, "<p class=\"note\">$: ", r->strategy);
+    if (r->slow_ratio >= ddp__changes_slow)
+        ddp__add_page(t, "rank %d computes ^1 x slower than the median, and the others wait for it",
+                      r->slowest_rank, r->slow_ratio);
+    else if (r->slow_ratio > 0) ddp__add_page(t, "all ranks compute about equally fast");
+    if (r->replans > 0)
+        ddp__add_page(t, "%sthe link changed, planned again %ld time%s",
+                      r->slow_ratio > 0 ? "; " : "", r->replans, r->replans > 1 ? "s" : "");
+    ddp__add_page(t, ".</p>\n");
+}
+
+static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
+{
+    int i, first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
+
+    if (r->note_count < 1) return;
+    ddp__text_addf(t, "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
+                      "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
+    for (i = first; i < r->note_count; i++) {
+        ddp__add_page(t, named ? "<tr><td>$</td>" : "<tr>", r->strategy);
+        ddp__add_page(t, "<td>%ld</td><td>^1</td><td>$</td></tr>\n", r->notes[i].step,
+                      r->notes[i].time_s, r->notes[i].text);
+    }
+    ddp__text_addf(t, "</table></div>\n");
+    if (first > 0)
+        ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
+}
+
+/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes; nothing
+ * where nothing is known. */
+static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
+{
+    int i, any = 0;
+
+    for (i = 0; i < d->run_count; i++)
+        any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow ||
+               d->runs[i].replans > 0;
+    if (!any) return;
+    ddp__text_addf(t, "<h2>What changed</h2>\n");
+    for (i = 0; i < d->run_count; i++) {
+        ddp__changes_pace(t, &d->runs[i]);
+        ddp__changes_table(t, &d->runs[i], d->run_count > 1);
+    }
+}
+
+/* The notes of all runs as marks of a chart over seconds, or over steps; those on slow ranks, which
+ * can be many, are left to the table. *out is the caller's (NULL without notes). Returns how
+ * many. */
+static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time,
+                              ddp__mark **out)
+{
+    size_t all = 0;
+    int i, k, n = 0;
+
+    *out = NULL;
+    for (i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
+    if (all == 0) return 0;
+    *out = (ddp__mark *)ddp__calloc(all, sizeof **out);
+    if (!*out) {
+        t->failed = 1;
+        return 0;
+    }
+    for (i = 0; i < d->run_count; i++)
+        for (k = 0; k < d->runs[i].note_count; k++) {
+            const ddp_report_note *note = &d->runs[i].notes[k];
+            if (note->kind && (!strcmp(note->kind, "slow") || !strcmp(note->kind, "even")))
+                continue;
+            (*out)[n].x = over_time ? note->time_s : (double)note->step;
+            (*out)[n++].text = note->text;
+        }
+    return n;
+}
+
+/* ---- lanes ---- */
 
 /* Number of steps that worker 0 computes in the window. */
 static long ddp__html_window_steps(const ddp_report_run *r, double begin, double end)
@@ -175,17 +246,16 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
     for (i = 0; i < d->run_count; i++) {
         ddp__run_window(&d->runs[i], &begin, &end);
         steps = ddp__html_window_steps(&d->runs[i], begin, end);
-        ddp__text_addf(t, "<h3>");
-        ddp__add_escaped(t, d->runs[i].strategy);
-        if (steps > 0) {
-            ddp__text_addf(t, " <span>%ld step%s in ", steps, steps == 1 ? "" : "s");
-            ddp__add_short(t, (end - begin) * 1e3, end - begin < 0.1 ? 2 : 0);
-            ddp__text_addf(t, " ms</span>");
-        }
+        ddp__add_page(t, "<h3>$", d->runs[i].strategy);
+        if (steps > 0)
+            ddp__add_page(t, " <span>%ld step%s in @* ms</span>", steps, steps == 1 ? "" : "s",
+                          end - begin < 0.1 ? 2 : 0, (end - begin) * 1e3);
         ddp__text_addf(t, "</h3>\n");
         ddp__svg_swimlanes(t, d, &d->runs[i], scale);
     }
 }
+
+/* ---- charts ---- */
 
 typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
 
@@ -319,6 +389,8 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
     ddp__text_addf(t, "</div>\n");
 }
 
+/* ---- layers, prediction ---- */
+
 /* The step of the period that averages a layer, then those that fill bubbles with it: "2 (+4)". */
 static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
                                 int layer)
@@ -340,34 +412,20 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
     ddp__text_addf(t,
                    "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
                    "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
-    for (i = 0; i < d->run_count; i++) {
-        if (!d->runs[i].step_of || d->runs[i].period < 1) continue;
-        ddp__text_addf(t, "<th>");
-        ddp__add_escaped(t, d->runs[i].strategy);
-        ddp__text_addf(t, ": step of %d</th>", d->runs[i].period);
-    }
-    for (i = 0; i < d->run_count; i++) {
-        if (!d->runs[i].layer_divergence) continue;
-        ddp__text_addf(t, "<th>&#915; ");
-        ddp__add_escaped(t, d->runs[i].strategy);
-        ddp__text_addf(t, "</th>");
-    }
+    for (i = 0; i < d->run_count; i++)
+        if (d->runs[i].step_of && d->runs[i].period > 0)
+            ddp__add_page(t, "<th>$: step of %d</th>", d->runs[i].strategy, d->runs[i].period);
+    for (i = 0; i < d->run_count; i++)
+        if (d->runs[i].layer_divergence)
+            ddp__add_page(t, "<th>&#915; $</th>", d->runs[i].strategy);
     ddp__text_addf(t, "</tr>\n");
     for (l = 0; l < d->layer_count; l++) {
         const ddp_report_layer *layer = &d->layers[l];
 
-        ddp__text_addf(t, "<tr><td>");
-        if (layer->name)
-            ddp__add_escaped(t, layer->name);
-        else
-            ddp__text_addf(t, "%d", l);
-        ddp__text_addf(t, "</td><td>");
-        ddp__add_fixed(t, layer->params, 0);
-        ddp__text_addf(t, "</td><td>");
-        ddp__add_fixed(t, layer->backward_s * 1e3, 3);
-        ddp__text_addf(t, "</td><td>");
-        ddp__add_fixed(t, layer->comm_s * 1e3, 3);
-        ddp__text_addf(t, "</td>");
+        if (layer->name) ddp__add_page(t, "<tr><td>$", layer->name);
+        else ddp__add_page(t, "<tr><td>%d", l);
+        ddp__add_page(t, "</td><td>^0</td><td>^3</td><td>^3</td>", layer->params,
+                      layer->backward_s * 1e3, layer->comm_s * 1e3);
         for (i = 0; i < d->run_count; i++)
             if (d->runs[i].step_of && d->runs[i].period > 0)
                 ddp__html_plan_cell(t, d, &d->runs[i], l);
@@ -395,19 +453,10 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
         double off = (r->step_ms / r->predicted_step_ms - 1) * 100;
 
         if (!(r->predicted_step_ms > 0)) continue;
-        ddp__text_addf(t, "<tr><td>");
-        ddp__add_escaped(t, r->strategy);
-        ddp__text_addf(t, "</td><td>");
-        ddp__add_fixed(t, r->predicted_step_ms, 2);
-        ddp__text_addf(t, "</td><td>");
-        ddp__add_fixed(t, r->step_ms, 2);
-        ddp__text_addf(t, "</td><td>%s", off > 0 ? "+" : "");
-        ddp__add_fixed(t, off, 1);
-        ddp__text_addf(t, " %%</td><td>");
-        ddp__add_fixed(t, r->predicted_hidden_pct, 1);
-        ddp__text_addf(t, "</td><td>");
-        ddp__add_fixed(t, r->hidden_pct, 1);
-        ddp__text_addf(t, "</td></tr>\n");
+        ddp__add_page(t, "<tr><td>$</td><td>^2</td><td>^2</td><td>%s^1 %%</td><td>^1</td>"
+                         "<td>^1</td></tr>\n",
+                      r->strategy, r->predicted_step_ms, r->step_ms, off > 0 ? "+" : "", off,
+                      r->predicted_hidden_pct, r->hidden_pct);
     }
     ddp__text_addf(t, "</table></div>\n");
 }
@@ -418,11 +467,10 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__text t;
 
     memset(&t, 0, sizeof t);
-    ddp__text_addf(
-        &t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>");
-    ddp__add_escaped(&t, d->title ? d->title : "dreamddp report");
-    ddp__text_addf(&t, "</title>\n%s</head>\n<body>\n", ddp__html_head);
+    ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+                      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+                      "<title>$</title>\n%s</head>\n<body>\n",
+                  d->title ? d->title : "dreamddp report", ddp__html_head);
     ddp__html_facts(&t, d);
     ddp__html_summary(&t, d);
     ddp__html_changes(&t, d);

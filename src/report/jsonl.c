@@ -1,112 +1,57 @@
-#include "base/platform.h"
-#include "report/jsonl.h"
-#include "base/memory.h"
+/* JSON lines: the writer, and the events of the programs. */
 #include "base/text.h"
 #include "io/json.h"
+#include "report/jsonl.h"
 
 #define DDP__JSONL_DEPTH 31
 
 struct ddp_jsonl {
     ddp__text line;
-    char     *path, *temporary; /* temporary NULL: written directly */
-    FILE     *stream;           /* NULL: fd */
-    int       fd;
-    ddp_error error; /* the first one */
-    int       depth; /* open values; 0 = between two lines */
+    ddp__file file;   /* file.f NULL: a stream of the program's */
+    FILE     *stream; /* where lines go */
+    ddp_error error;  /* the first one */
+    int       depth;  /* open values; 0 = between two lines */
     char      closer[DDP__JSONL_DEPTH + 1];
     int       any[DDP__JSONL_DEPTH + 1]; /* that value has a member already */
 };
 
-static ddp_jsonl *ddp__jsonl_new(void)
+static const char *ddp__jsonl_name(const ddp_jsonl *j)
+{
+    return j->file.f ? j->file.path : "JSON lines";
+}
+
+ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {
     ddp_jsonl *j = (ddp_jsonl *)ddp__calloc(1, sizeof *j);
 
-    if (j) j->fd = -1;
+    if (!j) ddp__fail(err, DDP_MEMORY, "cannot write JSON lines: out of memory");
+    else j->stream = out;
+    return j;
+}
+
+ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
+{
+    ddp_jsonl *j;
+
+    if (!path || !*path) {
+        ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
+        return NULL;
+    }
+    j = ddp_jsonl_stream(NULL, err);
+    if (j && ddp__file_begin(&j->file, path, err)) {
+        DDP_FREE(j);
+        return NULL;
+    }
+    if (!j) return NULL;
+    j->stream = j->file.f;
+    setvbuf(j->stream, NULL, _IONBF, 0); /* a reader of the growing file sees whole lines */
     return j;
 }
 
 static void ddp__jsonl_free(ddp_jsonl *j)
 {
-    if (j->fd >= 0) close(j->fd);
     ddp__text_free(&j->line);
-    if (j->path) DDP_FREE(j->path);
-    if (j->temporary) DDP_FREE(j->temporary);
     DDP_FREE(j);
-}
-
-ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
-{
-    ddp_jsonl *j = ddp__jsonl_new();
-    size_t room = path ? strlen(path) + 32 : 32;
-    struct stat st;
-
-    if (!path || !*path) {
-        ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
-        if (j) ddp__jsonl_free(j);
-        return NULL;
-    }
-    if (j) {
-        j->path = ddp__strdup(path);
-        j->temporary = (char *)ddp__calloc(room, 1);
-    }
-    if (!j || !j->path || !j->temporary) {
-        ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-        if (j) ddp__jsonl_free(j);
-        return NULL;
-    }
-    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
-        DDP_FREE(j->temporary);
-        j->temporary = NULL;
-        j->fd = open(path, O_WRONLY | O_CLOEXEC);
-    } else {
-        snprintf(j->temporary, room, "%s.tmp.%ld", path, (long)getpid());
-        j->fd = open(j->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    }
-    if (j->fd < 0) {
-        ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(errno));
-        ddp__jsonl_free(j);
-        return NULL;
-    }
-    return j;
-}
-
-ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
-{
-    ddp_jsonl *j = ddp__jsonl_new();
-
-    if (!j)
-        ddp__fail(err, DDP_MEMORY, "cannot write JSON lines: out of memory");
-    else
-        j->stream = out;
-    return j;
-}
-
-static void ddp__jsonl_fail(ddp_jsonl *j, int why)
-{
-    ddp__fail(&j->error, DDP_IO, "cannot write %s: %s",
-              j->path ? j->path : "JSON lines to the stream", strerror(why));
-}
-
-/* One write(2) per line, so that a reader of the growing file sees whole lines. */
-static void ddp__jsonl_put(ddp_jsonl *j)
-{
-    size_t done = 0;
-
-    if (j->stream) {
-        if (fwrite(j->line.data, 1, j->line.size, j->stream) != j->line.size || fflush(j->stream))
-            ddp__jsonl_fail(j, errno);
-        return;
-    }
-    while (done < j->line.size) {
-        ssize_t n = write(j->fd, j->line.data + done, j->line.size - done);
-
-        if (n > 0) {
-            done += (size_t)n;
-        } else if (errno != EINTR) {
-            ddp__jsonl_fail(j, n ? errno : ENOSPC);
-            return;
-        }
-    }
 }
 
 ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
@@ -115,23 +60,20 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
 
     if (!j) return DDP_OK;
     if (j->depth) ddp_jsonl_end(j);
-    if (j->fd >= 0) {
-        int fd = j->fd;
-
-        j->fd = -1;
-        if (close(fd) && !j->error.code) ddp__jsonl_fail(j, errno);
-    }
-    if (j->temporary && !j->error.code && rename(j->temporary, j->path)) ddp__jsonl_fail(j, errno);
     status = j->error.code;
-    if (status != DDP_OK && err) *err = j->error;
-    ddp_jsonl_abandon(j); /* after a rename the temporary name is gone */
+    if (status == DDP_OK && j->file.f) status = ddp__file_end(&j->file, err);
+    else {
+        if (j->file.f) ddp__file_drop(&j->file);
+        if (status != DDP_OK && err) *err = j->error;
+    }
+    ddp__jsonl_free(j);
     return status;
 }
 
 void ddp_jsonl_abandon(ddp_jsonl *j)
 {
     if (!j) return;
-    if (j->temporary) remove(j->temporary);
+    if (j->file.f) ddp__file_drop(&j->file);
     ddp__jsonl_free(j);
 }
 
@@ -152,7 +94,7 @@ static void ddp__jsonl_nest(ddp_jsonl *j, char opener, char closer)
 {
     if (j->depth == DDP__JSONL_DEPTH) {
         ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep",
-                  j->path ? j->path : "JSON lines", DDP__JSONL_DEPTH - 1);
+                  ddp__jsonl_name(j), DDP__JSONL_DEPTH - 1);
         return;
     }
     ddp__text_add(&j->line, &opener, 1);
@@ -232,8 +174,122 @@ void ddp_jsonl_end(ddp_jsonl *j)
     ddp__text_add(&j->line, "}\n", 2);
     j->depth = 0;
     if (j->line.failed)
-        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory",
-                  j->path ? j->path : "JSON lines");
+        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
+    else if (fwrite(j->line.data, 1, j->line.size, j->stream) != j->line.size || fflush(j->stream))
+        ddp__fail(&j->error, DDP_IO, "cannot write %s: %s", ddp__jsonl_name(j), strerror(errno));
+}
+
+/* ---- events ---- */
+
+void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d)
+{
+    ddp_jsonl_event(j, "run");
+    ddp_jsonl_string(j, "title", d->title);
+    ddp_jsonl_string(j, "command", d->command);
+    ddp_jsonl_string(j, "version", d->version);
+    ddp_jsonl_integer(j, "seed", (int64_t)d->seed);
+    ddp_jsonl_string(j, "host", d->host);
+    ddp_jsonl_integer(j, "workers", d->workers);
+    ddp_jsonl_string(j, "net", d->net);
+    ddp_jsonl_string(j, "model", d->model);
+    ddp_jsonl_end(j);
+}
+
+void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d)
+{
+    int l;
+
+    ddp_jsonl_event(j, "profile");
+    ddp_jsonl_array(j, "layers");
+    for (l = 0; l < d->layer_count; l++) {
+        ddp_jsonl_object(j, NULL);
+        ddp_jsonl_string(j, "layer", d->layers[l].name);
+        ddp_jsonl_number(j, "params", d->layers[l].params);
+        ddp_jsonl_number(j, "backward_s", d->layers[l].backward_s);
+        ddp_jsonl_number(j, "comm_s", d->layers[l].comm_s);
+        ddp_jsonl_up(j);
+    }
+    ddp_jsonl_end(j);
+}
+
+void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r)
+{
+    int h, l;
+
+    if (!r->step_of || r->period < 1) return;
+    ddp_jsonl_event(j, "plan");
+    ddp_jsonl_string(j, "strategy", r->strategy);
+    ddp_jsonl_integer(j, "period", r->period);
+    ddp_jsonl_array(j, "sets");
+    for (h = 0; h < r->period; h++) {
+        ddp_jsonl_array(j, NULL);
+        for (l = 0; l < d->layer_count; l++)
+            if (r->step_of[l] == h) ddp_jsonl_integer(j, NULL, l);
+        ddp_jsonl_up(j);
+    }
+    ddp_jsonl_up(j);
+    ddp_jsonl_integers(j, "step_of", r->step_of, d->layer_count);
+    ddp_jsonl_number(j, "predicted_step_ms", r->predicted_step_ms);
+    ddp_jsonl_number(j, "predicted_hidden_pct", r->predicted_hidden_pct);
+    ddp_jsonl_end(j);
+}
+
+void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
+                    double step_ms, double wait_ms, int64_t bytes, double divergence)
+{
+    ddp_jsonl_event(j, "step");
+    ddp_jsonl_string(j, "strategy", strategy);
+    ddp_jsonl_integer(j, "step", step);
+    ddp_jsonl_number(j, "loss", loss);
+    ddp_jsonl_number(j, "step_ms", step_ms);
+    ddp_jsonl_number(j, "wait_ms", wait_ms);
+    ddp_jsonl_integer(j, "bytes", bytes);
+    if (divergence >= 0) ddp_jsonl_number(j, "divergence", divergence);
+    ddp_jsonl_end(j);
+}
+
+void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r)
+{
+    int i;
+
+    for (i = 0; i < r->note_count; i++) {
+        ddp_jsonl_event(j, "note");
+        ddp_jsonl_string(j, "strategy", r->strategy);
+        ddp_jsonl_integer(j, "step", r->notes[i].step);
+        ddp_jsonl_number(j, "time_s", r->notes[i].time_s);
+        ddp_jsonl_string(j, "kind", r->notes[i].kind);
+        ddp_jsonl_string(j, "text", r->notes[i].text);
+        ddp_jsonl_end(j);
+    }
+}
+
+void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r)
+{
+    ddp_jsonl_event(j, "result");
+    ddp_jsonl_string(j, "strategy", r->strategy);
+    ddp_jsonl_integer(j, "workers", d->workers);
+    ddp_jsonl_number(j, "step_ms", r->step_ms);
+    ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
+    if (r->bytes_sent < 0)
+        ddp_jsonl_number(j, "bytes_sent", (double)NAN);
     else
-        ddp__jsonl_put(j);
+        ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    ddp_jsonl_number(j, "final_loss", r->final_loss);
+    ddp_jsonl_number(j, "time_to_loss_s", r->time_to_loss_s);
+    ddp_jsonl_string(j, "param_hash", r->param_hash);
+    if (r->slow_ratio > 0) {
+        ddp_jsonl_integer(j, "slowest_rank", r->slowest_rank);
+        ddp_jsonl_number(j, "slow_ratio", r->slow_ratio);
+    }
+    ddp_jsonl_integer(j, "replans", r->replans);
+    ddp_jsonl_end(j);
+}
+
+void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error)
+{
+    ddp_jsonl_event(j, "error");
+    ddp_jsonl_string(j, "status", ddp_status_text(error->code));
+    ddp_jsonl_integer(j, "exit_code", ddp_status_exit_code(error->code));
+    ddp_jsonl_string(j, "message", error->msg);
+    ddp_jsonl_end(j);
 }

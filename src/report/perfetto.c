@@ -1,8 +1,8 @@
+/* The spans of all workers as a Chrome trace. */
 #include "base/platform.h"
-#include "report/perfetto.h"
 #include "base/text.h"
 #include "io/json.h"
-#include "report/lanes.h"
+#include "report/page.h"
 
 /* The file being made: a comma stands before every event but the first. */
 typedef struct ddp__perfetto {

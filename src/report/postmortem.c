@@ -1,9 +1,8 @@
-#include "base/platform.h"
-#include "base/fail.h"
-#include "base/memory.h"
+/* The dumps of a run's ranks read together: where they part, in sentences. */
+#include "base/core.h"
 #include "base/text.h"
 #include "io/json.h"
-#include "report/postmortem.h"
+#include "report/report.h"
 
 enum { DDP__PM_TEXT = 200 };
 

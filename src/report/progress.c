@@ -1,7 +1,7 @@
-#include "base/platform.h"
-#include "report/progress.h"
-#include "base/clock.h"
-#include "report/summary.h"
+/* The progress line and the closing table of a program. */
+#include "base/text.h"
+#include "base/tools.h"
+#include "report/page.h"
 
 #define DDP__PROGRESS_LINE 256
 
@@ -85,6 +85,86 @@ void ddp_progress_end(ddp_progress *p)
 {
     if (p->out && p->terminal && p->width) fprintf(p->out, "\n");
     p->width = 0;
+}
+
+/* ---- the table ---- */
+
+const char *ddp__summary_heading(int column)
+{
+    static const char *const heading[DDP__SUMMARY_COLUMNS] = {
+        "strategy", "step ms", "vs ssgd", "s to loss", "MB sent", "hidden %", "final loss"};
+
+    return heading[column];
+}
+
+/* Step time of the run called ssgd over that of r: above 1 = faster. NAN without such a run. */
+static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
+{
+    int i;
+
+    for (i = 0; i < d->run_count; i++) {
+        const ddp_report_run *base = &d->runs[i];
+
+        if (base->strategy && !strcmp(base->strategy, "ssgd") && r->step_ms > 0)
+            return base->step_ms / r->step_ms;
+    }
+    return (double)NAN;
+}
+
+void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column)
+{
+    double ratio;
+
+    switch (column) {
+    case 0: ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-"); break;
+    case 1: ddp__add_fixed(t, r->step_ms, r->step_ms < 10 ? 2 : 1); break;
+    case 2:
+        ratio = ddp__summary_ratio(d, r);
+        ddp__add_page(t, ratio > 0 ? "^2x" : "^2", ratio);
+        break;
+    case 3: ddp__add_fixed(t, r->time_to_loss_s, 1); break;
+    case 4:
+        ddp__add_fixed(t, r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6,
+                       r->bytes_sent < 10000000 ? 2 : 1);
+        break;
+    case 5: ddp__add_fixed(t, r->hidden_pct, 1); break;
+    default: ddp__add_fixed(t, r->final_loss, 4); break;
+    }
+}
+
+/* The aligned text. */
+static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
+{
+    size_t width[DDP__SUMMARY_COLUMNS];
+    ddp__text cell;
+    int row, c, pass;
+
+    memset(&cell, 0, sizeof cell);
+    for (c = 0; c < DDP__SUMMARY_COLUMNS; c++) width[c] = strlen(ddp__summary_heading(c));
+    /* the first pass measures, the second writes; names stand left, numbers right */
+    for (pass = 0; pass < 2; pass++) {
+        for (row = -1; row < d->run_count; row++) {
+            for (c = 0; c < DDP__SUMMARY_COLUMNS; c++) {
+                int w = (int)width[c];
+
+                cell.size = 0;
+                if (row < 0)
+                    ddp__text_addf(&cell, "%s", ddp__summary_heading(c));
+                else
+                    ddp__summary_cell(&cell, d, &d->runs[row], c);
+                if (cell.failed) break;
+                if (pass == 0)
+                    width[c] = cell.size > width[c] ? cell.size : width[c];
+                else if (c == 0)
+                    ddp__text_addf(t, "%-*s", w, cell.data);
+                else
+                    ddp__text_addf(t, "  %*s", w, cell.data);
+            }
+            if (pass == 1) ddp__text_addf(t, "\n");
+        }
+    }
+    if (cell.failed) t->failed = 1;
+    ddp__text_free(&cell);
 }
 
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)

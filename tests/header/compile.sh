@@ -27,6 +27,11 @@ while IFS='|' read -r cc std; do
         for f in stb_before stb_after stb_asked; do
             check "$cc: stb_ds in the same file: $f" "$c $h/$f.c $run"
         done
+        for part in PLANNERS MODELS REPORTS; do
+            check "$cc: DDP_NO_$part" "$c -DDDP_NO_$part -c $h/impl.c -o @/o && $c $h/main.c -x none @/o $run"
+        done
+        check "$cc: without all three a loop of one's own trains" \
+            "$c -DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS examples/own_loop.c $run threads | grep -c '^rank . ' | grep -qx 4"
         ;;
     *)
         check "$cc: late" "$c -D_GNU_SOURCE -fsyntax-only $h/late.c"
@@ -43,12 +48,13 @@ make -s build/headers/dreamddp.h
 apart="-DDDP_SEPARATE -include tests/heap.h -Ibuild/headers -Isrc"
 while IFS='|' read -r cc std; do
     [ "$cc" = g++ ] && command -v clang++ >/dev/null && continue
-    for f in tests/*.c examples/*.c bench/bench_*.c; do
-        check "$cc: $f" "$cc $std $warn $flags $apart -Itests -Iexamples -fsyntax-only $f"
+    for f in tests/*/*.c examples/*.c examples/*/*.c bench/bench_*.c; do
+        [ "${f%/*}" = $h ] && continue
+        check "$cc: $f" "$cc $std $warn $flags $apart -Itests -fsyntax-only $f"
     done
 done < <(languages)
-whole="$(languages | awk -F'|' '$2 == "-std=c11" { cc = $1 } END { print cc }') -std=c11 $warn $flags -I. -Iexamples -fsyntax-only"
-for f in examples/*.c bench/bench_*.c; do
+whole="$(languages | awk -F'|' '$2 == "-std=c11" { cc = $1 } END { print cc }') -std=c11 $warn $flags -I. -fsyntax-only"
+for f in examples/*.c examples/*/*.c bench/bench_*.c; do
     check "$f, whole" "$whole $f"
 done
 if command -v mpicc >/dev/null; then

@@ -7,7 +7,7 @@
 int main(void)
 {
     ddp_error err;
-    ddp__cuda *dev = ddp__cuda_open(NULL, &err);
+    ddp__cuda *dev = ddp__cuda_open(0, DDP_CUDA_F32, NULL, &err);
 
     if (!dev) {
         fprintf(stderr, "%s\n", err.msg);

@@ -1,0 +1,144 @@
+/* Command lines of the programs: one table gives parsing, --help and the sentences for mistakes. */
+#ifndef EXAMPLES_CLI_H
+#define EXAMPLES_CLI_H
+
+#include <signal.h>
+
+typedef enum cli_kind { CLI_FLAG, CLI_COUNT, CLI_REAL, CLI_TEXT } cli_kind;
+
+typedef struct cli_option {
+    const char *name;  /* "--steps" */
+    cli_kind    kind;
+    void       *out;   /* int *, long *, double *, const char ** */
+    const char *value; /* "N", shown in --help */
+    const char *help;
+} cli_option;
+
+static void cli_help(const char *program, const char *about, const cli_option *table, int count)
+{
+    int i;
+
+    printf("usage: %s [options]\n%s\n\noptions:\n", program, about);
+    for (i = 0; i < count; i++)
+        printf("  %s %-*s %s\n", table[i].name, 26 - (int)strlen(table[i].name), table[i].value,
+               table[i].help);
+    printf("  --help                      this text\n\n"
+           "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, "
+           "SIGTERM)\n");
+}
+
+/* The known option that shares most leading characters with a mistyped one, at least half of its
+ * name; NULL where none does. */
+static const char *cli_nearest(const char *given, const cli_option *table, int count)
+{
+    const char *best = NULL;
+    size_t most = strlen(given) / 2;
+    int i;
+
+    for (i = 0; i < count; i++) {
+        size_t n = 0;
+        while (given[n] && given[n] == table[i].name[n]) n++;
+        if (n > most) most = n, best = table[i].name;
+    }
+    return best;
+}
+
+static int cli_number(const char *s, double *out)
+{
+    char *end;
+
+    if (!s || !*s) return 0;
+    *out = strtod(s, &end);
+    return !*end && *out > -1e300 && *out < 1e300;
+}
+
+static int cli_store(const char *program, const cli_option *o, const char *value)
+{
+    double v;
+
+    if (o->kind == CLI_TEXT) {
+        *(const char **)o->out = value;
+        return 1;
+    }
+    if (!cli_number(value, &v) ||
+        (o->kind == CLI_COUNT && (v < 0 || v > 2e9 || v != (double)(long)v))) {
+        fprintf(stderr, "%s: %s %s is not a %s; it means: %s\n", program, o->name, value,
+                o->kind == CLI_COUNT ? "whole number from 0 to 2e9" : "number", o->help);
+        return 0;
+    }
+    if (o->kind == CLI_COUNT) *(long *)o->out = (long)v;
+    else *(double *)o->out = v;
+    return 1;
+}
+
+/* Fills the table's variables. Returns -1 to go on, else the program's exit code. */
+static int cli_parse(int argc, char **argv, const char *about, const cli_option *table, int count)
+{
+    const char *program = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
+    int i, k;
+
+    for (i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            cli_help(program, about, table, count);
+            return 0;
+        }
+        for (k = 0; k < count && strcmp(argv[i], table[k].name); k++) {}
+        if (k == count) {
+            const char *nearest = cli_nearest(argv[i], table, count);
+            fprintf(stderr, "%s: unknown option %s; %s%s%s--help lists them all\n", program,
+                    argv[i], nearest ? "did you mean " : "", nearest ? nearest : "",
+                    nearest ? "? " : "");
+            return 2;
+        }
+        if (table[k].kind == CLI_FLAG) {
+            *(int *)table[k].out = 1;
+            continue;
+        }
+        if (++i == argc) {
+            fprintf(stderr, "%s: %s needs a value: %s %s\n", program, table[k].name, table[k].name,
+                    table[k].value);
+            return 2;
+        }
+        if (!cli_store(program, &table[k], argv[i])) return 2;
+    }
+    return -1;
+}
+
+/* The whole command line in one string, for reports; cut where there is no more room. */
+static inline void cli_command(int argc, char **argv, char *out, size_t room)
+{
+    size_t at = 0;
+    int i;
+
+    out[0] = 0;
+    for (i = 0; i < argc && at < room; i++)
+        at += (size_t)snprintf(out + at, room - at, "%s%s", i ? " " : "", argv[i]);
+}
+
+/* Ctrl-C and SIGTERM: set by the handler, looked at between steps and by ddp_launch. Both end a
+ * run, but SIGTERM a worker of an elastic world alone. */
+enum { CLI_CTRL_C = 1, CLI_TERMINATED };
+static volatile int cli_interrupted;
+
+static void cli_on_signal(int number)
+{
+    if (number != SIGTERM || !cli_interrupted)
+        cli_interrupted = number == SIGTERM ? CLI_TERMINATED : CLI_CTRL_C;
+}
+
+/* Also makes a closed pipe and a file that is too large errors of write(2): a sentence, not a
+ * killed program. */
+static inline void cli_catch_interrupt(void)
+{
+    struct sigaction a;
+
+    memset(&a, 0, sizeof a);
+    a.sa_handler = cli_on_signal;
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+    a.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &a, NULL);
+    sigaction(SIGXFSZ, &a, NULL);
+}
+
+#endif /* EXAMPLES_CLI_H */

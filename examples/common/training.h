@@ -1,0 +1,777 @@
+/* One training run on every rank: what a trainer does once and quickstart once per strategy.
+ * Results lie in memory shared with the worker processes, so that the parent can report them. */
+#ifndef EXAMPLES_TRAINING_H
+#define EXAMPLES_TRAINING_H
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "sampling.h"
+#include "watcher.h"
+
+enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_NOTES = 64 };
+
+/* What one rank leaves behind. */
+typedef struct training_rank {
+    ddp_stats stats;
+    ddp_note  note[TRAINING_NOTES];
+    int       notes;
+    ddp_span *span;
+    int       spans;
+    float    *loss, *divergence; /* [steps] of this rank */
+} training_rank;
+
+/* What is held out, judged during the training. */
+typedef struct training_eval {
+    long   step;           /* so many steps were done */
+    double loss, accuracy; /* accuracy: share told right; NAN of a language model */
+} training_eval;
+
+/* What a run leaves behind: means over ranks where nothing else is said. */
+typedef struct training_result {
+    int    complete;               /* 1: rank 0 of this run has filled it */
+    double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
+    double val_loss, val_accuracy; /* NAN without validation data */
+    double test_accuracy;          /* share of test images told right; NAN without test images */
+    int32_t *sample;               /* [sampling.length] tokens drawn after training */
+    double step_s, hidden_pct;     /* over the counted steps */
+    double seconds;                /* rank 0, profile steps included */
+    double begin_s;                /* ddp_now() before the first step */
+    double samples_per_s;          /* tokens or images, all ranks */
+    long   steps, first;           /* first: of this run, the step of the checkpoint */
+    long   room;                   /* steps that the arrays below have room for */
+    int    world, leader;          /* leader: place in rank of who filled it, rank 0 if it lives */
+    int64_t bytes_sent;            /* rank 0 */
+    double peak_rss_mb;            /* rank 0 */
+    double param_mb, state_mb, activation_mb; /* planned, of each rank; 0 where layers sleep */
+    char   param_hash[17];
+    int    code;                   /* of error, a ddp_status */
+    char   error[DDP_ERROR_TEXT];  /* of a model that could not be built, loaded or saved; or "" */
+    ddp_report_step *step;         /* [steps] */
+    training_eval   *eval;         /* [evals] of training.eval_every, in the order of the steps */
+    long             evals;
+    double          *wait_s;       /* [steps] rank 0 waited for communication; NAN unknown */
+    int              workers;      /* places in rank */
+    training_rank   *rank;         /* [workers] */
+    int    layers, period;         /* period 0 = the strategy follows no plan */
+    int    step_of[TRAINING_LAYERS];
+    unsigned char *fill;           /* [period x layers] */
+    int    fill_room;              /* periods it has room for */
+    double objective_s, lower_bound_s;
+    char   plan_solver[16], plan_cost[16];
+    double layer_divergence[TRAINING_LAYERS];
+    char   name[TRAINING_LAYERS][48];
+    double params[TRAINING_LAYERS], forward_s[TRAINING_LAYERS], backward_s[TRAINING_LAYERS];
+    double comm_s[TRAINING_LAYERS];
+} training_result;
+
+struct training;
+struct training_model;
+
+/* A model other than a language model, its data and how it is judged. */
+typedef struct training_task {
+    ddp_node *(*build)(ddp_graph *g, const struct training *t, ddp_node **logits);
+    /* fills the graph's inputs with micro-batch number pass of a rank */
+    void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank,
+                  int world);
+    /* adds to sum the loss, what is told right, and the number of samples, of every world-th batch
+       of what is held out from batch number rank on; returns 0 or the first error */
+    int (*validate)(const struct training *t, const struct training_model *m, int rank, int world,
+                    double sum[3]);
+    /* test_accuracy, on rank 0 after the training; returns 0 or the first error */
+    int (*judge)(const struct training *t, const struct training_model *m, training_result *r);
+} training_task;
+
+typedef struct training {
+    const char       *label;        /* of the progress line; NULL = none */
+    const training_task *task;      /* NULL = a language model; else only batch of model is read,
+                                       the images of a micro-batch, and context is 1 */
+    const void       *data;         /* of the task */
+    ddp_gpt2_config   model;
+    const ddp_llama2_config *llama; /* NULL, or what is trained instead, of the same vocabulary,
+                                       context and batch */
+    ddp_token_range   train, val;
+    ddp_optimizer     optimizer;
+    ddp_lr_schedule   schedule;
+    long              steps, accumulate;
+    long              windows;      /* 0, or what (windows or images) all workers together train
+                                       on instead of steps */
+    long              val_batches;  /* most batches of val_loss, 0 = 20 */
+    long              eval_every;   /* steps between evaluations during the training, 0 = none;
+                                       needs result->eval with room for all */
+    sampling          sample;       /* needs result->sample */
+    uint64_t          seed;
+    const char       *save, *resume; /* folders of checkpoints, or NULL */
+    long              save_every, keep; /* steps; 0 = at the end only, 0 = all */
+    long              first_pass;   /* micro-batches before this run, in this world's counting */
+    const char       *load, *store; /* weights to begin with, and where they go; or NULL */
+    const char       *dump;         /* where SIGUSR1 writes; NULL = the working directory */
+    int               workers, period;
+    int               elastic;      /* others may go on without this worker */
+    int               probe;        /* measure all links first, and order the ring by them */
+    const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
+    double            emulate_scale; /* their parameters are divided by this */
+    training_result  *result;
+} training;
+
+/* Zeroed memory that forked children share; NULL when there is none. Lives until exit. */
+static void *training_share(size_t bytes)
+{
+    void *p =
+        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static training_result *training_result_new(int workers, long steps, int period)
+{
+    training_result *r = (training_result *)training_share(sizeof *r);
+    int i;
+
+    if (!r) return NULL;
+    r->workers = workers, r->fill_room = period, r->room = steps;
+    r->step = (ddp_report_step *)training_share((size_t)steps * sizeof *r->step);
+    r->wait_s = (double *)training_share((size_t)steps * sizeof *r->wait_s);
+    r->rank = (training_rank *)training_share((size_t)workers * sizeof *r->rank);
+    r->fill = (unsigned char *)training_share((size_t)period * TRAINING_LAYERS);
+    if (!r->step || !r->wait_s || !r->rank || !r->fill) return NULL;
+    for (i = 0; i < workers; i++) {
+        r->rank[i].span = (ddp_span *)training_share(TRAINING_SPANS * sizeof(ddp_span));
+        r->rank[i].loss = (float *)training_share((size_t)steps * sizeof(float));
+        r->rank[i].divergence = (float *)training_share((size_t)steps * sizeof(float));
+        if (!r->rank[i].span || !r->rank[i].loss || !r->rank[i].divergence) return NULL;
+    }
+    return r;
+}
+
+/* The rank that reports: 0, or in an elastic world the lowest that is live. */
+static int training_leads(const ddp_ctx *d)
+{
+    const uint64_t live = ddp_live(d);
+    const int rank = ddp_rank(d);
+
+    return rank < 64 && (live >> rank & 1) && !(live & (((uint64_t)1 << rank) - 1));
+}
+
+/* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
+ * own place, whatever its number. */
+static training_rank *training_place(training_result *r, int rank)
+{
+    return &r->rank[rank < r->workers ? rank : 0];
+}
+
+/* "2 x Intel(R) Xeon(R) ..." for the report. */
+static inline void training_host(char *out, size_t room)
+{
+    FILE *cpu = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+
+    snprintf(out, room, "%ld processors", count);
+    while (cpu && fgets(line, sizeof line, cpu))
+        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
+            snprintf(out, room, "%ld x%.100s", count, strchr(line, ':') + 1);
+            out[strcspn(out, "\n")] = 0;
+            break;
+        }
+    if (cpu) fclose(cpu);
+}
+
+/* Small models learn sooner from a wider start than GPT-2's 0.02, which suits a width of 768. */
+static inline float training_deviation(long dim)
+{
+    return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f;
+}
+
+/* ---- what runs: a GPT, or layers that sleep ---- */
+
+typedef struct training_model {
+    ddp_graph *graph;
+    ddp_node  *loss, *logits;
+    int32_t   *tokens, *labels;
+    int        layers;
+    float    **params, **grads; /* emulated layers */
+    size_t    *count;
+    double     late;            /* seconds that the emulated computing is behind */
+} training_model;
+
+/* The model of a run for batch sequences of context tokens. */
+static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch, long context,
+                                    ddp_node **logits)
+{
+    ddp_gpt2_config gpt2 = t->model;
+    ddp_llama2_config llama;
+
+    if (t->task) return t->task->build(g, t, logits);
+    gpt2.batch = batch, gpt2.context = context;
+    if (!t->llama) return ddp_gpt2(g, &gpt2, logits);
+    llama = *t->llama;
+    llama.batch = batch, llama.context = context;
+    return ddp_llama2(g, &llama, logits);
+}
+
+/* What the model's builder says about its sizes, without memory for it: a graph is only built
+ * later. */
+static inline ddp_status training_check(const training *t, ddp_error *err)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+
+    if (!g) {
+        snprintf(err->msg, sizeof err->msg, "out of memory for the model");
+        return err->code = DDP_MEMORY;
+    }
+    training_add_model(g, t, t->model.batch, t->model.context, NULL);
+    *err = *ddp_graph_error(g);
+    ddp_graph_free(g);
+    return err->code;
+}
+
+static int training_build_emulated(ddp_ctx *d, const training *t, training_model *m)
+{
+    int l, bad = 0;
+
+    m->params = (float **)calloc((size_t)t->emulate->layers, sizeof *m->params);
+    m->grads = (float **)calloc((size_t)t->emulate->layers, sizeof *m->grads);
+    m->count = (size_t *)calloc((size_t)t->emulate->layers, sizeof *m->count);
+    if (!m->params || !m->grads || !m->count) return DDP_MEMORY;
+    m->layers = t->emulate->layers;
+    for (l = 0; !bad && l < m->layers; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        m->count[l] = (size_t)(t->emulate->params[l] / t->emulate_scale);
+        if (t->emulate->params[l] > 0 && m->count[l] == 0) m->count[l] = 1;
+        layer.name = t->emulate->name[l];
+        layer.count = m->count[l];
+        if (layer.count) {
+            m->params[l] = (float *)calloc(layer.count, sizeof(float));
+            m->grads[l] = (float *)calloc(layer.count, sizeof(float));
+            if (!m->params[l] || !m->grads[l]) return DDP_MEMORY;
+        }
+        layer.params = m->params[l];
+        layer.grads = m->grads[l];
+        bad = ddp_add_layer(d, &layer);
+    }
+    return bad;
+}
+
+/* Why the run ends, as this rank says it: the others only learn that it was ended, and may be the
+ * first to tell the parent. */
+static int training_fail(ddp_ctx *d, training_result *r, int code, const char *why)
+{
+    snprintf(r->error, sizeof r->error, "%s", why);
+    r->code = code;
+    ddp_abort(d, r->error);
+    return code;
+}
+
+static int training_build(ddp_ctx *d, const training *t, training_model *m)
+{
+    int bad;
+
+    memset(m, 0, sizeof *m);
+    if (t->emulate) return training_build_emulated(d, t, m);
+    m->graph = ddp_graph_new(d);
+    m->loss = training_add_model(m->graph, t, t->model.batch, t->model.context, &m->logits);
+    bad = ddp_graph_build(m->graph);
+    if (bad) {
+        if (m->graph) {
+            training_fail(d, t->result, bad, ddp_graph_error(m->graph)->msg);
+        }
+        return bad;
+    }
+    if (t->load && ddp_rank(d) == 0) { /* the others start from rank 0's parameters */
+        ddp_error why;
+        bad = (int)ddp_weights_load(m->graph, t->load, &why);
+        if (bad) {
+            return training_fail(d, t->result, bad, why.msg);
+        }
+    }
+    m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
+    m->labels = (int32_t *)ddp_data(m->graph, "labels");
+    m->layers = ddp_layer_count(m->graph);
+    return 0;
+}
+
+static void training_free(training_model *m)
+{
+    int l;
+
+    for (l = 0; m->count && l < m->layers; l++) free(m->params[l]), free(m->grads[l]);
+    free(m->params);
+    free(m->grads);
+    free(m->count);
+}
+
+/* Lets the emulated computer work for seconds more; waiting in a hook delays it, oversleeping
+ * does not, because later layers make up for it. */
+static void training_pace(training_model *m, double seconds)
+{
+    double begin = ddp_now(), rest = seconds - m->late;
+    struct timespec ts;
+
+    if (rest > 0) {
+        ts.tv_sec = (time_t)rest;
+        ts.tv_nsec = (long)((rest - (double)ts.tv_sec) * 1e9);
+        nanosleep(&ts, NULL);
+    }
+    m->late += ddp_now() - begin - seconds;
+}
+
+static int training_emulated_step(ddp_ctx *d, const training *t, training_model *m)
+{
+    int l, bad = 0;
+
+    for (l = 0; !bad && l < m->layers; l++) {
+        bad = ddp_forward_begin(d, l);
+        training_pace(m, t->emulate->forward_s[l]);
+    }
+    for (l = m->layers - 1; !bad && l >= 0; l--) {
+        bad = ddp_backward_begin(d, l);
+        training_pace(m, t->emulate->backward_s[l]);
+        if (!bad) bad = ddp_backward_end(d, l);
+    }
+    return bad;
+}
+
+/* pass: number of the first micro-batch. */
+static int training_step(ddp_ctx *d, const training *t, training_model *m, long pass, double *loss)
+{
+    long a;
+    int bad = 0;
+
+    *loss = 0;
+    if (t->emulate) return training_emulated_step(d, t, m);
+    for (a = 0; !bad && a < t->accumulate; a++) {
+        if (t->task)
+            t->task->batch(t, m, pass + a, ddp_rank(d), ddp_world(d));
+        else
+            ddp_tokens_batch(&t->train, t->seed, pass + a, ddp_rank(d), ddp_world(d),
+                         t->model.batch, m->tokens, m->labels);
+        bad = ddp_forward(m->graph);
+        if (!bad) bad = ddp_backward(m->graph, m->loss);
+        if (!bad) *loss += (double)ddp_value(m->graph, m->loss) / (double)t->accumulate;
+    }
+    return bad;
+}
+
+/* As validate of a task. Fewer windows than a batch are one batch, filled up with labels that count
+ * nowhere; else the last windows that fill none are left out. */
+static int training_validate_gpt(const training *t, const training_model *m, int rank, int world,
+                                 double sum[3])
+{
+    const long windows = ddp_tokens_windows(&t->val), batch = t->model.batch,
+               most = t->val_batches ? t->val_batches : 20;
+    long batches = windows / batch + (windows > 0 && windows < batch), b, i, k;
+
+    if (batches > most) batches = most;
+    for (b = rank; b < batches; b += world) {
+        int bad;
+
+        for (i = 0; i < batch; i++) {
+            const long at = b * batch + i, place = i * t->model.context;
+            ddp_tokens_window(&t->val, at < windows ? at : 0, m->tokens + place, m->labels + place);
+            for (k = 0; at >= windows && k < t->model.context; k++) m->labels[place + k] = -1;
+        }
+        bad = cli_interrupted ? (int)DDP_ABORTED : ddp_evaluate(m->graph);
+        if (bad) return bad;
+        sum[0] += (double)ddp_value(m->graph, m->loss);
+        sum[2] += 1;
+    }
+    return 0;
+}
+
+/* Loss and accuracy over what is held out, NAN without: all of it, or with a context the share of
+ * each rank, by its own parameters, and the mean of these. */
+static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss,
+                             double *accuracy)
+{
+    const int rank = d ? ddp_rank(d) : 0, world = d ? ddp_world(d) : 1;
+    double sum[3] = {0, 0, 0};
+    float all[3];
+    int i, bad = 0;
+
+    *loss = *accuracy = NAN;
+    if (t->emulate) return 0;
+    if (t->task) bad = t->task->validate(t, m, rank, world, sum);
+    else bad = training_validate_gpt(t, m, rank, world, sum);
+    if (world > 1 && !bad) {
+        for (i = 0; i < 3; i++) all[i] = (float)sum[i];
+        bad = ddp_all_reduce(d, all, 3, 1);
+        for (i = 0; i < 3; i++) sum[i] = (double)all[i];
+    }
+    if (bad || !(sum[2] > 0)) return bad;
+    *loss = sum[0] / sum[2];
+    if (t->task) *accuracy = sum[1] / sum[2];
+    return 0;
+}
+
+/* Evaluates on all ranks after `done` steps. Nothing in flight is averaged anew and no statistic
+ * changes: the training goes on with the bits it would have had. *pause_s grows by the seconds. */
+static int training_evaluate(ddp_ctx *d, const training *t, const training_model *m, long done,
+                             double *pause_s)
+{
+    training_result *r = t->result;
+    training_eval e;
+    double begin = ddp_now();
+    int bad = ddp_wait(d);
+
+    if (!bad) bad = training_validate(d, t, m, &e.loss, &e.accuracy);
+    *pause_s += ddp_now() - begin;
+    if (bad || !training_leads(d)) return bad;
+    e.step = done;
+    r->eval[r->evals++] = e;
+    if (!t->label) return 0;
+    fprintf(stderr, "%-11.30s step %ld/%ld  val_loss %.4f", t->label, done, t->steps, e.loss);
+    if (t->task) fprintf(stderr, "  val_accuracy %.2f%%", 100 * e.accuracy);
+    fprintf(stderr, "\n");
+    return 0;
+}
+
+static int training_sample(ddp_ctx *d, const training *t, const training_model *m)
+{
+    const long most = SAMPLING_WINDOW, window = t->model.context < most ? t->model.context : most;
+    ddp_graph *g = t->sample.length ? ddp_graph_new(NULL) : NULL;
+    ddp_node *logits;
+    int bad;
+
+    if (!t->sample.length) return 0;
+    if (!g) return DDP_MEMORY;
+    training_add_model(g, t, 1, window, &logits);
+    bad = sampling_run(m->graph, g, logits, &t->sample, t->result->sample);
+    if (ddp_graph_error(g)->code) training_fail(d, t->result, bad, ddp_graph_error(g)->msg);
+    ddp_graph_free(g);
+    return bad;
+}
+
+/* Through a copy: the parameters may lie on a device. Returns 0 or a ddp_status. */
+static int training_hash(const training_model *m, uint64_t *hash)
+{
+    int l, bad = 0;
+
+    *hash = 0;
+    for (l = 0; !bad && l < m->layers; l++) {
+        size_t n = m->graph ? 0 : m->count[l];
+        const float *p = m->graph ? ddp_layer_params(m->graph, l, &n) : m->params[l];
+        float *copy = (float *)malloc((n + 1) * sizeof *copy);
+
+        if (!copy) return DDP_MEMORY;
+        if (n && m->graph) bad = ddp_graph_read(m->graph, copy, p, n);
+        *hash = ddp_hash_floats(*hash, m->graph ? copy : p, n);
+        free(copy);
+    }
+    return bad;
+}
+
+/* After ddp_sync_all every live rank holds the same parameters, bit for bit: it is checked in every
+ * run, since nothing else would tell. */
+static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
+{
+    const int world = ddp_world(d), rank = ddp_rank(d);
+    float *word = (float *)calloc((size_t)world * 4, sizeof *word);
+    char why[DDP_ERROR_TEXT];
+    int bad, i, other = -1;
+
+    if (!word) return DDP_MEMORY;
+    for (i = 0; i < 4; i++) word[4 * rank + i] = (float)(hash >> 16 * i & 0xffff);
+    bad = ddp_all_gather(d, word, 4);
+    for (i = 0; !bad && i < world; i++)
+        if ((i >= 64 || ddp_live(d) >> i & 1) &&
+            memcmp(word + 4 * i, word + 4 * rank, 4 * sizeof *word))
+            other = i;
+    free(word);
+    if (bad || other < 0) return bad;
+    snprintf(why, sizeof why, "ranks %d and %d hold unlike parameters after the last averaging",
+             rank, other);
+    return training_fail(d, r, DDP_MISMATCH, why);
+}
+
+/* ---- results ---- */
+
+/* Losses, divergences and times become means over ranks: one message after the training. */
+static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
+                           const training_model *m)
+{
+    training_result *r = t->result;
+    const training_rank *rank = training_place(r, ddp_rank(d));
+    size_t n = (size_t)t->steps, L = (size_t)m->layers, i;
+    float *x = (float *)calloc(2 * n + L + 2, sizeof *x);
+    int bad;
+
+    if (!x) return DDP_MEMORY;
+    memcpy(x, rank->loss, n * sizeof *x);
+    memcpy(x + n, rank->divergence, n * sizeof *x);
+    for (i = 0; i < L; i++) x[2 * n + i] = (float)ddp_divergence(d, (int)i);
+    x[2 * n + L] = (float)own->step_s;
+    x[2 * n + L + 1] = (float)own->hidden_pct;
+    bad = ddp_all_mean(d, x, 2 * n + L + 2);
+    if (!bad && training_leads(d)) {
+        long last = t->steps / 10 + 1, k;
+        if (last > 10) last = 10;
+        if (last > t->steps - r->first) last = t->steps - r->first;
+        for (i = 0; i < n; i++) {
+            r->step[i].loss = t->emulate ? NAN : (double)x[i]; /* layers that sleep learn nothing */
+            r->step[i].divergence = (double)x[n + i];
+        }
+        for (i = 0; i < L && i < TRAINING_LAYERS; i++)
+            r->layer_divergence[i] = (double)x[2 * n + i];
+        r->step_s = (double)x[2 * n + L];
+        r->hidden_pct = (double)x[2 * n + L + 1];
+        r->first_loss = r->step[r->first].loss;
+        r->final_loss = 0;
+        for (k = t->steps - last; k < t->steps; k++)
+            r->final_loss += r->step[k].loss / (double)last;
+    }
+    free(x);
+    return bad;
+}
+
+static void training_describe(ddp_ctx *d, const training *t, const training_model *m)
+{
+    const ddp_profile *p = ddp_profile_get(d);
+    const ddp_plan *plan = ddp_plan_get(d);
+    training_result *r = t->result;
+    int l;
+
+    r->layers = m->layers < TRAINING_LAYERS ? m->layers : TRAINING_LAYERS;
+    for (l = 0; p && l < r->layers; l++) {
+        snprintf(r->name[l], sizeof r->name[l], "%s", p->name[l]);
+        r->params[l] = p->params[l];
+        r->forward_s[l] = p->forward_s[l];
+        r->backward_s[l] = p->backward_s[l];
+        r->comm_s[l] = p->comm_s[l];
+    }
+    if (!plan || m->layers > TRAINING_LAYERS) return;
+    r->period = plan->period;
+    memcpy(r->step_of, plan->step_of, (size_t)r->layers * sizeof *r->step_of);
+    if (plan->fill && plan->period <= r->fill_room)
+        memcpy(r->fill, plan->fill, (size_t)r->layers * (size_t)plan->period);
+    r->objective_s = plan->objective_s;
+    r->lower_bound_s = plan->lower_bound_s;
+    snprintf(r->plan_solver, sizeof r->plan_solver, "%s", ddp_solver_name(plan->solver));
+    snprintf(r->plan_cost, sizeof r->plan_cost, "%s", ddp_cost_name(plan->cost));
+}
+
+/* paused: seconds of the counted steps in which nothing was trained. profiled: the last figures of
+ * the steps before the plan, which are all there is where the plan came with the last step. */
+static int training_finish(ddp_ctx *d, const training *t, training_model *m, double begin,
+                           double paused, const ddp_stats *profiled)
+{
+    training_result *r = t->result;
+    training_rank *own = training_place(r, ddp_rank(d));
+    double seconds = ddp_now() - begin;
+    int bad = ddp_wait(d);
+    struct rusage use;
+    uint64_t hash;
+
+    if (bad) return bad;
+    ddp_get_stats(d, &own->stats);
+    if (!own->stats.counted_steps && profiled->counted_steps) {
+        own->stats.step_s = profiled->step_s;
+        own->stats.wait_s = profiled->wait_s;
+        own->stats.hidden_pct = profiled->hidden_pct;
+        own->stats.counted_steps = profiled->counted_steps;
+    }
+    if (own->stats.counted_steps) own->stats.step_s -= paused / (double)own->stats.counted_steps;
+    bad = training_gather(d, t, &own->stats, m);
+    own->spans = ddp_trace_copy(d, own->span, TRAINING_SPANS);
+    own->notes = ddp_notes(d, own->note, TRAINING_NOTES);
+    if (!bad) bad = ddp_sync_all(d);
+    if (bad) return bad;
+    bad = training_hash(m, &hash);
+    if (!bad) bad = training_compare(d, r, hash);
+    if (bad || !training_leads(d)) return bad;
+    training_describe(d, t, m);
+    r->seconds = seconds;
+    r->begin_s = begin;
+    r->world = ddp_workers(d);
+    r->leader = (int)(own - r->rank);
+    r->bytes_sent = own->stats.bytes_sent;
+    r->samples_per_s =
+        t->emulate || r->step_s <= 0
+            ? 0
+            : (double)(t->model.batch * t->model.context * t->accumulate * ddp_workers(d)) /
+                  r->step_s;
+    r->test_accuracy = NAN;
+    bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
+    if (!bad && t->task && !t->emulate) bad = t->task->judge(t, m, r);
+    if (bad) return bad;
+    snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)hash);
+    getrusage(RUSAGE_SELF, &use);
+    r->peak_rss_mb = (double)use.ru_maxrss / 1024;
+    r->param_mb = (double)ddp_param_count(m->graph) * sizeof(float) / 1048576;
+    r->state_mb = r->param_mb * t->optimizer.state_per_param;
+    r->activation_mb = (double)ddp_activation_bytes(m->graph) / 1048576;
+    if (t->store) {
+        ddp_error why;
+        bad = (int)ddp_weights_save(m->graph, t->store, &why);
+        if (bad) return training_fail(d, r, bad, why.msg);
+    }
+    bad = training_sample(d, t, m);
+    r->complete = !bad;
+    return bad;
+}
+
+/* Measures the links and lets rings go where they are fast. */
+static int training_probe(ddp_ctx *d, const training *t)
+{
+    ddp_probe_result r;
+    ddp_ring_choice ring;
+    int bad;
+
+    if (!t->probe || ddp_world(d) < 2) return 0;
+    bad = ddp_probe(d, &r);
+    if (bad) return bad;
+    bad = ddp_ring_tune(d, &r, &ring);
+    if (!bad && t->label && ddp_rank(d) == 0)
+        fprintf(stderr, "links measured in %.1f s: slowest hop of the best ring %.1f MB/s, rings "
+                "from %.2f MB on\n", r.seconds, 1e-6 * ring.least_rate, 1e-6 * ring.from_bytes);
+    ddp_probe_free(&r);
+    return bad;
+}
+
+/* What the last step waited, from the means before and after it; NAN in the step after which the
+ * figures began anew, because the plan was adopted. */
+static double training_waited(const ddp_stats *before, const ddp_stats *after)
+{
+    double sum = after->wait_s * (double)after->counted_steps;
+
+    if (after->counted_steps != before->counted_steps + 1) return NAN;
+    sum -= before->wait_s * (double)before->counted_steps;
+    return sum > 0 ? sum : 0;
+}
+
+/* Goes on from a checkpoint: *first is the next step. The data go on where the worlds before this one
+ * stopped, rounded down to a whole batch of this one. */
+static int training_resume(ddp_ctx *d, training *t, long *first)
+{
+    char why[DDP_ERROR_TEXT];
+    int bad = t->resume ? ddp_checkpoint_load(d, t->resume, NULL) : 0;
+
+    *first = ddp_step(d);
+    if (!bad) t->first_pass = (long)(ddp_taken(d) / ddp_world(d)) - *first * t->accumulate;
+    if (bad || !t->resume) return bad;
+    if (*first < t->steps) return 0;
+    snprintf(why, sizeof why,
+             "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
+             t->resume, *first, t->steps);
+    return training_fail(d, t->result, DDP_ARG, why);
+}
+
+/* This process was a worker of an elastic run, and left it. */
+static int training_left;
+
+static int training_loop(ddp_ctx *d, void *user)
+{
+    training own_copy = *(const training *)user, *t = &own_copy;
+    training_result *r = t->result;
+    training_rank *own = training_place(r, ddp_rank(d));
+    training_model m;
+    ddp_progress progress;
+    ddp_stats s, before, profiled;
+    double begin, paused = 0, pause,
+        samples = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
+    long step, first = 0;
+    int bad = training_build(d, t, &m);
+
+    if (t->windows) { /* the launcher may have started more workers than the command line says */
+        long per_step = (long)(t->model.batch * t->accumulate * ddp_world(d));
+        t->steps = t->schedule.total = (t->windows + per_step - 1) / per_step;
+        t->schedule.step_size = t->steps / 3 + 1;
+        if (!bad && t->steps > r->room) {
+            char why[DDP_ERROR_TEXT];
+            snprintf(why, sizeof why,
+                     "%d workers were launched, but --workers says %d; leave it out", ddp_world(d),
+                     t->workers);
+            bad = training_fail(d, r, DDP_ARG, why);
+        }
+    }
+    if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
+    if (!bad) bad = training_resume(d, t, &first);
+    if (!bad) bad = training_probe(d, t);
+    if (training_leads(d)) r->first = first;
+    ddp_progress_start(&progress, t->label ? stderr : NULL, t->label, t->steps);
+    begin = ddp_now();
+    memset(&before, 0, sizeof before);
+    memset(&profiled, 0, sizeof profiled);
+    for (step = first; !bad && step < t->steps; step++) {
+        ddp_step_info info;
+        double loss;
+        if (cli_interrupted) {
+            training_left =
+                t->elastic && cli_interrupted == CLI_TERMINATED && ddp_workers(d) > 1;
+            if (!training_left) ddp_abort(d, "interrupted");
+            bad = DDP_ABORTED;
+            break;
+        }
+        memset(&info, 0, sizeof info);
+        info.lr = (float)ddp_lr_at(&t->schedule, step);
+        bad = training_step(d, t, &m, step * t->accumulate + t->first_pass, &loss);
+        info.loss = loss;
+        if (!bad) bad = ddp_report(d, &info);
+        if (!bad) bad = ddp_step_end(d);
+        if (bad) break;
+        ddp_get_stats(d, &s);
+        own->loss[step] = (float)loss;
+        own->divergence[step] = (float)s.divergence;
+        if (training_leads(d)) {
+            r->step[step].time_s = ddp_now() - begin;
+            r->step[step].loss = loss;
+            r->step[step].bytes = s.bytes_sent;
+            r->wait_s[step] = training_waited(&before, &s);
+            r->steps = step + 1;
+        }
+        if (s.counted_steps) profiled = s;
+        /* the figures start over */
+        if (s.counted_steps < before.counted_steps && step + 1 < t->steps) paused = 0;
+        before = s;
+        if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
+            bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
+        if (training_leads(d))
+            ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss,
+                              t->emulate ? 0 : samples);
+        if (bad || !t->eval_every || (step + 1) % t->eval_every) continue;
+        ddp_progress_end(&progress);
+        pause = 0;
+        bad = training_evaluate(d, t, &m, step + 1, &pause);
+        begin += pause, progress.last_s += pause;
+        if (step + 1 < t->steps) paused += pause;
+    }
+    ddp_progress_end(&progress);
+    if (!bad) bad = training_finish(d, t, &m, begin, paused, &profiled);
+    training_free(&m);
+    return bad;
+}
+
+/* What the lanes of a report show: `period` steps from step `first` on. */
+static void training_window(const training_result *r, int workers, long first, int period,
+                            ddp_report_run *run)
+{
+    int k, i;
+
+    run->window_begin_s = 1e300;
+    run->window_end_s = 0;
+    for (k = 0; k < workers; k++)
+        for (i = 0; i < r->rank[k].spans; i++) {
+            const ddp_span *s = &r->rank[k].span[i];
+            if (s->step < first || s->step >= first + period || s->kind == DDP_SPAN_COMM ||
+                s->kind == DDP_SPAN_FILL)
+                continue;
+            if (s->begin_s < run->window_begin_s) run->window_begin_s = s->begin_s;
+            if (s->end_s > run->window_end_s) run->window_end_s = s->end_s;
+        }
+    if (run->window_begin_s > run->window_end_s) run->window_begin_s = run->window_end_s = 0;
+}
+
+/* One rank: what ddp_launch calls. */
+static int training_run(ddp_ctx *d, void *user)
+{
+    watcher w;
+    int bad;
+
+    watcher_start(&w, d, ((const training *)user)->dump, ((const training *)user)->elastic);
+    bad = training_loop(d, user);
+    watcher_stop(&w);
+    return bad;
+}
+
+#endif /* EXAMPLES_TRAINING_H */

@@ -1,0 +1,212 @@
+/* What the network between the workers can do, and where the dumps of a stuck run part.
+ *
+ *   cc -O2 -I. examples/netcheck/netcheck.c -o netcheck -lm -lpthread
+ *   ./netcheck --workers 4 --net 100mbit,20ms            (this machine)
+ *   ./netcheck --workers 2 --rank 0 --addr 10.0.0.1:29500 --insecure      (on each machine)
+ *   torchrun --no-python --nproc-per-node 2 ./netcheck   (or mpirun, srun: any launcher)
+ *   ./netcheck --merge dump.0.jsonl dump.1.jsonl
+ *
+ * A table of latencies, rates, alpha + beta per pair and per host, and clock offsets. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "../common/cli.h"
+#include "../common/connect.h"
+#include "../common/watcher.h"
+
+typedef struct netcheck {
+    const char *json, *network, *net;
+    int quiet;
+} netcheck;
+
+enum { CELL_PING, CELL_MEDIAN, CELL_RATE, CELL_ALPHA, CELL_CLOCK };
+
+static double netcheck_cell(const ddp_pair *p, int what)
+{
+    switch (what) {
+    case CELL_PING: return 1e3 * p->ping_s;
+    case CELL_MEDIAN: return 1e3 * p->ping_median_s;
+    case CELL_RATE: return p->link.beta_s > 0 ? 8e-6 / p->link.beta_s : 8e-6 * p->rate;
+    case CELL_ALPHA: return 1e3 * p->link.alpha_s;
+    default: return 1e3 * p->offset_s;
+    }
+}
+
+static void netcheck_matrix(const ddp_probe_result *r, const char *title, int what)
+{
+    int i, k;
+
+    printf("\n%s\n%8s", title, "");
+    for (k = 0; k < r->world; k++) printf(" %10d", k);
+    for (i = 0; i < r->world; i++) {
+        printf("\n%8d", i);
+        for (k = 0; k < r->world; k++)
+            if (i == k) printf(" %10s", "-");
+            else printf(" %10.4g", netcheck_cell(&r->pair[i * r->world + k], what));
+    }
+    printf("\n");
+}
+
+static void netcheck_table(const ddp_probe_result *r)
+{
+    int i;
+
+    int relayed = 0, k;
+
+    for (i = 0; i < r->world; i++)
+        for (k = i + 1; k < r->world; k++) {
+            if (!r->pair[i * r->world + k].relayed) continue;
+            printf("%s%d-%d", relayed++ ? ", " : "relayed through worker 0: ", i, k);
+        }
+    if (relayed) printf("\n");
+    printf("%d workers, every one reaches every other%s; probed in %.1f s\n", r->world,
+           relayed ? ", those pairs through worker 0" : "", r->seconds);
+    netcheck_matrix(r, "latency, smallest of the pings, ms one way", CELL_PING);
+    netcheck_matrix(r, "latency, median, ms one way", CELL_MEDIAN);
+    netcheck_matrix(r, "bandwidth, Mbit/s, row sends to column", CELL_RATE);
+    netcheck_matrix(r, "alpha, ms: an empty message, row sends to column", CELL_ALPHA);
+    netcheck_matrix(r, "clock of the column minus clock of the row, ms", CELL_CLOCK);
+    printf("\n%8s  %-24s %10s %14s %12s\n", "worker", "host", "alpha ms", "beta ns/byte", "Mbit/s");
+    for (i = 0; i < r->world; i++)
+        printf("%8d  %-24.24s %10.4g %14.5g %12.5g\n", i, r->name[i], 1e3 * r->host[i].alpha_s,
+               1e9 * r->host[i].beta_s, r->host[i].beta_s > 0 ? 8e-6 / r->host[i].beta_s : 0);
+}
+
+static void netcheck_json_matrix(ddp_jsonl *j, const ddp_probe_result *r, const char *key, int what)
+{
+    int i, k;
+
+    ddp_jsonl_array(j, key);
+    for (i = 0; i < r->world; i++) {
+        ddp_jsonl_array(j, NULL);
+        for (k = 0; k < r->world; k++)
+            ddp_jsonl_number(j, NULL,
+                             i == k ? NAN : netcheck_cell(&r->pair[i * r->world + k], what));
+        ddp_jsonl_up(j);
+    }
+    ddp_jsonl_up(j);
+}
+
+static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, ddp_error *err)
+{
+    ddp_jsonl *j = ddp_jsonl_open(n->json, err);
+    int i, k;
+
+    if (!j) return err->code;
+    ddp_jsonl_event(j, NULL);
+    ddp_jsonl_string(j, "event", "netcheck");
+    ddp_jsonl_integer(j, "workers", r->world);
+    ddp_jsonl_string(j, "net", n->net);
+    ddp_jsonl_number(j, "seconds", r->seconds);
+    ddp_jsonl_array(j, "relayed");
+    for (i = 0; i < r->world; i++)
+        for (k = i + 1; k < r->world; k++) {
+            if (!r->pair[i * r->world + k].relayed) continue;
+            ddp_jsonl_array(j, NULL);
+            ddp_jsonl_integer(j, NULL, i);
+            ddp_jsonl_integer(j, NULL, k);
+            ddp_jsonl_up(j);
+        }
+    ddp_jsonl_up(j);
+    netcheck_json_matrix(j, r, "latency_ms", CELL_PING);
+    netcheck_json_matrix(j, r, "latency_median_ms", CELL_MEDIAN);
+    netcheck_json_matrix(j, r, "bandwidth_mbit", CELL_RATE);
+    netcheck_json_matrix(j, r, "alpha_ms", CELL_ALPHA);
+    netcheck_json_matrix(j, r, "clock_offset_ms", CELL_CLOCK);
+    ddp_jsonl_array(j, "hosts");
+    for (i = 0; i < r->world; i++) {
+        ddp_jsonl_object(j, NULL);
+        ddp_jsonl_string(j, "name", r->name[i]);
+        ddp_jsonl_number(j, "alpha_ms", 1e3 * r->host[i].alpha_s);
+        ddp_jsonl_number(j, "beta_ns_per_byte", 1e9 * r->host[i].beta_s);
+        ddp_jsonl_up(j);
+    }
+    ddp_jsonl_up(j);
+    ddp_jsonl_end(j);
+    return ddp_jsonl_close(j, err);
+}
+
+static int netcheck_worker(ddp_ctx *d, void *user)
+{
+    const netcheck *n = (const netcheck *)user;
+    ddp_probe_result r;
+    ddp_network network;
+    ddp_error err;
+    watcher w;
+    int bad;
+
+    watcher_start(&w, d, NULL, 0);
+    bad = ddp_probe(d, &r);
+    watcher_stop(&w);
+    if (bad) return bad;
+    memset(&err, 0, sizeof err);
+    if (ddp_rank(d) == 0) {
+        netcheck_table(&r);
+        if (n->json) bad = (int)netcheck_json(n, &r, &err);
+        if (!bad && n->network) bad = (int)ddp_probe_network(&r, &network, &err);
+        if (!bad && n->network) {
+            bad = (int)ddp_network_write(&network, n->network, &err);
+            ddp_network_free(&network);
+        }
+        if (bad) fprintf(stderr, "netcheck: %s\n", err.msg);
+    }
+    ddp_probe_free(&r);
+    return bad;
+}
+
+static int netcheck_merge(int argc, char **argv)
+{
+    ddp_error err;
+    ddp_status s;
+
+    if (argc < 1) {
+        fprintf(stderr, "netcheck: --merge needs the dumps of the ranks: --merge dump.*.jsonl\n");
+        return 2;
+    }
+    s = ddp_dump_merge((const char *const *)argv, argc, stdout, &err);
+    if (s != DDP_OK) fprintf(stderr, "netcheck: %s\n", err.msg);
+    return ddp_status_exit_code(s);
+}
+
+int main(int argc, char **argv)
+{
+    const char *merge = NULL;
+    int code, count;
+    connection meet;
+    netcheck n;
+    ddp_config cfg;
+    const cli_option own[] = {
+        {"--workers", CLI_COUNT, &meet.workers, "N", "workers in all; a launcher says it otherwise"},
+        {"--json", CLI_TEXT, &n.json, "FILE", "the same as one JSON object"},
+        {"--write-network", CLI_TEXT, &n.network, "FILE", "delays and rates for `plan place`"},
+        {"--merge", CLI_TEXT, &merge, "FILES...", "instead: where the dumps of a run's ranks part"},
+    };
+    cli_option table[sizeof own / sizeof own[0] + CONNECT_OPTIONS];
+    ddp_error err;
+
+    memset(&n, 0, sizeof n);
+    memset(&cfg, 0, sizeof cfg);
+    if (argc > 1 && !strcmp(argv[1], "--merge")) return netcheck_merge(argc - 2, argv + 2);
+    count = (int)(sizeof own / sizeof own[0]);
+    memcpy(table, own, sizeof own);
+    count += connect_options(&meet, &cfg, table + count);
+    code = cli_parse(argc, argv, "Measures the links between workers.", table, count);
+    if (code >= 0) return code;
+    if (merge) {
+        fprintf(stderr, "netcheck: --merge stands first and takes nothing but files\n");
+        return 2;
+    }
+    code = connect_configure("netcheck", &meet, &cfg);
+    if (code) return code;
+    n.net = cfg.net;
+    cli_catch_interrupt();
+    watcher_catch();
+    memset(&err, 0, sizeof err);
+    code = ddp_launch(&cfg, netcheck_worker, &n, &err);
+    if (cli_interrupted) return 130;
+    if (code == DDP_USAGE)
+        snprintf(err.msg, sizeof err.msg, "one worker has no links to measure: --workers N, or a "
+                 "launcher");
+    if (code && !strstr(err.msg, "without an error of the context"))
+        fprintf(stderr, "netcheck: %s\n", err.msg);
+    return ddp_status_exit_code((ddp_status)code);
+}

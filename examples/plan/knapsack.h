@@ -1,0 +1,171 @@
+/* plan knapsack: which transfers hide, on one link or two. */
+#ifndef EXAMPLES_PLAN_KNAPSACK_H
+#define EXAMPLES_PLAN_KNAPSACK_H
+
+#include "common.h"
+
+typedef struct knapsack_arguments {
+    const char *items, *capacity, *ready, *solver, *json;
+    double      deadline, mu;
+    long        links;
+} knapsack_arguments;
+
+/* "1,2.5,3" -> *out (freed by the caller) and its length; 0 and a sentence naming the part that is
+ * no number. */
+static int knapsack_numbers(const char *program, const char *option, const char *text, double **out)
+{
+    size_t room = strlen(text) + 1;
+    char *copy = (char *)malloc(room), *at = copy, *comma;
+    int n = 0;
+
+    *out = (double *)calloc(room, sizeof **out);
+    if (!copy || !*out) {
+        fprintf(stderr, "%s: no memory for %s\n", program, option);
+        free(copy);
+        free(*out);
+        *out = NULL;
+        return 0;
+    }
+    memcpy(copy, text, room);
+    for (; at; at = comma) {
+        comma = strchr(at, ',');
+        if (comma) *comma++ = 0;
+        if (cli_number(at, &(*out)[n])) {
+            n++;
+            continue;
+        }
+        fprintf(stderr, "%s: %s: '%.40s' is not a number; numbers are separated by commas\n",
+                program, option, at);
+        free(*out);
+        *out = NULL;
+        n = 0;
+        break;
+    }
+    free(copy);
+    return n;
+}
+
+static void knapsack_json(FILE *f, const knapsack_arguments *a, const int *assign, int n,
+                          double value, double seconds, int event)
+{
+    char t[32];
+    int i;
+
+    fprintf(f, "{%s\"solver\": \"%s\", \"value\": %s, \"assign\": [",
+            event ? "\"event\": \"plan\", " : "", a->solver, plan_exact(value, t, sizeof t));
+    for (i = 0; i < n; i++) fprintf(f, "%s%d", i ? ", " : "", assign[i]);
+    fprintf(f, "], \"solve_ms\": %.6f}\n", seconds * 1e3);
+}
+
+static int knapsack_run(const knapsack_arguments *a, const ddp_knapsack_problem *p,
+                        ddp_knapsack_solver solver)
+{
+    int *assign = (int *)calloc((size_t)p->items, sizeof *assign), code = 1;
+    double value = 0, start = ddp_now();
+    ddp_status status;
+    ddp_error err;
+    plan_output out;
+
+    if (!assign) {
+        fprintf(stderr, "plan knapsack: no memory for %d items\n", p->items);
+    } else if (plan_output_open(&out, "plan knapsack")) {
+        status = ddp_knapsack(p, solver, assign, &value, &err);
+        start = ddp_now() - start;
+        if (status == DDP_OK) {
+            knapsack_json(out.line, a, assign, p->items, value, start, 0);
+            knapsack_json(out.json, a, assign, p->items, value, start, 1);
+        } else {
+            fprintf(stderr, "plan knapsack: %s\n", err.msg);
+        }
+        code = plan_output_close(&out, "plan knapsack", status, a->json, NULL);
+    }
+    free(assign);
+    return code;
+}
+
+/* The two forms of the command: capacities, or release times and a deadline. -1 = fine. */
+static int knapsack_form(const knapsack_arguments *a)
+{
+    if (!a->items) return plan_usage("plan knapsack", "%s is needed", "--items c1,c2,..");
+    if (!a->capacity && isnan(a->deadline))
+        return plan_usage("plan knapsack", "%s is needed", "--capacity A[,B] or --deadline D");
+    if (a->capacity && (a->ready || !isnan(a->deadline) || !isnan(a->mu) || a->links >= 0))
+        return plan_usage("plan knapsack", "--capacity stands without %s",
+                          "--ready, --deadline, --mu, --links");
+    if (a->capacity) return -1;
+    if (a->links == 0 || a->links > 2)
+        return plan_usage("plan knapsack", "%s is 1 or 2", "--links");
+    if (a->links == 2 && isnan(a->mu))
+        return plan_usage("plan knapsack", "--links 2 needs %s", "--mu X");
+    if (a->mu < 1)
+        return plan_usage("plan knapsack",
+                          "%s is time on the slow link over the fast one, at least 1", "--mu");
+    return -1;
+}
+
+static int knapsack_solve(const knapsack_arguments *a, ddp_knapsack_solver solver)
+{
+    ddp_knapsack_problem p;
+    double *item = NULL, *ready = NULL, *room = NULL;
+    int code = 2, n = 0, m = 0;
+
+    memset(&p, 0, sizeof p);
+    p.links = a->links == 2 || (a->links < 0 && !isnan(a->mu)) ? 2 : 1;
+    p.deadline_s[0] = p.deadline_s[1] = a->deadline;
+    p.slowdown[1] = isnan(a->mu) ? 1 : a->mu;
+    n = knapsack_numbers("plan knapsack", "--items", a->items, &item);
+    if (n && a->ready) m = knapsack_numbers("plan knapsack", "--ready", a->ready, &ready);
+    if (n && a->capacity) m = knapsack_numbers("plan knapsack", "--capacity", a->capacity, &room);
+    if (n == 0 || ((a->ready || a->capacity) && m == 0)) {
+        code = 2;
+    } else if (a->capacity && m > 2) {
+        code = plan_usage("plan knapsack", "%s takes one number per link, 1 or 2", "--capacity");
+    } else if (a->ready && m != n) {
+        code = plan_usage("plan knapsack", "%s needs one number per item", "--ready");
+    } else {
+        p.items = n;
+        p.item_s = item;
+        p.ready_s = ready;
+        if (room) {
+            p.links = m;
+            p.deadline_s[0] = room[0];
+            p.deadline_s[1] = m == 2 ? room[1] : 0;
+        }
+        code = knapsack_run(a, &p, solver);
+    }
+    free(item);
+    free(ready);
+    free(room);
+    return code;
+}
+
+static int plan_knapsack(int argc, char **argv)
+{
+    static const char about[] =
+        "Which items fill one link, or two, best? Either --capacity A[,B], items and both\n"
+        "capacities in fast-link time; or --ready, --deadline, --mu and --links: item i starts at\n"
+        "or after r_i, takes c_i on link 0 and X times c_i on link 1, and all end by D.";
+    knapsack_arguments a = {NULL, NULL, NULL, "exact", NULL, NAN, NAN, -1};
+    const cli_option table[] = {
+        {"--items", CLI_TEXT, &a.items, "C1,C2,..", "times of the items on the fast link"},
+        {"--capacity", CLI_TEXT, &a.capacity, "A[,B]", "capacity of each link"},
+        {"--ready", CLI_TEXT, &a.ready, "R1,R2,..", "when each item is ready (default: at once)"},
+        {"--deadline", CLI_REAL, &a.deadline, "D", "when all items must have arrived"},
+        {"--mu", CLI_REAL, &a.mu, "X", "time on link 1 over time on link 0, at least 1"},
+        {"--links", CLI_COUNT, &a.links, "1|2", "links (default 2 where --mu is given)"},
+        {"--solver", CLI_TEXT, &a.solver, "NAME", "exact (default) or greedy"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON line to FILE as well"},
+    };
+    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
+    ddp_knapsack_solver solver;
+    ddp_error err;
+
+    if (code >= 0) return code;
+    code = knapsack_form(&a);
+    if (code >= 0) return code;
+    if (ddp_knapsack_solver_named(a.solver, &solver, &err) != DDP_OK)
+        return plan_usage("plan knapsack", "%s", err.msg);
+    return knapsack_solve(&a, solver);
+}
+
+#endif /* EXAMPLES_PLAN_KNAPSACK_H */

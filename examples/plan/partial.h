@@ -1,0 +1,259 @@
+/* plan partial: DreamDDP's planner. */
+#ifndef EXAMPLES_PLAN_PARTIAL_H
+#define EXAMPLES_PLAN_PARTIAL_H
+
+#include "common.h"
+
+typedef struct partial_arguments {
+    const char *profile, *solver, *cost, *fill, *net, *svg, *json;
+    long        period, workers;
+} partial_arguments;
+
+static const char *partial_layer_name(const ddp_profile *p, int l, char *out, size_t room)
+{
+    if (p->name && p->name[l] && p->name[l][0]) return p->name[l];
+    snprintf(out, room, "layer %d", l);
+    return out;
+}
+
+/* One hue per layer, the same in both lanes and in every step. */
+static int partial_hue(int l, int layers) { return layers > 1 ? 300 * l / (layers - 1) : 210; }
+
+typedef struct partial_picture {
+    FILE              *f;
+    const ddp_profile *p;
+    const ddp_plan    *plan;
+    double             scale;
+} partial_picture;
+
+enum { PARTIAL_LANE = 16, PARTIAL_PITCH = 54, PARTIAL_TOP = 64 };
+static const double partial_left = 96, partial_width = 1000;
+
+static void partial_svg_box(const partial_picture *v, int l, const char *what, double from,
+                            double to, int y, int pale)
+{
+    char own[32], t[2][32];
+    double w = (to - from) * v->scale;
+
+    if (!(to > from)) return;
+    fprintf(v->f,
+            "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" "
+            "fill=\"hsl(%d,%d%%,%d%%)\"%s><title>%s ",
+            partial_left + from * v->scale, y, w < 0.3 ? 0.3 : w, PARTIAL_LANE,
+            partial_hue(l, v->p->layers), pale ? 45 : 62, pale ? 84 : 58,
+            w > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\"" : "", what);
+    plan_xml(v->f, partial_layer_name(v->p, l, own, sizeof own));
+    fprintf(v->f, ", %s, from %s</title></rect>\n", plan_time(to - from, t[0], sizeof t[0]),
+            plan_time(from, t[1], sizeof t[1]));
+}
+
+/* One step: a lane of backward, below it the link in order of backward end. */
+static void partial_svg_step(const partial_picture *v, int h, int y)
+{
+    const ddp_profile *p = v->p;
+    double now = 0, link = 0, end = 0;
+    char t[32];
+    int l;
+
+    fprintf(v->f, "<text x=\"%.0f\" y=\"%d\" text-anchor=\"end\">step %d</text>\n",
+            partial_left - 12, y + PARTIAL_LANE + 4, h);
+    for (l = p->layers - 1; l >= 0; l--) {
+        int filled = v->plan->fill[(size_t)h * (size_t)p->layers + (size_t)l];
+        partial_svg_box(v, l, "backward of", now, now + p->backward_s[l], y, 0);
+        now += p->backward_s[l];
+        if ((v->plan->step_of[l] != h && !filled) || p->comm_s[l] <= 0) continue;
+        if (link < now) link = now;
+        partial_svg_box(v, l, filled ? "filled:" : "averaging", link, link + p->comm_s[l],
+                        y + PARTIAL_LANE + 3, filled);
+        link += p->comm_s[l];
+        end = link + p->alpha_s;
+    }
+    if (end > now)
+        fprintf(v->f, "<text x=\"%.1f\" y=\"%d\" class=\"late\">+%s</text>\n",
+                partial_left + end * v->scale + 5, y + 2 * PARTIAL_LANE,
+                plan_time(end - now, t, sizeof t));
+}
+
+static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *plan)
+{
+    partial_picture v;
+    char t[2][32];
+    double back = 0, longest = 0, end = 0;
+    int h, l, height = PARTIAL_TOP + plan->period * PARTIAL_PITCH + 40;
+
+    for (l = 0; l < p->layers; l++) back += p->backward_s[l];
+    for (h = 0; h < plan->period; h++)
+        if (ddp_plan_step_time(p, plan->step_of, h, DDP_COST_TIMELINE, &end, NULL) == DDP_OK &&
+            end > longest)
+            longest = end;
+    v.f = f;
+    v.p = p;
+    v.plan = plan;
+    v.scale = (partial_width - partial_left - 90) / (longest > 0 ? longest : 1);
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%d\" viewBox=\"0 0 "
+            "%.0f %d\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
+            "<style>.late{fill:#b3261e;font-size:11px}.small{fill:#555;font-size:11px}</style>\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+            partial_width, height, partial_width, height);
+    fprintf(f,
+            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">%s plan, %d layers over "
+            "%d steps: %s of backward, %s exposed (%s)</text>\n",
+            ddp_solver_name(plan->solver), plan->layers, plan->period,
+            plan_time(back * plan->period, t[0], sizeof t[0]),
+            plan_time(plan->exposed_s, t[1], sizeof t[1]), ddp_cost_name(plan->cost));
+    fprintf(f, "<text x=\"12\" y=\"44\" class=\"small\">upper lane: backward, output side first; "
+               "lower lane: the link; a colour is a layer, pale = averaged once more; "
+               "dashed: the end of backward; red: beyond it</text>\n");
+    for (h = 0; h < plan->period; h++) partial_svg_step(&v, h, PARTIAL_TOP + h * PARTIAL_PITCH);
+    fprintf(f,
+            "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#222\" "
+            "stroke-dasharray=\"4 3\"/>\n",
+            partial_left + back * v.scale, partial_left + back * v.scale, PARTIAL_TOP - 8,
+            height - 34);
+    fprintf(f,
+            "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"small\">%s</text>\n</svg>\n",
+            partial_left + back * v.scale, height - 18, plan_time(back, t[0], sizeof t[0]));
+}
+
+static void partial_json_sets(FILE *f, const char *key, const ddp_plan *plan, int fill)
+{
+    int h, l, n;
+
+    fprintf(f, "\"%s\": [", key);
+    for (h = 0; h < plan->period; h++) {
+        fprintf(f, "%s[", h ? ", " : "");
+        for (l = n = 0; l < plan->layers; l++)
+            if (fill ? plan->fill[(size_t)h * (size_t)plan->layers + (size_t)l]
+                     : plan->step_of[l] == h)
+                fprintf(f, "%s%d", n++ ? ", " : "", l);
+        fputc(']', f);
+    }
+    fprintf(f, "], ");
+}
+
+/* Lines of a file say what they are; those on standard output are the answer and nothing else. */
+static void partial_json(FILE *f, const ddp_plan *plan, double seconds, int event)
+{
+    char t[3][32];
+
+    fprintf(f,
+            "{%s\"solver\": \"%s\", \"cost\": \"%s\", \"layers\": %d, \"period\": %d, "
+            "\"objective_s\": %s, \"exposed_s\": %s, "
+            "\"lower_bound_s\": %s, ",
+            event ? "\"event\": \"plan\", " : "", ddp_solver_name(plan->solver),
+            ddp_cost_name(plan->cost), plan->layers, plan->period,
+            plan_exact(plan->objective_s, t[0], sizeof t[0]),
+            plan_exact(plan->exposed_s, t[1], sizeof t[1]),
+            plan_exact(plan->lower_bound_s, t[2], sizeof t[2]));
+    partial_json_sets(f, "sets", plan, 0);
+    partial_json_sets(f, "fill", plan, 1);
+    fprintf(f, "\"solve_ms\": %.6f}\n", seconds * 1e3);
+}
+
+/* Solves with one solver and prints it; in a series a solver that cannot is a remark. */
+static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o, int series,
+                                FILE *line, FILE *json, ddp_plan *best)
+{
+    ddp_plan plan;
+    ddp_error err;
+    double start = ddp_now(), seconds;
+    ddp_status status = ddp_plan_partial(p, o, &plan, &err);
+
+    seconds = ddp_now() - start;
+    if (status != DDP_OK) {
+        fprintf(stderr, "plan: %s%s\n", err.msg, series ? " (left out)" : "");
+        return series && status == DDP_UNSUPPORTED ? DDP_OK : status;
+    }
+    partial_json(line, &plan, seconds, 0);
+    partial_json(json, &plan, seconds, 1);
+    if (best->layers == 0 || plan.objective_s < best->objective_s) {
+        ddp_plan swap = *best;
+        *best = plan;
+        plan = swap;
+    }
+    ddp_plan_free(&plan);
+    return DDP_OK;
+}
+
+static int partial_run(const partial_arguments *a, const ddp_profile *p, ddp_plan_options *o)
+{
+    static const ddp_solver all[] = {DDP_SOLVER_OPTIMAL, DDP_SOLVER_DFS, DDP_SOLVER_ENP,
+                                     DDP_SOLVER_BRUTE, DDP_SOLVER_SCATTER};
+    plan_output out;
+    size_t i;
+    int series = !strcmp(a->solver, "all"), code;
+    ddp_status status = DDP_OK;
+    ddp_plan best;
+
+    memset(&best, 0, sizeof best);
+    if (!plan_output_open(&out, "plan")) return 1;
+    for (i = 0; i < (series ? sizeof all / sizeof all[0] : 1) && status == DDP_OK; i++) {
+        if (series) o->solver = all[i];
+        status = partial_solve(p, o, series, out.line, out.json, &best);
+    }
+    if (status == DDP_OK && a->svg) partial_svg_write(out.svg, p, &best);
+    code = plan_output_close(&out, "plan", status, a->json, a->svg);
+    ddp_plan_free(&best);
+    return code;
+}
+
+static int plan_partial(int argc, char **argv)
+{
+    static const char about[] =
+        "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
+        "per\n"
+        "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
+    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0};
+    const cli_option table[] = {
+        {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
+        {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
+        {"--solver", CLI_TEXT, &a.solver, "NAME",
+         "optimal, dfs, enp, brute, scatter (default) or all"},
+        {"--cost", CLI_TEXT, &a.cost, "NAME",
+         "timeline, sum or window (default: may end in the next forward)"},
+        {"--fill", CLI_TEXT, &a.fill, "NAME",
+         "none (default), exact or eq12: average further layers where it is free"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
+         "the link, such as 100mbit,20ms, for rows without comm_s"},
+        {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best plan's period"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
+    };
+    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
+    double rate = 0;
+    ddp_plan_options o;
+    ddp_profile p;
+    ddp_error err;
+    ddp_link link;
+    ddp_status status;
+
+    if (code >= 0) return code;
+    memset(&o, 0, sizeof o);
+    memset(&link, 0, sizeof link);
+    if (!a.profile) return plan_usage("plan partial", "--profile %s is needed", "FILE");
+    if (a.period < 1 || a.period > 1000000)
+        return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
+    if (a.net && a.workers < 2)
+        return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");
+    o.period = (int)a.period;
+    status = ddp_cost_named(a.cost, &o.cost, &err);
+    if (status == DDP_OK) status = ddp_fill_named(a.fill, &o.fill, &err);
+    if (status == DDP_OK && strcmp(a.solver, "all"))
+        status = ddp_solver_named(a.solver, &o.solver, &err);
+    if (status == DDP_OK && a.net) status = ddp_net_parse(a.net, &rate, &link.alpha_s, &err);
+    if (status != DDP_OK) return plan_usage("plan partial", "%s", err.msg);
+    /* reduce-scatter and all-gather: 2 (N-1)/N of the bytes over each uplink, two one-way delays */
+    if (a.net && rate > 0) link.beta_s = 2.0 * (double)(a.workers - 1) / (double)a.workers / rate;
+    link.alpha_s *= 2;
+    status = ddp_profile_read(a.profile, a.net ? &link : NULL, &p, &err);
+    if (status != DDP_OK) {
+        fprintf(stderr, "plan partial: %s\n", err.msg);
+        return ddp_status_exit_code(status);
+    }
+    code = partial_run(&a, &p, &o);
+    ddp_profile_free(&p);
+    return code;
+}
+
+#endif /* EXAMPLES_PLAN_PARTIAL_H */

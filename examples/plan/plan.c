@@ -1,0 +1,62 @@
+/* The planner as a program: one JSON object per solver on standard output.
+ *
+ *   cc -O2 -I. examples/plan/plan.c -o plan -lm -lpthread
+ *   ./plan partial --profile profile.csv --period 10 --solver all --svg period.svg */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "partial.h"
+#include "timeline.h"
+#include "knapsack.h"
+#include "preserve.h"
+#include "osp.h"
+#include "place.h"
+#include "models.h"
+#include "fence.h"
+
+typedef struct subcommand {
+    const char *name, *about;
+    int (*run)(int argc, char **argv);
+} subcommand;
+
+static const subcommand subcommands[] = {
+    {"partial", "in which step of the period each layer is averaged (DreamDDP)", plan_partial},
+    {"timeline", "how long an iteration takes under the baselines and DeFT", plan_timeline},
+    {"knapsack", "which transfers fit one or two links (DeFT)", plan_knapsack},
+    {"preserve", "whether merged batches still converge (DeFT)", plan_preserve},
+    {"osp", "which layers a parameter server receives late (OSP)", plan_osp},
+    {"place", "which device runs which stage of which pipeline (DT-FM)", plan_place},
+    {"fence", "which device runs which operators (FusionLLM)", plan_fence},
+};
+enum { SUBCOMMANDS = sizeof subcommands / sizeof subcommands[0] };
+
+static void list(FILE *f, const char *before)
+{
+    int i;
+
+    for (i = 0; i < SUBCOMMANDS; i++) fprintf(f, "%s%s", i ? ", " : before, subcommands[i].name);
+    fputc('\n', f);
+}
+
+int main(int argc, char **argv)
+{
+    char name[40];
+    int i;
+
+    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        printf("usage: plan SUBCOMMAND [options]\n");
+        for (i = 0; i < SUBCOMMANDS; i++)
+            printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
+        printf("plan SUBCOMMAND --help explains one\n");
+        return 0;
+    }
+    for (i = 0; argc > 1 && i < SUBCOMMANDS; i++) {
+        if (strcmp(argv[1], subcommands[i].name)) continue;
+        snprintf(name, sizeof name, "plan %s", subcommands[i].name);
+        argv[1] = name;
+        return subcommands[i].run(argc - 1, argv + 1);
+    }
+    if (argc > 1) fprintf(stderr, "plan: unknown subcommand %s; known are: ", argv[1]);
+    else fprintf(stderr, "plan: a subcommand is needed; known are: ");
+    list(stderr, "");
+    return 2;
+}

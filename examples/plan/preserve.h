@@ -1,0 +1,111 @@
+/* plan preserve: DeFT's Preserver on a batch-size sequence. */
+#ifndef EXAMPLES_PLAN_PRESERVE_H
+#define EXAMPLES_PLAN_PRESERVE_H
+
+#include "common.h"
+
+/* "1,1,2" -> *out (freed by the caller); 0 and a sentence for what is no whole number. */
+static int preserve_sequence(const char *text, int **out)
+{
+    size_t n = 0, room = strlen(text) + 1;
+    const char *at = text;
+    char *end;
+    long k;
+
+    *out = (int *)calloc(room, sizeof **out);
+    if (!*out) return 0;
+    for (;; at = end + 1) {
+        errno = 0;
+        k = strtol(at, &end, 10);
+        if (end == at || (*end && *end != ',') || errno || k < 1 || k > 1000000) {
+            fprintf(stderr, "plan preserve: --k: '%.40s' does not begin with a whole number from 1 "
+                            "to 1000000; numbers are separated by commas\n", at);
+            free(*out);
+            *out = NULL;
+            return 0;
+        }
+        (*out)[n++] = (int)k;
+        if (!*end) return (int)n;
+    }
+}
+
+static void preserve_json(FILE *f, const ddp_preserved *r, int event)
+{
+    char t[3][32];
+
+    fprintf(f,
+            "{%s\"expected_base\": %s, \"expected_plan\": %s, \"ratio\": %s, \"accepted\": %s}\n",
+            event ? "\"event\": \"plan\", " : "", plan_exact(r->expected_base, t[0], sizeof t[0]),
+            plan_exact(r->expected_plan, t[1], sizeof t[1]),
+            plan_exact(r->ratio, t[2], sizeof t[2]), r->accepted ? "true" : "false");
+}
+
+static int preserve_print(const ddp_preserved *r, const char *json)
+{
+    plan_output out;
+
+    if (!plan_output_open(&out, "plan preserve")) return 1;
+    preserve_json(out.line, r, 0);
+    preserve_json(out.json, r, 1);
+    return plan_output_close(&out, "plan preserve", DDP_OK, json, NULL);
+}
+
+static int plan_preserve(int argc, char **argv)
+{
+    static const char about[] =
+        "Does merging iterations into one update harm convergence? The expected loss after the\n"
+        "sequence k, and after as many plain updates, in the random walk of DeFT's Preserver.";
+    ddp_preserver m;
+    double eta = NAN, mu = NAN, sigma = NAN, batch = NAN, start = NAN, target = 0, tolerance = NAN;
+    int sum = 0, one_sided = 0, rotations = 0, *k = NULL, n;
+    const char *sequence = NULL, *json = NULL;
+    const cli_option table[] = {
+        {"--eta", CLI_REAL, &eta, "X", "learning rate"},
+        {"--mu", CLI_REAL, &mu, "X", "mean progress: squared norm of the gradient"},
+        {"--sigma", CLI_REAL, &sigma, "X", "its deviation for one sample"},
+        {"--batch", CLI_REAL, &batch, "B", "samples in an unmerged update"},
+        {"--start", CLI_REAL, &start, "S", "the loss now"},
+        {"--target", CLI_REAL, &target, "S*", "the lowest loss (default 0)"},
+        {"--k", CLI_TEXT, &sequence, "1,1,2", "iterations merged in each update"},
+        {"--tolerance", CLI_REAL, &tolerance, "E", "accept a ratio within 1 +- E (default 0.01)"},
+        {"--sum", CLI_FLAG, &sum, "", "merged gradients are summed, not averaged"},
+        {"--one-sided", CLI_FLAG, &one_sided, "", "accept every ratio above 1"},
+        {"--rotations", CLI_FLAG, &rotations, "", "judge by the worst rotation of k"},
+        {"--json", CLI_TEXT, &json, "FILE", "write the JSON line to FILE as well"},
+    };
+    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
+    ddp_preserved r;
+    ddp_status status;
+    ddp_error err;
+
+    if (code >= 0) return code;
+    if (isnan(eta)) return plan_usage("plan preserve", "%s is needed", "--eta X");
+    if (isnan(mu)) return plan_usage("plan preserve", "%s is needed", "--mu X");
+    if (isnan(sigma)) return plan_usage("plan preserve", "%s is needed", "--sigma X");
+    if (isnan(batch)) return plan_usage("plan preserve", "%s is needed", "--batch B");
+    if (isnan(start)) return plan_usage("plan preserve", "%s is needed", "--start S");
+    if (!sequence) return plan_usage("plan preserve", "%s is needed", "--k 1,1,2");
+    n = preserve_sequence(sequence, &k);
+    if (n == 0) return 2;
+    memset(&m, 0, sizeof m);
+    m.eta = eta;
+    m.mu = mu;
+    m.sigma = sigma;
+    m.batch = batch;
+    m.start = start;
+    m.target = target;
+    /* 0 would ask for the default; asked for, it leaves room for rounding only */
+    m.tolerance = isnan(tolerance) ? 0 : tolerance == 0 ? DBL_MIN : tolerance;
+    m.sum = sum;
+    m.one_sided = one_sided;
+    m.rotations = rotations;
+    status = ddp_preserver_test(&m, k, n, &r, &err);
+    free(k);
+    if (status != DDP_OK) {
+        fprintf(stderr, "plan preserve: %s\n", err.msg);
+        return ddp_status_exit_code(status);
+    }
+    return preserve_print(&r, json);
+}
+
+#endif /* EXAMPLES_PLAN_PRESERVE_H */

@@ -1,0 +1,287 @@
+/* Four workers on this machine train a small GPT on real text over a slow link, under five
+ * strategies: who waits for the network, and who hides it?
+ *
+ *   cc -O2 -I. examples/quickstart/quickstart.c -o quickstart -lm -lpthread && ./quickstart
+ *
+ * Prints the profile, the plan and a table; writes quickstart.html (open it in a browser),
+ * quickstart_trace.json (open it in ui.perfetto.dev) and quickstart.jsonl. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "../common/cli.h"
+#include "../common/training.h"
+
+enum { STRATEGIES = 5 };
+static const char *const strategies[STRATEGIES] = {"ssgd", "wfbp", "localsgd", "enp", "dreamddp"};
+
+typedef struct quickstart {
+    const char *data, *net, *out;
+    long   steps, workers, period, seed, batch, layers, heads, dim, seq;
+    double lr;
+    char   command[256], model[128], host[128];
+    ddp_tokens *tokens;
+    training    t;
+    training_result *result[STRATEGIES];
+    /* the report */
+    ddp_report_data   data_;
+    ddp_report_run    run[STRATEGIES];
+    ddp_report_layer  layer[TRAINING_LAYERS];
+    ddp_report_worker *worker[STRATEGIES];
+} quickstart;
+
+static int parse(quickstart *q, int argc, char **argv)
+{
+    const cli_option table[] = {
+        {"--data", CLI_TEXT, &q->data, "FILE", "text to learn [dreamddp.h]"},
+        {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [100]"},
+        {"--workers", CLI_COUNT, &q->workers, "N", "worker processes [4]"},
+        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "every worker's link [70mbit,1ms]"},
+        {"--period", CLI_COUNT, &q->period, "H", "steps in which each layer is averaged once [4]"},
+        {"--layers", CLI_COUNT, &q->layers, "N", "transformer blocks [6]"},
+        {"--heads", CLI_COUNT, &q->heads, "N", "attention heads [4]"},
+        {"--dim", CLI_COUNT, &q->dim, "N", "width [64]"},
+        {"--seq", CLI_COUNT, &q->seq, "N", "tokens per sequence [64]"},
+        {"--batch", CLI_COUNT, &q->batch, "N", "sequences per worker and step [4]"},
+        {"--lr", CLI_REAL, &q->lr, "X", "learning rate of AdamW [0.004]"},
+        {"--seed", CLI_COUNT, &q->seed, "N", "of parameters and data order [1]"},
+        {"--out", CLI_TEXT, &q->out, "PREFIX", "of the files that are written [quickstart]"},
+    };
+
+    return cli_parse(
+        argc, argv,
+        "Trains a small GPT over a slow link under five strategies and draws what happened.", table,
+        (int)(sizeof table / sizeof table[0]));
+}
+
+static int worker(ddp_ctx *d, void *user)
+{
+    int bad = training_run(d, user);
+
+    return bad ? bad : ddp_barrier(d); /* every rank's spans are in the shared memory now */
+}
+
+static ddp_status train(quickstart *q, int s, ddp_error *err)
+{
+    ddp_config cfg;
+
+    memset(&cfg, 0, sizeof cfg);
+    cfg.strategy = ddp_strategy_named(strategies[s]);
+    cfg.world = (int)q->workers;
+    cfg.period = (int)q->period;
+    cfg.net = q->net;
+    cfg.seed = (uint64_t)q->seed;
+    cfg.profile_steps = 21; /* four workers share two cores: times scatter */
+    cfg.trace_spans = TRAINING_SPANS / 2;
+    cfg.cancel = &cli_interrupted;
+    q->result[s] = training_result_new((int)q->workers, q->steps, (int)q->period);
+    if (!q->result[s]) {
+        snprintf(err->msg, sizeof err->msg, "out of memory for the results of %ld steps", q->steps);
+        return err->code = DDP_MEMORY;
+    }
+    q->t.label = strategies[s];
+    q->t.result = q->result[s];
+    return (ddp_status)ddp_launch(&cfg, worker, &q->t, err);
+}
+
+/* ---- report ---- */
+
+/* The mean of the last five losses is what is compared: single batches are noisy. */
+static double smooth_loss(const training_result *r, long step)
+{
+    double sum = 0;
+    long i, first = step >= 4 ? step - 4 : 0;
+
+    for (i = first; i <= step; i++) sum += r->step[i].loss;
+    return sum / (double)(step - first + 1);
+}
+
+static double time_to_loss(const training_result *r, double target)
+{
+    long i;
+
+    for (i = 0; i < r->steps; i++)
+        if (smooth_loss(r, i) <= target) return r->step[i].time_s;
+    return NAN;
+}
+
+static ddp_status fill_report(quickstart *q, ddp_error *err)
+{
+    const training_result *base = q->result[STRATEGIES - 1];
+    ddp_report_data *d = &q->data_;
+    int s, l, k;
+
+    d->title = "dreamddp quickstart", d->command = q->command, d->version = DDP_VERSION_STRING;
+    d->host = q->host, d->net = q->net, d->model = q->model, d->seed = (uint64_t)q->seed;
+    d->workers = (int)q->workers, d->target_loss = -1e300;
+    for (s = 0; s < STRATEGIES; s++) {
+        double last = smooth_loss(q->result[s], q->result[s]->steps - 1);
+        if (last > d->target_loss) d->target_loss = last;
+    }
+    for (l = 0; l < base->layers; l++) {
+        q->layer[l].name = base->name[l], q->layer[l].params = base->params[l];
+        q->layer[l].backward_s = base->backward_s[l], q->layer[l].comm_s = base->comm_s[l];
+    }
+    d->layers = q->layer, d->layer_count = base->layers;
+    d->runs = q->run, d->run_count = STRATEGIES;
+    for (s = 0; s < STRATEGIES; s++) {
+        const training_result *r = q->result[s];
+        ddp_report_run *run = &q->run[s];
+        q->worker[s] = (ddp_report_worker *)calloc((size_t)q->workers, sizeof *q->worker[s]);
+        if (!q->worker[s]) {
+            snprintf(err->msg, sizeof err->msg, "out of memory for the report");
+            return err->code = DDP_MEMORY;
+        }
+        for (k = 0; k < q->workers; k++)
+            q->worker[s][k].spans = r->rank[k].span, q->worker[s][k].count = r->rank[k].spans;
+        run->strategy = strategies[s], run->step_ms = 1e3 * r->step_s,
+        run->hidden_pct = r->hidden_pct;
+        run->predicted_step_ms = 1e3 * r->rank[0].stats.predicted_step_s;
+        run->predicted_hidden_pct = r->rank[0].stats.predicted_hidden_pct;
+        run->bytes_sent = r->bytes_sent, run->time_to_loss_s = time_to_loss(r, d->target_loss);
+        run->final_loss = r->final_loss, run->param_hash = r->param_hash;
+        run->steps = r->step, run->step_count = (int)r->steps;
+        run->period = r->period, run->step_of = r->period ? r->step_of : NULL,
+        run->fill = r->period ? r->fill : NULL;
+        run->layer_divergence = s >= 2 ? r->layer_divergence : NULL;
+        run->slowest_rank = r->rank[0].stats.slowest_rank;
+        run->slow_ratio = r->rank[0].stats.slow_ratio, run->replans = r->rank[0].stats.replans;
+        run->workers = q->worker[s], run->worker_count = (int)q->workers;
+        training_window(r, (int)q->workers, r->steps / 2 / q->period * q->period, (int)q->period,
+                        run);
+    }
+    return DDP_OK;
+}
+
+static void print_profile(const quickstart *q)
+{
+    const training_result *r = q->result[STRATEGIES - 1];
+    double backward = 0, comm = 0;
+    int l;
+
+    printf("\nprofile, and the step of the period in which dreamddp averages each layer\n");
+    printf("  layer          parameters   forward ms  backward ms  transfer ms  step\n");
+    for (l = 0; l < r->layers; l++) {
+        printf("  %-14s %10.0f %12.2f %12.2f %12.2f %5d\n", r->name[l], r->params[l],
+               1e3 * r->forward_s[l], 1e3 * r->backward_s[l], 1e3 * r->comm_s[l], r->step_of[l]);
+        backward += r->backward_s[l], comm += r->comm_s[l];
+    }
+    printf("  communication / (H x backward) = %.2f; link: %.1f ms + %.0f ns per byte; plan: %s, "
+           "%s cost, %.1f ms exposed per period\n\n",
+           comm / ((double)r->period * backward), 1e3 * r->rank[0].stats.link.alpha_s,
+           1e9 * r->rank[0].stats.link.beta_s, r->plan_solver, r->plan_cost,
+           1e3 * (r->objective_s - (double)r->period * backward));
+}
+
+static ddp_status write_lines(quickstart *q, const char *path, ddp_error *err)
+{
+    ddp_jsonl *j = ddp_jsonl_open(path, err);
+    int s;
+    long i;
+
+    if (!j) return err->code;
+    ddp_jsonl_run(j, &q->data_);
+    ddp_jsonl_profile(j, &q->data_);
+    for (s = 0; s < STRATEGIES; s++) {
+        const training_result *r = q->result[s];
+        ddp_jsonl_plan(j, &q->data_, &q->run[s]);
+        for (i = 0; i < r->steps; i++)
+            ddp_jsonl_step(j, strategies[s], i, r->step[i].loss,
+                           1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)),
+                           1e3 * r->wait_s[i], r->step[i].bytes,
+                           s >= 2 ? r->step[i].divergence : NAN);
+        ddp_jsonl_result(j, &q->data_, &q->run[s]);
+    }
+    return ddp_jsonl_close(j, err);
+}
+
+static ddp_status report(quickstart *q, ddp_error *err)
+{
+    char path[3][512];
+    ddp_status s = fill_report(q, err);
+
+    if (s != DDP_OK) return s;
+    snprintf(path[0], sizeof path[0], "%s.html", q->out);
+    snprintf(path[1], sizeof path[1], "%s_trace.json", q->out);
+    snprintf(path[2], sizeof path[2], "%s.jsonl", q->out);
+    print_profile(q);
+    s = ddp_report_table(&q->data_, stdout, err);
+    if (s == DDP_OK) s = ddp_report_html(&q->data_, path[0], err);
+    if (s == DDP_OK) s = ddp_report_trace(&q->data_, path[1], err);
+    if (s == DDP_OK) s = write_lines(q, path[2], err);
+    if (s == DDP_OK)
+        printf("\nthe picture: %s   the trace (ui.perfetto.dev): %s   the numbers: %s\n", path[0],
+               path[1], path[2]);
+    return s;
+}
+
+/* ---- main ---- */
+
+static ddp_status prepare(quickstart *q, ddp_error *err)
+{
+    training *t = &q->t;
+
+    training_host(q->host, sizeof q->host);
+    q->tokens = ddp_tokens_open(q->data, err);
+    if (!q->tokens) return err->code;
+    if (ddp_tokens_split(q->tokens, 0.1, q->seq, &t->train, &t->val, err)) return err->code;
+    t->model.vocabulary = ddp_tokens_vocabulary(q->tokens), t->model.context = q->seq,
+    t->model.layers = q->layers;
+    t->model.heads = q->heads, t->model.dim = q->dim, t->model.batch = q->batch;
+    t->model.deviation = training_deviation(q->dim);
+    if (training_check(t, err)) return err->code;
+    t->optimizer =
+        ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* short memory: the run is short */
+    t->schedule.base = q->lr, t->schedule.warmup = 10, t->schedule.kind = DDP_LR_COSINE,
+    t->schedule.total = q->steps;
+    t->schedule.min_ratio = 0.1;
+    t->steps = q->steps, t->accumulate = 1, t->seed = (uint64_t)q->seed,
+    t->workers = (int)q->workers, t->period = (int)q->period;
+    snprintf(q->model, sizeof q->model,
+             "GPT-2, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld", q->layers,
+             q->heads, q->dim, q->seq, t->model.vocabulary);
+    printf("%ld worker processes train a GPT on %s, each over a %s link, averaging period H = "
+           "%ld\n%s, batch %ld per worker; "
+           "a uniform guess has loss ln V = %.2f\n",
+           q->workers, q->data, q->net, q->period, q->model, q->batch,
+           log((double)t->model.vocabulary));
+    fflush(stdout);
+    return DDP_OK;
+}
+
+static int check(const quickstart *q)
+{
+    if (q->workers < 1 || q->workers > 64)
+        fprintf(stderr, "quickstart: --workers %ld: 1 to 64 are possible here\n", q->workers);
+    else if (q->period < 1)
+        fprintf(stderr, "quickstart: --period %ld: H is at least 1 step\n", q->period);
+    else if (q->steps < 30)
+        fprintf(stderr, "quickstart: --steps %ld: at least 30, the first 21 are for measuring\n",
+                q->steps);
+    else return -1;
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    static quickstart q;
+    ddp_error err;
+    int code, s;
+
+    q.data = "dreamddp.h", q.net = "70mbit,1ms", q.out = "quickstart";
+    q.steps = 100, q.workers = 4, q.period = 4, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4,
+    q.dim = 64, q.seq = 64, q.lr = 4e-3;
+    cli_command(argc, argv, q.command, sizeof q.command);
+    code = parse(&q, argc, argv);
+    if (code < 0) code = check(&q);
+    if (code >= 0) return code;
+    memset(&err, 0, sizeof err);
+    cli_catch_interrupt();
+    code = (int)prepare(&q, &err);
+    for (s = 0; !code && s < STRATEGIES; s++) code = (int)train(&q, s, &err);
+    if (!code) code = (int)report(&q, &err);
+    ddp_tokens_close(q.tokens);
+    for (s = 0; s < STRATEGIES; s++) free(q.worker[s]);
+    if (cli_interrupted)
+        return fprintf(stderr, "quickstart: interrupted, nothing was written\n"), 130;
+    if (code) return fprintf(stderr, "quickstart: %s\n", err.msg), ddp_status_exit_code(err.code);
+    return 0;
+}

@@ -1,0 +1,364 @@
+/* What a trainer is asked to do: the options that train_gpt and train_image share, their defaults,
+ * and what is refused. */
+#ifndef EXAMPLES_TRAINER_OPTIONS_H
+#define EXAMPLES_TRAINER_OPTIONS_H
+
+struct pictures;
+
+typedef struct program {
+    const char *name;    /* "train_gpt" */
+    const char *samples; /* what a batch is of: "sequence" */
+    const char *strategy, *transport, *model, *optimizer, *schedule, *solver, *cost, *fill;
+    const char *net, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace,
+        *write_profile;
+    const char *device, *numbers;
+    int    nccl, both_links;
+    ddp_backend backend; /* of --device cuda */
+    const char *report;
+    const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
+    long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank,
+        profile_steps;
+    long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k;
+    long   min_world, max_world;
+    const char *algorithm;
+    double lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
+    double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
+    const char *dump;
+    char   dump_path[1024]; /* with %r in it */
+    int    overwrite;
+    int    tied, recompute, deterministic, paper, average_state, insecure, check_writes, quiet, join;
+    ddp_config  cfg;
+    training    t;
+    ddp_llama2_config llama;
+    ddp_tokens *tokens;       /* of train_gpt */
+    struct pictures *pictures; /* of train_image */
+    const char *widths;
+    ddp_profile emulated;
+    char   command[1024], described[128], host[128];
+    /* what differs between trainers: checks of the command line, the data and the model of t, and
+       what goes to stdout before the results (or NULL) */
+    ddp_status (*choose)(struct program *p, ddp_error *err);
+    ddp_status (*load)(struct program *p, ddp_error *err);
+    void (*print)(const struct program *p);
+} program;
+
+/* A mistake of the user, as the library reports its own. */
+static ddp_status refuse(ddp_error *err, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(err->msg, sizeof err->msg, fmt, args);
+    va_end(args);
+    return err->code = DDP_ARG;
+}
+
+static void defaults(program *p, const char *name)
+{
+    memset(p, 0, sizeof *p);
+    p->name = name, p->optimizer = "adamw", p->schedule = "constant";
+    p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
+    p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
+    p->samples = "sequence";
+    p->t.keep = 2;
+    p->lr = 3e-3, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
+}
+
+enum { OPTIONS = 96 }; /* most of a program */
+
+/* own: the count options that only this program has. */
+static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own,
+                 int count)
+{
+    const cli_option shared[] = {
+        {"--steps", CLI_COUNT, &p->steps, "N", "steps [100]"},
+        {"--epochs", CLI_COUNT, &p->epochs, "N", "instead of --steps: passes over the data"},
+        {"--batch", CLI_COUNT, &p->batch, "N",
+         "sequences or images per worker and micro-batch [4]"},
+        {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
+        {"--recompute", CLI_FLAG, &p->recompute, "",
+         "less memory: compute each block's activations again"},
+        {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
+        {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, adam or adamw [adamw]"},
+        {"--weight-decay", CLI_REAL, &p->weight_decay, "X", "weight decay [0.01]"},
+        {"--schedule", CLI_TEXT, &p->schedule, "NAME", "constant, cosine or step [constant]"},
+        {"--warmup", CLI_COUNT, &p->warmup, "N", "steps of linear warm-up [0]"},
+        {"--clip", CLI_REAL, &p->clip, "X", "global gradient norm limit; 0 = none [0]"},
+        {"--seed", CLI_COUNT, &p->seed, "N", "of parameters, data order and sample [0]"},
+        {"--strategy", CLI_TEXT, &p->strategy, "NAME",
+         "ssgd, wfbp, localsgd, enp or dreamddp [dreamddp]"},
+        {"--period", CLI_COUNT, &p->period, "H", "steps in which each layer is averaged once [5]"},
+        {"--paper", CLI_FLAG, &p->paper, "",
+         "the paper's rule: contiguous sets, complete at step end"},
+        {"--solver", CLI_TEXT, &p->solver, "NAME", "optimal, dfs, enp, brute or scatter [scatter]"},
+        {"--cost", CLI_TEXT, &p->cost, "NAME", "timeline, sum or window [window]"},
+        {"--fill", CLI_TEXT, &p->fill, "NAME", "bubble filling: none, exact or eq12 [none]"},
+        {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
+        {"--workers", CLI_COUNT, &p->workers, "N",
+         "workers to start, or the world with --rank [1]"},
+        {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes), threads, or mpi under mpirun [tcp]"},
+        {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
+         "shape each worker's links, e.g. 100mbit,20ms, or a topology FILE.json [unshaped]"},
+        {"--net-script", CLI_TEXT, &p->net_script, "FILE",
+         "stalls, drops, kills and rates at given times (docs/links.md)"},
+        {"--wire", CLI_TEXT, &p->wire, "NAME",
+         "how averages travel: f32, bf16 at half the bytes, int8 at 0.27 [f32]"},
+        {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
+         "where rank 0 listens, or file://PATH; with --rank [127.0.0.1:29500]"},
+        {"--rank", CLI_COUNT, &p->rank, "R", "be one rank of a run over several machines"},
+        {"--insecure", CLI_FLAG, &p->insecure, "",
+         "allow addresses beyond this machine, without encryption"},
+        {"--connect-timeout", CLI_REAL, &p->connect_timeout, "S",
+         "seconds for rank 0 to answer [30]"},
+        {"--join-timeout", CLI_REAL, &p->join_timeout, "S",
+         "seconds for all workers to come [as --connect-timeout]"},
+        {"--peer-timeout", CLI_REAL, &p->peer_timeout, "S",
+         "seconds of silence after which a worker is lost [10]"},
+        {"--op-timeout", CLI_REAL, &p->op_timeout, "S",
+         "seconds for an operation, from the first worker's on [1800]"},
+        {"--dump", CLI_TEXT, &p->dump, "FILE",
+         "last operations on an error or SIGUSR1, %r = rank [in --save]"},
+        {"--algorithm", CLI_TEXT, &p->algorithm, "NAME",
+         "of all-reduces: auto, full, direct or ring [auto]"},
+        {"--probe", CLI_FLAG, &p->t.probe, "",
+         "measure all links first; rings then go where they are fast"},
+        {"--min-world", CLI_COUNT, &p->min_world, "N",
+         "elastic: go on while N workers and a majority are left; 0 = a lost one ends the run [0]"},
+        {"--max-world", CLI_COUNT, &p->max_world, "N",
+         "elastic: room for N workers in all, those beyond --workers come with --join [--workers]"},
+        {"--join", CLI_FLAG, &p->join, "",
+         "come into an elastic run, in the place of a lost worker; with --addr"},
+        {"--tls-psk", CLI_TEXT, &p->tls_psk, "FILE",
+         "encrypt: TLS 1.3 with the key in FILE, the same for all workers"},
+        {"--tls-ca", CLI_TEXT, &p->tls_ca, "FILE",
+         "or with certificates: whoever signed them all (PEM),"},
+        {"--tls-cert", CLI_TEXT, &p->tls_cert, "FILE", "this worker's, with the name rank-R,"},
+        {"--tls-key", CLI_TEXT, &p->tls_key, "FILE", "and its private key"},
+        {"--device", CLI_TEXT, &p->device, "NAME", "cpu, or cuda in a build by nvcc [cpu]"},
+        {"--numbers", CLI_TEXT, &p->numbers, "NAME",
+         "of --device cuda: f32, tf32 or bf16 with float32 master weights [f32]"},
+        {"--nccl", CLI_FLAG, &p->nccl, "",
+         "of --device cuda: layers go from GPU to GPU, a GPU for each worker"},
+        {"--both-links", CLI_FLAG, &p->both_links, "",
+         "of --device cuda: from GPU to GPU and by --transport at once, each layer by the faster"},
+        {"--threads", CLI_COUNT, &p->threads, "N", "operator threads per worker [1]"},
+        {"--deterministic", CLI_FLAG, &p->deterministic, "",
+         "equal bits on every transport; plan without clocks"},
+        {"--profile", CLI_TEXT, &p->profile, "P.csv",
+         "plan from this profile instead of measuring"},
+        {"--profile-steps", CLI_COUNT, &p->profile_steps, "N",
+         "steps measured before planning [6]"},
+        {"--plan", CLI_TEXT, &p->plan, "FILE", "use this plan (JSON of `plan partial`)"},
+        {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
+         "layers sleep for these times and compute nothing"},
+        {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
+         "divide their parameters by F; scale --net alike [1]"},
+        {"--check-writes", CLI_FLAG, &p->check_writes, "",
+         "report writes to a layer that is in flight"},
+        {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
+        {"--save-every", CLI_COUNT, &p->t.save_every, "N",
+         "steps between them; 0 = at the end [0]"},
+        {"--keep", CLI_COUNT, &p->t.keep, "N", "of them, keep the newest N; 0 = all [2]"},
+        {"--overwrite", CLI_FLAG, &p->overwrite, "",
+         "replace what another run has saved in --save"},
+        {"--eval-every", CLI_COUNT, &p->t.eval_every, "N",
+         "steps between evaluations on what is held out; 0 = after the last [0]"},
+        {"--resume", CLI_TEXT, &p->t.resume, "FOLDER", "go on from the newest checkpoint in it"},
+        {"--load", CLI_TEXT, &p->t.load, "FILE",
+         "begin with these weights (safetensors, the usual names)"},
+        {"--export", CLI_TEXT, &p->t.store, "FILE", "write the trained weights (safetensors)"},
+        {"--json", CLI_TEXT, &p->json, "FILE", "JSON lines of the run"},
+        {"--report", CLI_TEXT, &p->report, "FILE.html",
+         "a page: curves, schedule, transfers of each rank, what changed"},
+        {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run, opens in Perfetto"},
+        {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
+         "write the measured profile, for --profile and `plan`"},
+        {"--quiet", CLI_FLAG, &p->quiet, "", "no progress line"},
+    };
+
+    const int more = (int)(sizeof shared / sizeof shared[0]);
+    cli_option table[OPTIONS];
+
+    memcpy(table, own, (size_t)count * sizeof *own);
+    memcpy(table + count, shared, sizeof shared);
+    cli_command(argc, argv, p->command, sizeof p->command);
+    return cli_parse(argc, argv, about, table, count + more);
+}
+
+/* An option that was not given can come from the environment. */
+static const char *or_environment(const char *given, const char *variable, const char *otherwise)
+{
+    const char *v = given ? given : getenv(variable);
+
+    return v && *v ? v : otherwise;
+}
+
+/* Names to enumerations. */
+static ddp_status choose(program *p, ddp_error *err)
+{
+    ddp_config *c = &p->cfg;
+    float lr = (float)p->lr, decay = (float)p->weight_decay;
+
+    p->strategy = or_environment(p->strategy, "DREAMDDP_STRATEGY", "dreamddp");
+    p->transport = or_environment(p->transport, "DREAMDDP_TRANSPORT", "tcp");
+    c->strategy = ddp_strategy_named(p->strategy);
+    if (c->strategy == DDP_STRATEGY_DEFAULT)
+        return refuse(err, "unknown strategy %s; choose ssgd, wfbp, localsgd, enp or dreamddp",
+                      p->strategy);
+    if (p->algorithm && strcmp(p->algorithm, "auto") &&
+        !ddp_algorithm_named(p->algorithm, &c->algorithm))
+        return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring",
+                      p->algorithm);
+    if (p->wire && !ddp_wire_named(p->wire, &c->wire))
+        return refuse(err, "unknown wire format %s; choose f32, bf16 or int8", p->wire);
+    c->transport = ddp_transport_named(p->transport);
+    if (c->transport == DDP_TRANSPORT_DEFAULT)
+        return refuse(err, "unknown transport %s; choose tcp, threads or mpi", p->transport);
+    if (p->solver && ddp_solver_named(p->solver, &c->solver, NULL))
+        return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter",
+                      p->solver);
+    if (p->cost && ddp_cost_named(p->cost, &c->cost, NULL))
+        return refuse(err, "unknown cost %s; choose timeline, sum or window", p->cost);
+    if (p->fill && ddp_fill_named(p->fill, &c->fill, NULL))
+        return refuse(err, "unknown filling %s; choose none, exact or eq12", p->fill);
+    if (!ddp_schedule_named(p->schedule, &p->t.schedule.kind))
+        return refuse(err, "unknown schedule %s; choose constant, cosine or step", p->schedule);
+    if (!strcmp(p->optimizer, "sgd")) p->t.optimizer = ddp_sgd_decay(lr, 0.9f, decay);
+    else if (!strcmp(p->optimizer, "adam"))
+        p->t.optimizer = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else if (!strcmp(p->optimizer, "adamw"))
+        p->t.optimizer = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else return refuse(err, "unknown optimizer %s; choose sgd, adam or adamw", p->optimizer);
+    return DDP_OK;
+}
+
+/* What ddp_open does not check itself. */
+static ddp_status check(const program *p, ddp_error *err)
+{
+    if (p->workers < 1 || p->workers > 256)
+        return refuse(err, "--workers %ld is not possible; 1 to 256 can be started", p->workers);
+    if (p->period == 0)
+        return refuse(err,
+                      "--period 0: H is at least 1 step; 1 averages every layer in every step");
+    if (p->steps < 1 && !p->epochs)
+        return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
+    if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
+    if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
+    if (p->accumulate > 1000000)
+        return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch",
+                      p->accumulate);
+    if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
+    if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
+    if (!(p->weight_decay >= 0))
+        return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
+    if (!(p->connect_timeout >= 0 && p->join_timeout >= 0 && p->peer_timeout >= 0 &&
+          p->op_timeout >= 0))
+        return refuse(err, "a time-out below 0 s is not possible; 0 is the default");
+    if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
+    if (!(p->held_out >= 0 && p->held_out < 1))
+        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1",
+                      p->held_out);
+    if (!(p->emulate_scale >= 1))
+        return refuse(err, "--emulate-scale %g: at least 1, which sends every byte",
+                      p->emulate_scale);
+    if (p->rank >= p->workers)
+        return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank,
+                      p->workers);
+    if (p->min_world > p->workers)
+        return refuse(err, "--min-world %ld is more than --workers %ld", p->min_world, p->workers);
+    if (p->max_world && (p->max_world < p->workers || p->max_world > 64))
+        return refuse(err, "--max-world %ld: room for --workers %ld is needed, and 64 are the most",
+                      p->max_world, p->workers);
+    if (p->max_world && !p->min_world && !p->join)
+        return refuse(err, "--max-world %ld needs --min-world", p->max_world);
+    if (p->join && !p->addr)
+        return refuse(err, "--join needs --addr with the address of a live worker");
+    if (p->join && p->rank >= 0)
+        return refuse(err, "--join and --rank %ld: the run gives a newcomer its rank", p->rank);
+    if (p->join && (p->t.resume || p->t.load))
+        return refuse(err, "--join takes everything from the run; leave out --resume and --load");
+    if (p->addr && p->rank < 0 && !p->join)
+        return refuse(err,
+                      "--addr %s needs --rank R, or --join; each machine starts its own rank of --workers N",
+                      p->addr);
+    if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
+        return refuse(err, "--rank %ld needs --transport tcp; threads live in one process",
+                      p->rank);
+    if (p->rank >= 0 && p->cfg.transport == DDP_MPI)
+        return refuse(err, "--rank %ld needs --transport tcp; MPI's launcher gives ranks",
+                      p->rank);
+    if (p->t.save_every && !p->t.save)
+        return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
+    if (p->overwrite && !p->t.save) return refuse(err, "--overwrite needs --save FOLDER");
+    if (p->t.eval_every && p->emulate)
+        return refuse(err, "--eval-every %ld: --emulate-compute learns nothing to evaluate",
+                      p->t.eval_every);
+    if (p->t.eval_every && p->held_out <= 0)
+        return refuse(err, "--eval-every %ld needs data that are not trained on; add --held-out "
+                      "0.1", p->t.eval_every);
+    if (p->t.load && p->t.resume)
+        return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load,
+                      p->t.resume);
+    if (p->emulate && (p->t.load || p->t.store))
+        return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
+    if (p->emulate && (p->accumulate > 1 || p->epochs))
+        return refuse(err, "--emulate-compute has no data; leave out --accumulate and --epochs");
+    return DDP_OK;
+}
+
+/* Each rank needs a file of its own. */
+static void choose_dump(program *p)
+{
+    const char *name = or_environment(p->dump, "DREAMDDP_DUMP", NULL);
+
+    if (!name && !p->t.save) return;
+    if (!name) snprintf(p->dump_path, sizeof p->dump_path, "%.1000s/dump.%%r.jsonl", p->t.save);
+    else snprintf(p->dump_path, sizeof p->dump_path, "%.1000s%s", name,
+                  strstr(name, "%r") ? "" : ".%r");
+    p->cfg.dump_path = p->t.dump = p->dump_path;
+}
+
+static void configure(program *p)
+{
+    ddp_config *c = &p->cfg;
+
+    if (p->period > 0) c->period = (int)p->period;
+    c->connect_timeout_s = p->connect_timeout, c->join_timeout_s = p->join_timeout;
+    c->peer_timeout_s = p->peer_timeout, c->op_timeout_s = p->op_timeout;
+    choose_dump(p);
+    if (p->threads > 0) c->threads = (int)p->threads;
+    if (p->rank >= 0 || p->workers > 1) c->world = (int)p->workers;
+    c->addr = p->addr;
+    c->min_world = (int)p->min_world, c->max_world = (int)p->max_world;
+    c->join = p->join;
+    p->t.elastic = p->min_world > 0 || p->join;
+    if (p->rank >= 0) {
+        c->rank = (int)p->rank;
+        if (!p->addr) c->addr = or_environment(NULL, "DREAMDDP_ADDR", "127.0.0.1:29500");
+    }
+    c->net = p->net;
+    c->net_script = p->net_script;
+    c->seed = (uint64_t)p->seed;
+    c->micro_batches = (int)p->accumulate;
+    if (p->emulate)
+        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks alike */
+    c->clip_norm = (float)p->clip;
+    c->average_state = p->average_state;
+    c->deterministic = p->deterministic;
+    c->paper = p->paper;
+    c->profile_steps = (int)(p->profile_steps > 0 ? p->profile_steps : 0);
+    if (p->profile_steps == 0) c->profile_steps = -1; /* plan at once, from the arithmetic */
+    c->profile_path = p->profile;
+    c->plan_path = p->plan;
+    c->insecure = p->insecure;
+    c->tls_psk = p->tls_psk;
+    c->tls_ca = p->tls_ca;
+    c->tls_cert = p->tls_cert;
+    c->tls_key = p->tls_key;
+    c->check_writes = p->check_writes;
+    c->overwrite = p->overwrite;
+    c->trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
+    c->cancel = &cli_interrupted;
+}
+
+#endif /* EXAMPLES_TRAINER_OPTIONS_H */

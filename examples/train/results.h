@@ -1,0 +1,284 @@
+/* What a trainer leaves behind: the JSON object on stdout, and the files that a user asked for. */
+#ifndef EXAMPLES_TRAINER_RESULTS_H
+#define EXAMPLES_TRAINER_RESULTS_H
+
+#include <glob.h>
+
+/* Says before the training, not after it, that a file could not be written. */
+static ddp_status check_writable(const char *path, ddp_error *err)
+{
+    struct stat st;
+    ddp_jsonl *j;
+
+    if (!path) return DDP_OK;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return DDP_OK; /* a pipe, say */
+    j = ddp_jsonl_open(path, err);
+    if (!j) return err->code;
+    ddp_jsonl_abandon(j);
+    return DDP_OK;
+}
+
+/* Parameters and as many gradients, what the optimizer keeps, activations. */
+static double planned_mb(const training_result *r)
+{
+    return 2 * r->param_mb + r->state_mb + r->activation_mb;
+}
+
+/* Beyond what is planned a process holds the program, its data and the buffers of the network. */
+static void print_memory(const training_result *r)
+{
+    fprintf(stderr, "memory: %.1f MiB planned (parameters %.1f, gradients %.1f, optimizer state "
+            "%.1f, activations %.1f), peak %.1f MiB\n", planned_mb(r), r->param_mb, r->param_mb,
+            r->state_mb, r->activation_mb, r->peak_rss_mb);
+}
+
+/* Who keeps the others waiting; and how the plan followed the link. */
+static void print_pace(const training_result *r)
+{
+    const ddp_stats *s = &r->rank[r->leader].stats;
+
+    if (s->slow_ratio >= 1.1)
+        fprintf(stderr, "slowest: rank %d computes %.1f x slower than the median (%.1f ms)\n",
+                s->slowest_rank, s->slow_ratio, 1e3 * s->median_compute_s);
+    if (s->replans > 0)
+        fprintf(stderr, "the link changed: planned again %ld time%s\n", s->replans,
+                s->replans > 1 ? "s" : "");
+}
+
+/* The same for the folder of checkpoints, which is made. */
+static ddp_status check_folder(const char *path, ddp_error *err)
+{
+    char file[4096];
+    FILE *f;
+
+    if (!path) return DDP_OK;
+    if (mkdir(path, 0777) && errno != EEXIST)
+        return refuse(err, "cannot make the folder %s: %s", path, strerror(errno)),
+               err->code = DDP_IO;
+    snprintf(file, sizeof file, "%.4000s/tmp.%ld", path, (long)getpid());
+    f = fopen(file, "wb");
+    if (!f)
+        return refuse(err, "cannot write into the folder %s: %s", path, strerror(errno)),
+               err->code = DDP_IO;
+    fclose(f);
+    remove(file);
+    return DDP_OK;
+}
+
+/* What another run has saved stays, unless it is asked for: better said before the training than at
+ * the first save. */
+static ddp_status check_saved(const program *p, ddp_error *err)
+{
+    const char *save = p->t.save;
+    char pattern[4096];
+    glob_t found;
+    size_t count;
+
+    if (!save || p->overwrite || p->join || (p->t.resume && !strcmp(p->t.resume, save)))
+        return DDP_OK;
+    snprintf(pattern, sizeof pattern, "%.4000s/step-*/manifest.json", save);
+    count = glob(pattern, 0, NULL, &found) ? 0 : found.gl_pathc;
+    globfree(&found);
+    if (!count) return DDP_OK;
+    return refuse(err, "%.200s holds checkpoints of another run: go on with --resume %.200s, save "
+                  "into another folder, or replace them with --overwrite", save, save);
+}
+
+static void write_results(const program *p, ddp_jsonl *j)
+{
+    const training_result *r = p->t.result;
+
+    ddp_jsonl_string(j, "strategy", p->strategy);
+    ddp_jsonl_integer(j, "workers", r->world);
+    ddp_jsonl_number(j, "final_loss", r->final_loss);
+    ddp_jsonl_number(j, "first_loss", r->first_loss);
+    ddp_jsonl_number(j, "val_loss", r->val_loss);
+    if (p->t.task) ddp_jsonl_number(j, "val_accuracy", r->val_accuracy);
+    if (p->t.task) ddp_jsonl_number(j, "test_accuracy", r->test_accuracy);
+    ddp_jsonl_integer(j, "steps", r->steps);
+    ddp_jsonl_number(j, "step_ms", 1e3 * r->step_s);
+    ddp_jsonl_number(j, p->t.task ? "images_per_s" : "tokens_per_s", r->samples_per_s);
+    ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
+    ddp_jsonl_number(j, "predicted_step_ms", 1e3 * r->rank[r->leader].stats.predicted_step_s);
+    ddp_jsonl_number(j, "predicted_hidden_pct", r->rank[r->leader].stats.predicted_hidden_pct);
+    ddp_jsonl_number(j, "wait_ms", 1e3 * r->rank[r->leader].stats.wait_s);
+    if (r->rank[r->leader].stats.slow_ratio > 0) {
+        ddp_jsonl_integer(j, "slowest_rank", r->rank[r->leader].stats.slowest_rank);
+        ddp_jsonl_number(j, "slow_ratio", r->rank[r->leader].stats.slow_ratio);
+    }
+    ddp_jsonl_integer(j, "replans", r->rank[r->leader].stats.replans);
+    ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    ddp_jsonl_number(j, "comm_cpu_s", r->rank[0].stats.comm_cpu_s);
+    ddp_jsonl_number(j, "planned_mb", planned_mb(r));
+    ddp_jsonl_number(j, "peak_rss_mb", r->peak_rss_mb);
+    ddp_jsonl_string(j, "param_hash", r->param_hash);
+}
+
+static void describe(const program *p, ddp_report_data *d)
+{
+    memset(d, 0, sizeof *d);
+    d->title = p->name, d->command = p->command, d->version = DDP_VERSION_STRING,
+    d->host = p->host;
+    d->net = p->net, d->model = p->described, d->seed = (uint64_t)p->seed,
+    d->workers = (int)p->workers;
+    d->target_loss = NAN;
+}
+
+/* What changed while it ran, as the leader saw it; texts: a line for each note. */
+static void report_notes(const training_result *r, ddp_report_note *note,
+                         char texts[TRAINING_NOTES][128], ddp_report_run *run)
+{
+    const training_rank *rank = &r->rank[r->leader];
+    int i;
+
+    for (i = 0; i < rank->notes; i++) {
+        ddp_note_text(&rank->note[i], texts[i], sizeof texts[i]);
+        note[i].time_s = rank->note[i].time_s - r->begin_s;
+        note[i].step = rank->note[i].step;
+        note[i].kind = ddp_note_name(rank->note[i].kind), note[i].text = texts[i];
+    }
+    run->notes = note, run->note_count = rank->notes;
+}
+
+static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer,
+                   ddp_report_run *run, ddp_report_worker *worker)
+{
+    const training_result *r = p->t.result;
+    long begin;
+    int i, steps;
+
+    describe(p, d);
+    for (i = 0; i < r->layers; i++) {
+        layer[i].name = r->name[i], layer[i].params = r->params[i];
+        layer[i].backward_s = r->backward_s[i], layer[i].comm_s = r->comm_s[i];
+    }
+    d->layers = layer, d->layer_count = r->layers, d->runs = run, d->run_count = 1;
+    memset(run, 0, sizeof *run);
+    run->strategy = p->strategy, run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
+    run->predicted_step_ms = 1e3 * r->rank[r->leader].stats.predicted_step_s;
+    run->predicted_hidden_pct = r->rank[r->leader].stats.predicted_hidden_pct;
+    run->bytes_sent = r->bytes_sent, run->time_to_loss_s = NAN, run->final_loss = r->final_loss;
+    run->param_hash = r->param_hash;
+    run->period = r->period, run->step_of = r->step_of, run->fill = r->fill;
+    run->steps = r->step + r->first, run->step_count = (int)(r->steps - r->first);
+    run->slowest_rank = r->rank[r->leader].stats.slowest_rank;
+    run->slow_ratio = r->rank[r->leader].stats.slow_ratio, run->replans = r->rank[r->leader].stats.replans;
+    run->layer_divergence = r->layer_divergence;
+    run->workers = worker, run->worker_count = r->workers;
+    for (i = 0; i < r->workers; i++)
+        worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
+    /* the last whole period; without a plan a few steps */
+    steps = r->period > 0 ? r->period : 4;
+    begin = (r->steps / steps - 1) * steps;
+    training_window(r, r->workers, begin > r->first ? begin : r->first, steps, run);
+}
+
+/* The evaluation after step - 1 of r->step, if there was one; *at counts them. */
+static void write_eval(const program *p, ddp_jsonl *j, long step, long *at)
+{
+    const training_result *r = p->t.result;
+
+    if (*at >= r->evals || r->eval[*at].step != step) return;
+    ddp_jsonl_event(j, "eval");
+    ddp_jsonl_string(j, "strategy", p->strategy);
+    ddp_jsonl_integer(j, "step", step);
+    ddp_jsonl_number(j, "val_loss", r->eval[*at].loss);
+    if (p->t.task) ddp_jsonl_number(j, "val_accuracy", r->eval[*at].accuracy);
+    ddp_jsonl_end(j);
+    ++*at;
+}
+
+static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_error *err)
+{
+    const training_result *r = p->t.result;
+    ddp_jsonl *j = ddp_jsonl_open(p->json, err);
+    double before = 0;
+    long i, evals = 0;
+
+    if (!j) return err->code;
+    ddp_jsonl_run(j, d);
+    ddp_jsonl_profile(j, d);
+    ddp_jsonl_plan(j, d, d->runs);
+    for (i = r->first; i < r->steps; i++) {
+        const ddp_report_step *s = &r->step[i];
+        ddp_jsonl_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
+                       s->bytes, s->divergence);
+        before = s->time_s;
+        write_eval(p, j, i + 1, &evals);
+    }
+    ddp_jsonl_notes(j, d->runs);
+    ddp_jsonl_event(j, "result");
+    write_results(p, j);
+    ddp_jsonl_number(j, "time_to_loss_s", NAN); /* one run has nothing to be compared with */
+    ddp_jsonl_end(j);
+    return ddp_jsonl_close(j, err);
+}
+
+/* The files a user asked for; the run itself is over and well. */
+static ddp_status write_files(const program *p, ddp_error *err)
+{
+    const training_result *r = p->t.result;
+    ddp_report_layer *layer = (ddp_report_layer *)calloc((size_t)r->layers + 1, sizeof *layer);
+    ddp_report_worker *worker = (ddp_report_worker *)calloc((size_t)r->workers, sizeof *worker);
+    ddp_report_data d;
+    ddp_report_run run;
+    ddp_report_note note[TRAINING_NOTES];
+    char texts[TRAINING_NOTES][128];
+    ddp_status s = DDP_OK;
+
+    if (layer && worker) {
+        report(p, &d, layer, &run, worker);
+        report_notes(r, note, texts, &run);
+        if (p->json) s = write_lines(p, &d, err);
+        if (s == DDP_OK && p->report) s = ddp_report_html(&d, p->report, err);
+        if (s == DDP_OK && p->trace) s = ddp_report_trace(&d, p->trace, err);
+    } else {
+        refuse(err, "out of memory for the report");
+        s = err->code = DDP_MEMORY;
+    }
+    free(layer);
+    free(worker);
+    return s;
+}
+
+static ddp_status write_profile(const program *p, ddp_error *err)
+{
+    const training_result *r = p->t.result;
+    double alpha = r->rank[r->leader].stats.link.alpha_s, measured = 0;
+    ddp_profile out;
+    ddp_status s;
+    int l;
+
+    for (l = 0; l < r->layers; l++) measured += r->backward_s[l];
+    if (!(measured > 0))
+        return refuse(
+            err, "--write-profile %s: there is no profile; --steps %ld end before it is measured",
+            p->write_profile, p->steps);
+    s = ddp_profile_new(r->layers, &out, err);
+    if (s != DDP_OK) return s;
+    for (l = 0; l < r->layers; l++) {
+        out.name[l] = strdup(r->name[l]);
+        out.params[l] = r->params[l], out.forward_s[l] = r->forward_s[l];
+        out.backward_s[l] = r->backward_s[l],
+        out.comm_s[l] =
+            r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
+    }
+    s = ddp_profile_write(&out, p->write_profile, err);
+    ddp_profile_free(&out);
+    return s;
+}
+
+/* What the JSON lines say of a run that failed. */
+static void write_failure(const program *p, const ddp_error *why)
+{
+    ddp_jsonl *j = ddp_jsonl_open(p->json, NULL);
+    ddp_report_data d;
+
+    describe(p, &d);
+    ddp_jsonl_run(j, &d);
+    ddp_jsonl_error(j, why);
+    ddp_jsonl_close(j, NULL);
+}
+
+#endif /* EXAMPLES_TRAINER_RESULTS_H */

@@ -1,0 +1,117 @@
+/* How a trainer runs: from a parsed command line to results and an exit code. */
+#ifndef EXAMPLES_TRAINER_H
+#define EXAMPLES_TRAINER_H
+
+static ddp_status load_emulated(program *p, ddp_error *err)
+{
+    ddp_link none = {0, 0};
+
+    p->t.emulate = &p->emulated;
+    p->t.emulate_scale = p->emulate_scale;
+    snprintf(p->described, sizeof p->described, "sleeps for the times of %.90s", p->emulate);
+    return ddp_profile_read(p->emulate, &none, &p->emulated, err);
+}
+
+static ddp_status prepare(program *p, ddp_error *err)
+{
+    training *t = &p->t;
+
+    training_host(p->host, sizeof p->host);
+    if (p->emulate ? load_emulated(p, err) : p->load(p, err)) return err->code;
+    if (p->epochs) {
+        long per_step = p->workers * p->batch * p->accumulate;
+        p->steps = (t->windows + per_step - 1) / per_step;
+    }
+    t->schedule.base = p->lr, t->schedule.warmup = p->warmup, t->schedule.total = p->steps;
+    t->schedule.min_ratio = 0.1, t->schedule.step_size = p->steps / 3 + 1, t->schedule.gamma = 0.1;
+    t->steps = p->steps, t->accumulate = p->accumulate, t->seed = (uint64_t)p->seed;
+    t->workers = (int)p->workers, t->period = (int)p->period;
+    t->label = p->quiet ? NULL : p->strategy;
+    /* only the ranks that are started here leave something behind here; a plan's filling is kept
+       for the report up to a period of 4096 */
+    t->result = training_result_new(p->rank >= 0 ? 1 : (int)p->workers, p->steps,
+                                    p->period > 4096 ? 4096 : p->period > 0 ? (int)p->period : 64);
+    if (t->result) {
+        const long evals = t->eval_every ? p->steps / t->eval_every : 0;
+        t->result->sample = (int32_t *)training_share((size_t)p->sample * sizeof(int32_t));
+        t->result->eval = (training_eval *)training_share((size_t)evals * sizeof(training_eval));
+    }
+    if (t->result && t->result->sample && t->result->eval) return DDP_OK;
+    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and "
+           "--resume", p->steps);
+    return err->code = DDP_MEMORY;
+}
+
+static ddp_status finish(const program *p, ddp_error *err)
+{
+    ddp_jsonl *out;
+    ddp_status s;
+
+    if (p->t.label && !p->emulate) print_memory(p->t.result);
+    if (p->t.label) print_pace(p->t.result);
+    if (p->print) p->print(p);
+    out = ddp_jsonl_stream(stdout, err);
+    ddp_jsonl_event(out, NULL);
+    write_results(p, out);
+    ddp_jsonl_end(out);
+    s = ddp_jsonl_close(out, err);
+    if (s == DDP_OK && (p->json || p->trace || p->report)) s = write_files(p, err);
+    if (s == DDP_OK && p->write_profile) s = write_profile(p, err);
+    return s;
+}
+
+static ddp_status run(program *p, ddp_error *err)
+{
+    ddp_status s = choose(p, err);
+
+    if (s == DDP_OK) s = p->choose(p, err);
+    if (s == DDP_OK) s = check(p, err);
+    if (s == DDP_OK) s = choose_device(p, err);
+    if (s == DDP_OK) s = prepare(p, err);
+    if (s == DDP_OK) s = check_folder(p->t.save, err);
+    if (s == DDP_OK) s = check_saved(p, err);
+    if (s == DDP_OK) s = check_writable(p->json, err);
+    if (s == DDP_OK) s = check_writable(p->trace, err);
+    if (s == DDP_OK) s = check_writable(p->report, err);
+    if (s == DDP_OK) s = check_writable(p->write_profile, err);
+    if (s == DDP_OK) s = check_writable(p->t.store, err);
+    if (s != DDP_OK) return s;
+    configure(p);
+    s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
+    if (s != DDP_OK && *p->t.result->error) {
+        snprintf(err->msg, sizeof err->msg, "%s", p->t.result->error);
+        s = err->code = (ddp_status)p->t.result->code;
+    }
+    /* of ranks that were started one by one, rank 0 has the results */
+    if (s == DDP_OK && p->t.result->complete) return finish(p, err);
+    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2)
+        write_failure(p, err);
+    return s;
+}
+
+/* The exit code. */
+static int trainer_main(program *p)
+{
+    ddp_error err;
+    int code;
+
+    memset(&err, 0, sizeof err);
+    cli_catch_interrupt();
+    watcher_catch();
+    code = ddp_status_exit_code(run(p, &err));
+    if (code && cli_interrupted) {
+        if (training_left)
+            snprintf(err.msg, sizeof err.msg, "interrupted: this worker has left the run, which "
+                     "goes on without it; --join takes another one in");
+        else if (p->t.save)
+            snprintf(err.msg, sizeof err.msg, "interrupted; --resume %.200s goes on from the last "
+                     "checkpoint there, if one was written", p->t.save);
+        else snprintf(err.msg, sizeof err.msg, "interrupted, no results were written");
+        code = ddp_status_exit_code(DDP_ABORTED);
+    }
+    if (code) fprintf(stderr, "%s: %s\n", p->name, err.msg);
+    ddp_profile_free(&p->emulated);
+    return code;
+}
+
+#endif /* EXAMPLES_TRAINER_H */

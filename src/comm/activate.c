@@ -1,0 +1,206 @@
+/* From the queue into the window: which operation begins when, and which way it goes. */
+#include "comm/state.h"
+
+const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
+{
+    static const ddp__algorithm *(*const ways[])(void) = {ddp__ring_way, ddp__full_way, ddp__share_way,
+                                                          ddp__direct_way, ddp__plain_way};
+    int i = 0;
+
+    while (!ways[i]()->fits(e, op)) i++; /* the last two fit whatever there is */
+    return ways[i]();
+}
+
+const char *ddp__algorithm_name(char letter)
+{
+    const ddp__algorithm *const ways[] = {ddp__ring_way(), ddp__full_way(), ddp__direct_way(), ddp__plain_way()};
+
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
+        if (ways[i]->letter == letter) return ways[i]->name;
+    return "none";
+}
+
+/* All there is to do for the only worker that is left, or of a group of one. */
+static void ddp__do_alone(ddp__engine *e, ddp__op *op)
+{
+    double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+
+    if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
+        ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
+    ddp__op_advance(e, op, op->left);
+}
+
+void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
+{
+    const ddp__algorithm *way;
+
+    op->active_at = op->last_move = op->clock = now;
+    op->note_s = e->cfg.note_s;
+    op->left = op->reduced = 0;
+    op->missing = 0;
+    op->waiting_since = -1;
+    op->scale = op->m.mean ? 1.0f / (float)ddp__team_of(e, op).members : op->m.scale;
+    if (!op->p2p) memset(ddp__row(e, op, 0), 0, (size_t)e->world * sizeof(ddp__exchange));
+    else memset(ddp__row(e, op, op->m.peer), 0, sizeof(ddp__exchange));
+    way = ddp__way_of(e, op);
+    if (way != op->way) { /* fewer than three workers are no ring */
+        pthread_mutex_lock(&e->lock);
+        op->way = way;
+        if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (e->membership && !op->p2p) e->membership->began(e, op, again);
+    if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {
+        if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* the blocks of the lost */
+        ddp__do_alone(e, op);
+        return;
+    }
+    op->way->begin(e, op);
+    if (op->left == 0) ddp__op_advance(e, op, 0);
+    else ddp__collect_early(e, op, now);
+    for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)
+        if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);
+}
+
+static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
+{
+    op->row = row;
+    op->state = DDP__OP_ACTIVE;
+    if (op->p2p) {
+        uint32_t *next = &e->peers[op->m.peer].paired_seq[ddp__paired(op)];
+        op->seq = (uint32_t)ddp__paired_lane(op) << 30 | ((*next)++ & 0x3fffffffu);
+        if (op->m.received) {
+            op->m.received->peer = op->m.peer;
+            op->m.received->layer = op->m.layer;
+            op->m.received->count = op->n;
+            if (op->m.verb != DDP_SERVE) op->m.received->verb = DDP_SEND;
+        }
+    } else {
+        op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
+    }
+    op->span.seq = op->seq;
+    if (op->p2p && e->place[op->m.peer] < 0) {
+        ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it",
+                   op->m.peer, op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
+        return;
+    }
+    ddp__start(e, op, 0, now);
+}
+
+static int ddp__over(const ddp__engine *e, long ticket)
+{
+    return ticket < e->first || e->ops[ticket % e->cfg.queue].state == DDP__OP_DONE;
+}
+
+/* An operation that has to wait for another, or for one of its group that does, keeps a position
+ * of the window, so that the oldest of all never lacks one. 1: it waits. */
+static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
+{
+    const uint64_t group = (uint64_t)1 << op->m.group;
+
+    if ((op->m.after == 0 || ddp__over(e, op->m.after - 1)) && !(*groups & group)) return 0;
+    *groups |= group;
+    e->waiting[e->waits++] = op->ticket;
+    return 1;
+}
+
+/* Positions of the window that nobody has or waits for. */
+static int ddp__vacant(const ddp__engine *e)
+{
+    int n = -e->waits;
+
+    for (int row = 0; row < e->width; row++) n += e->window[row] == NULL;
+    return n;
+}
+
+/* The first chunk of the next message in a lane from that peer, -1: it is not here. */
+static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
+{
+    const uint32_t seq = (uint32_t)lane << 30 |
+                         (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
+    int s = e->peers[peer].first_pending;
+
+    while (s >= 0 && !(e->slot[s].f.p2p && e->slot[s].f.seq == seq)) s = e->slot[s].next;
+    return s;
+}
+
+/* Whoever came first becomes the peer of a receive that names none; the message says how much of a
+ * serve it is. 0: nobody has come, or it does not fit. */
+static int ddp__bind(ddp__engine *e, ddp__op *op)
+{
+    const int lane = ddp__paired_lane(op);
+    const ddp__frame *f;
+    int slot = -1;
+
+    for (int r = 0; r < e->world; r++) {
+        const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1
+                                                                          : ddp__first_chunk(e, r, lane);
+        if (s >= 0 && (slot < 0 || e->slot[s].arrived < e->slot[slot].arrived)) slot = s;
+    }
+    if (slot < 0) return 0;
+    f = &e->slot[slot].f;
+    pthread_mutex_lock(&e->lock);
+    op->m.peer = op->span.peer = e->slot[slot].peer;
+    if (op->m.verb == DDP_SERVE) op->m.layer = op->span.layer = f->layer;
+    pthread_mutex_unlock(&e->lock);
+    if (op->m.verb != DDP_SERVE) return 1;
+    if (f->count > op->n)
+        ddp__fault(e, DDP_MISMATCH,
+                   "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a time",
+                   op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
+    op->n = f->count;
+    if (op->m.received) op->m.received->verb = f->verb == (int)DDP__ASK ? DDP_PULL : DDP_PUSH;
+    return e->fault.code == DDP_OK;
+}
+
+/* The position that an operation between two could have now; NULL: none. */
+static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
+{
+    ddp__op **place;
+
+    if (op->m.peer == DDP_ANY && !ddp__bind(e, op)) return NULL;
+    place = &e->peers[op->m.peer].paired[ddp__paired(op)];
+    return *place ? NULL : place;
+}
+
+/* The same of a collective, and its row; *full: those behind it have to wait. */
+static ddp__op **ddp__window_place(ddp__engine *e, const ddp__op *op, uint64_t *groups, int *full,
+                                   int *row)
+{
+    if (ddp__vacant(e) <= 0) *full = 1;
+    if (*full || ddp__must_wait(e, op, groups)) return NULL;
+    for (*row = 0; *row < e->width - 1 && e->window[*row]; ++*row) {}
+    return e->window[*row] ? NULL : &e->window[*row];
+}
+
+void ddp__activate(ddp__engine *e, double now)
+{
+    int later = 0, full = 0; /* full: collectives begin in order, and the next one has to wait */
+
+    while (e->dirty && e->fault.code == DDP_OK) {
+        uint64_t groups = 0; /* with an operation that waits */
+        e->dirty = full = e->waits = 0;
+        while (e->queued_from < e->taken &&
+               e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
+            e->queued_from++;
+        for (long t = e->queued_from; t < e->taken && e->fault.code == DDP_OK; t++) {
+            ddp__op *op = &e->ops[t % e->cfg.queue], **place;
+            int row = (int)DDP__WINDOW + ddp__paired(op);
+            if (op->state != DDP__OP_QUEUED) continue;
+            if (op->span.submitted > now) { /* the emulated link is still catching up */
+                later = 1;
+                break;
+            }
+            place = op->p2p ? ddp__paired_place(e, op)
+                            : ddp__window_place(e, op, &groups, &full, &row);
+            if (!place) continue;
+            if (e->membership && !e->membership->may_begin(e, op)) {
+                full |= !op->p2p;
+                continue;
+            }
+            *place = op;
+            ddp__begin(e, op, row, now);
+        }
+    }
+    e->dirty |= later;
+}

@@ -1,0 +1,141 @@
+/* The emulated link: what the configuration says of it, and a queue of what is under way. */
+#include "comm/state.h"
+
+#include <signal.h>
+
+uint32_t ddp__microseconds(double t)
+{
+    return (uint32_t)(uint64_t)ceil(t * 1e6);
+}
+
+/* ---- the configuration ---- */
+
+void ddp__emulate_plan(ddp__engine *e)
+{
+    const ddp__links *links = e->cfg.links;
+
+    e->link.rate = links ? links->rate : e->cfg.rate;
+    e->slowest = links ? links->slowest : e->cfg.rate;
+    e->farthest = links ? links->farthest : e->cfg.delay_s;
+    if (links) {
+        e->link.turn = links->turn;
+        e->link.turns = links->turns;
+    }
+    e->paced = e->slowest > 0 || e->link.turns > 0;
+    e->shaped = e->paced || e->farthest > 0;
+}
+
+void ddp__emulate_start(ddp__engine *e)
+{
+    e->link.zero = ddp_now();
+    for (int r = 0; r < e->world; r++) {
+        if (e->cfg.links) {
+            e->path[r] = e->cfg.links->path[r];
+        } else {
+            memset(&e->path[r], 0, sizeof e->path[r]);
+            e->path[r].delay_s = e->farthest;
+        }
+    }
+}
+
+double ddp__emulate_script(ddp__engine *e, double now)
+{
+    const ddp__links *links = e->cfg.links;
+    int stalled = e->stalled;
+    double next;
+
+    if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
+    e->stalled = ddp__link_stalled(&e->link, now);
+    /* what this rank did not read for want of room is no silence, what the stall keeps away is */
+    for (int r = 0; e->stalled && !stalled && r < e->world; r++)
+        if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
+    next = ddp__link_turns(&e->link, now);
+    for (; e->acted < links->acts; e->acted++) {
+        const ddp__act *act = &links->act[e->acted];
+        double at = e->link.zero + act->at;
+        if (at > now) return next >= 0 && next < at ? next : at;
+        ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: the script %s %d at t=%g s", e->rank,
+                 act->peer < 0 ? "kills rank" : "drops the connection to rank",
+                 act->peer < 0 ? e->rank : act->peer, act->at);
+        if (act->peer < 0) (void)raise(SIGKILL);
+        else e->wire->table->cut(e->wire, act->peer);
+    }
+    return next;
+}
+
+/* ---- what is under way ---- */
+
+/* When the frame just read from a peer would have been read, had neither side been late. The
+ * quickest frame tells what the wire itself takes and how far apart the clocks are; they drift by
+ * 50 ppm at most. Without this the emulated downlink would stand still whenever a thread
+ * oversleeps. */
+static double ddp__arrival(ddp__peer *p, double now)
+{
+    uint32_t transit = ddp__microseconds(now) - p->in.sent;
+    double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
+
+    if (p->transit_at > 0 && late > 0) {
+        if (now - late > p->reached) p->reached = now - late;
+    } else {
+        p->transit = transit;
+        p->reached = p->transit_at = now;
+    }
+    return p->reached;
+}
+
+/* When it reaches this rank's downlink: delay and jitter after it left the way from its peer. */
+static double ddp__reaches(ddp__engine *e, int peer, double now)
+{
+    return ddp__path_receive(&e->path[peer], ddp__arrival(&e->peers[peer], now));
+}
+
+/* Behind all that reached the downlink before it. */
+void ddp__delay_chunk(ddp__engine *e, int slot, double now)
+{
+    ddp__slot *s = &e->slot[slot];
+    int before = e->last_due;
+
+    s->reached = ddp__reaches(e, s->peer, now);
+    if (before >= 0 && e->slot[before].reached > s->reached) {
+        int next = e->first_due;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next)
+            before = next;
+    }
+    s->next = before >= 0 ? e->slot[before].next : e->first_due;
+    if (before >= 0) e->slot[before].next = slot;
+    else e->first_due = slot;
+    if (before == e->last_due) e->last_due = slot;
+}
+
+void ddp__delay_control(ddp__engine *e, int peer, double now)
+{
+    const ddp__frame *f = &e->peers[peer].in;
+    double reached = ddp__reaches(e, peer, now);
+    int at = e->control_first + e->control_count++;
+    ddp__control c;
+
+    c.f = *f;
+    c.peer = peer;
+    c.due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
+    /* nearer peers' frames overtake, those of one peer do not: they reach us in order */
+    for (; at > e->control_first; at--) {
+        const ddp__control *before = &e->control[(at - 1) % e->control_room];
+        if (before->due <= c.due) break;
+        e->control[at % e->control_room] = *before;
+    }
+    e->control[at % e->control_room] = c;
+}
+
+double ddp__last_due(const ddp__engine *e, int peer)
+{
+    ddp__link l = e->link;
+    double last = -1;
+    int s;
+
+    for (s = e->first_due; s >= 0; s = e->slot[s].next) {
+        double due =
+            ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+        if (e->slot[s].peer == peer) last = due;
+    }
+    return last;
+}

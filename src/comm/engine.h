@@ -1,0 +1,214 @@
+/* The comm worker: one thread per context that owns the wire and runs the send queue. Everything that
+ * travels is one kind of message here; strategies never see a socket. */
+#ifndef DDP_COMM_ENGINE_H
+#define DDP_COMM_ENGINE_H
+
+#include "base/status.h"
+#include "base/core.h"
+#include "comm/message.h"
+#include "comm/reduce.h"
+#include "emulate/links.h"
+#include "wire/wire.h"
+
+typedef struct ddp__engine ddp__engine;
+struct ddp__membership;
+
+enum { DDP__WINDOW = 16 /* most collectives in flight */ };
+
+/* One finished (or still running: end < 0) operation, for traces and the hidden share. */
+typedef struct ddp__op_span {
+    double  begin, end;  /* first and last byte on this rank, ddp_now() seconds */
+    double  submitted;
+    double  due;         /* when the last byte was due: on an emulated link before `end`, by as much
+                            as the thread was late; < 0 while it runs */
+    double  peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
+    int64_t bytes;       /* payload bytes this rank sent */
+    long    step;
+    int     layer, filler;
+    uint32_t seq;        /* as in ddp__frame: equal on all ranks */
+    int     peer;
+    int64_t size;        /* bytes of the message */
+    ddp_verb verb;
+    char    algorithm;   /* ddp__algorithm.letter */
+} ddp__op_span;
+
+typedef struct ddp__engine_config {
+    ddp__wire    *wire;             /* owned by the engine from a successful open on */
+    int           rank, world;      /* at least 2 */
+    double        rate; /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
+    double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
+    const ddp__links *links;        /* instead of these two, or NULL; borrowed until close */
+    int           deterministic;    /* rank-order sums only, never ring */
+    size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
+                          SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
+    size_t full_bytes; /* all-reduces up to this size are full exchanges, unless rings; 0 = by the
+                          link, 1 = none. Same on all ranks; never in elastic worlds */
+    size_t share_bytes; /* all-reduces from this size on, of ranks that are threads of one process,
+                           unshaped and not elastic, are summed where the values are (share.c);
+                           0 = 256 KiB, SIZE_MAX = none. Same on all ranks */
+    double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
+    double        op_timeout_s; /* an operation fails so long after the first rank began it; 0 = never */
+    double        note_s; /* a wait as long as this is worth a line; 0 = 5 */
+    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
+                           most 128 KiB: 8 staging slots for a peer. Same on all ranks */
+    size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
+    int           queue;            /* messages that may be submitted and not yet done */
+    int           serves;           /* push, serve, pull and answer have lanes. Same on all ranks */
+    ddp_coding    coding;           /* messages may travel so: takes a chunk per peer */
+    const ddp__coder *coder;        /* of int8 blocks; borrowed */
+    int           no_checksum;      /* 1: payloads go without a CRC-32C; each rank for what it sends */
+    int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
+    const struct ddp__membership *membership; /* NULL: a lost peer is an error; member/elastic.h */
+    int           min_world;        /* membership: as in ddp_config */
+    size_t        elastic_bytes;    /* membership: for inputs and results in flight: more operations queue,
+                                       a longer message is an error; 0 = grows with the longest */
+    uint64_t      live;             /* membership: bit r = worker r is there from the start; 0 = all */
+    int           joining;          /* membership: this worker waits to be admitted by those in live */
+    ddp_allocator allocator;
+    ddp_logger    log;
+    const char *(*layer_name)(void *user, int layer); /* for errors; may be NULL */
+    void         *user;
+} ddp__engine_config;
+
+/* Allocates everything it will ever use and starts the comm thread. */
+DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out,
+                                    ddp_error *err);
+/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the
+ * wire. */
+DDP_LIB void ddp__engine_close(ddp__engine *e);
+
+/* From now on checksums the memory of messages of up to max_count floats while they are in flight:
+ * a write by anybody else is an error naming the layer. Longer messages go unchecked. To be called
+ * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
+DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
+
+/* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
+ * full. After a failure returns the engine's first error, once nobody touches the memory of any
+ * message any more. Copies the message and its lists. */
+DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket,
+                                      ddp_error *err);
+/* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
+DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
+DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
+/* The same of its input, which a message with a `to` of its own gives back before it is done. */
+DDP_LIB ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err);
+/* Blocks until one of these messages is done, and says which; -1: none of them yet, *stop (atomic)
+ * became 1, or the engine failed. Who sets *stop calls ddp__engine_nudge behind it. */
+DDP_LIB int  ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop);
+DDP_LIB void ddp__engine_nudge(ddp__engine *e);
+/* Submits a message and waits for it. Of calls that follow each other closely, on an idle engine
+ * without emulated links or membership, the second and later are moved by the calling thread. */
+DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err);
+/* Makes a group of n distinct ranks in rising order; *group numbers it, from 1. All ranks make all
+ * groups in the same order, those included that they are not in; the n-th collective of a group
+ * meets the n-th of its other members, whatever the world and other groups do meanwhile. Not in an
+ * elastic world (DDP_UNSUPPORTED). At most 63. */
+DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group,
+                                     ddp_error *err);
+/* Its ranks; 1 where it is none. */
+DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
+/* Their numbers, rising; NULL for the world. Valid until close. */
+DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
+/* Bytes of partial sums that a ring may have under way to the next rank. */
+DDP_LIB size_t     ddp__engine_window(const ddp__engine *e);
+/* Sets the order in which rings go round (a permutation of all ranks; NULL = by number) and from how
+ * many bytes on (0 = as opened, SIZE_MAX = never). Nothing may be in flight (DDP_USAGE); the same on
+ * all ranks, before any of them submits again. */
+DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
+                                    ddp_error *err);
+/* How many collectives are in flight at a time: the oldest not yet complete. */
+DDP_LIB int        ddp__engine_width(const ddp__engine *e);
+/* Fails everything in flight here and, through control frames, on all peers. Any thread. */
+DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
+/* After a failure returns when nobody touches the memory of any message any more, within half a
+ * second; else at once. For the thread that submits. */
+DDP_LIB void       ddp__engine_settle(ddp__engine *e);
+/* The engine's first error, DDP_OK while it is healthy. */
+DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
+/* The lowest rank that has said goodbye; -1 = none. */
+DDP_LIB int        ddp__engine_left(ddp__engine *e);
+
+/* ---- the record (record.c) ---- */
+
+/* Copies spans that overlap t0..t1, running ones included, newest last; returns how many.
+ * The engine remembers the last few thousand. */
+DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
+
+typedef struct ddp__net_stats {
+    int64_t bytes_sent,
+        bytes_received; /* all bytes handed to or taken from the wire, headers included */
+    int64_t payload_sent;
+    int64_t operations;
+    double  busy_s;                       /* union of operation spans */
+    double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */
+    size_t  staging_bytes;                /* memory the engine took from the allocator */
+    size_t  delay_bytes;                  /* of it, for link shaping */
+    size_t  elastic_bytes;                /* of it, for inputs and results that are kept */
+    char    algorithm;                    /* of the last all-reduce, 0 = none yet */
+} ddp__net_stats;
+DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
+/* "all-reduce" and its like. */
+DDP_LIB const char *ddp__verb_name(int verb);
+/* "direct" and its like of a span or of the statistics; "none" of 0. */
+DDP_LIB const char *ddp__algorithm_name(char letter);
+
+enum {
+    DDP__OPLOG = 2000,       /* operations that are kept, unfinished ones included */
+    DDP__OPLOG_MISSING = 16  /* ranks that are listed as missing */
+};
+
+typedef enum ddp__op_progress {
+    DDP__IS_QUEUED, /* submitted; its turn has not come */
+    DDP__IS_ACTIVE,
+    DDP__IS_DONE
+} ddp__op_progress;
+
+typedef struct ddp__op_record {
+    ddp__op_span  span;      /* seq of a queued one: the number that it will get */
+    ddp__op_progress progress;
+    int64_t       left;      /* bytes still to send or to receive */
+    int           missing[DDP__OPLOG_MISSING], missing_count; /* ranks that have not begun it */
+} ddp__op_record;
+
+typedef struct ddp__peer_record {
+    char   name[80];
+    long   begun;            /* collectives that it has begun, by its last word; -1 = unknown */
+    double heard_s, got_s;   /* seconds since that word, and since its last byte; -1 = never */
+    int    left;             /* it closed its context */
+} ddp__peer_record;
+
+/* A copy of what the engine remembers of its operations, for the post-mortem. */
+typedef struct ddp__oplog {
+    ddp__op_record   *record; /* [count], oldest first */
+    int               count, room;
+    long              dropped; /* older operations that were forgotten */
+    ddp__peer_record *peer;    /* [world]; that of this rank says what it has begun itself */
+    ddp_error         error;   /* the engine's first, code DDP_OK = none */
+    double            now;     /* ddp_now() of the copy */
+    int               served;
+} ddp__oplog;
+
+/* Any thread, also while others wait in the engine and after it failed. The comm thread makes the
+ * copy; where it does not answer within a second, peers and missing ranks are left out.
+ * Errors: DDP_MEMORY. *out is freed by ddp__oplog_free in any case. */
+DDP_LIB ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err);
+DDP_LIB void       ddp__oplog_free(ddp__oplog *log);
+
+/* ---- who is live ----
+ *
+ * With a membership a lost peer begins a new epoch instead of an error: the majority that is left
+ * finishes what was in flight, all with the same bits. Ranks are stable ids 0..world-1 (world at
+ * most 64); an epoch is a ballot and the set of ids that are live in it. Collectives run over the
+ * live ids; blocks of others in an all-gather become 0, a lost root's broadcast is that of the
+ * lowest live id. */
+typedef struct ddp__epoch_info {
+    uint32_t ballot;     /* rises with every epoch, 0 at first; not by 1 */
+    uint64_t live;       /* bit r: worker r is in it; all ones of world where not elastic */
+    int      workers;    /* how many */
+    long     changes;    /* epochs that this engine has begun */
+    double   recovery_s; /* from the first sign of the loss to the last change's new epoch */
+} ddp__epoch_info;
+/* The epoch in force. Any thread. */
+DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out);
+
+#endif /* DDP_COMM_ENGINE_H */

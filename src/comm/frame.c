@@ -1,0 +1,177 @@
+/* Frames as bytes, and the checksum that guards them. */
+#include "base/platform.h"
+#include "comm/frame.h"
+
+#define DDP__FRAME_MAGIC   0xdd97u
+#define DDP__FRAME_VERSION 2u
+
+/* ---- CRC-32C ---- */
+
+/* Half a byte at a time: the reference, and what processors without an instruction use. */
+static uint32_t ddp__crc32c_plain(uint32_t c, const unsigned char *p, size_t n)
+{
+    static const uint32_t table[16] = {
+        0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u, 0x417b1dbcu, 0x5125dad3u,
+        0x61c69362u, 0x7198540du, 0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
+        0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u};
+
+    for (size_t i = 0; i < n; i++) {
+        c ^= p[i];
+        c = (c >> 4) ^ table[c & 15];
+        c = (c >> 4) ^ table[c & 15];
+    }
+    return c;
+}
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define DDP__CRC_HERE __builtin_cpu_supports("sse4.2")
+#define DDP__CRC_STEP(c, x) __asm__("crc32q %1, %0" : "+r"(c) : "rm"(x))
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#define DDP__CRC_HERE 1
+#define DDP__CRC_STEP(c, x) __asm__("crc32cx %w0, %w0, %x1" : "+r"(c) : "r"(x))
+#else
+#define DDP__CRC_HERE 0
+#define DDP__CRC_STEP(c, x) ((c) ^= (x))
+#endif
+
+enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which a processor takes at a time */
+
+static uint64_t ddp__crc32c_read(const unsigned char *p)
+{
+    uint64_t v;
+
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* The checksum after DDP__CRC_PART bytes of 0: it is linear, so one table for each half byte. */
+static uint64_t ddp__crc32c_shift(uint64_t c)
+{
+    static const uint32_t table[8][16] = {
+        {0x00000000u, 0xfe314258u, 0xf98ef241u, 0x07bfb019u, 0xf6f19273u, 0x08c0d02bu, 0x0f7f6032u, 0xf14e226au,
+         0xe80f5217u, 0x163e104fu, 0x1181a056u, 0xefb0e20eu, 0x1efec064u, 0xe0cf823cu, 0xe7703225u, 0x1941707du},
+        {0x00000000u, 0xd5f2d2dfu, 0xae09d34fu, 0x7bfb0190u, 0x59ffd06fu, 0x8c0d02b0u, 0xf7f60320u, 0x2204d1ffu,
+         0xb3ffa0deu, 0x660d7201u, 0x1df67391u, 0xc804a14eu, 0xea0070b1u, 0x3ff2a26eu, 0x4409a3feu, 0x91fb7121u},
+        {0x00000000u, 0x6213374du, 0xc4266e9au, 0xa63559d7u, 0x8da0abc5u, 0xefb39c88u, 0x4986c55fu, 0x2b95f212u,
+         0x1ead217bu, 0x7cbe1636u, 0xda8b4fe1u, 0xb89878acu, 0x930d8abeu, 0xf11ebdf3u, 0x572be424u, 0x3538d369u},
+        {0x00000000u, 0x3d5a42f6u, 0x7ab485ecu, 0x47eec71au, 0xf5690bd8u, 0xc833492eu, 0x8fdd8e34u, 0xb287ccc2u,
+         0xef3e6141u, 0xd26423b7u, 0x958ae4adu, 0xa8d0a65bu, 0x1a576a99u, 0x270d286fu, 0x60e3ef75u, 0x5db9ad83u},
+        {0x00000000u, 0xdb90b473u, 0xb2cd1e17u, 0x695daa64u, 0x60764adfu, 0xbbe6feacu, 0xd2bb54c8u, 0x092be0bbu,
+         0xc0ec95beu, 0x1b7c21cdu, 0x72218ba9u, 0xa9b13fdau, 0xa09adf61u, 0x7b0a6b12u, 0x1257c176u, 0xc9c77505u},
+        {0x00000000u, 0x84355d8du, 0x0d86cdebu, 0x89b39066u, 0x1b0d9bd6u, 0x9f38c65bu, 0x168b563du, 0x92be0bb0u,
+         0x361b37acu, 0xb22e6a21u, 0x3b9dfa47u, 0xbfa8a7cau, 0x2d16ac7au, 0xa923f1f7u, 0x20906191u, 0xa4a53c1cu},
+        {0x00000000u, 0x6c366f58u, 0xd86cdeb0u, 0xb45ab1e8u, 0xb535cb91u, 0xd903a4c9u, 0x6d591521u, 0x016f7a79u,
+         0x6f87e1d3u, 0x03b18e8bu, 0xb7eb3f63u, 0xdbdd503bu, 0xdab22a42u, 0xb684451au, 0x02def4f2u, 0x6ee89baau},
+        {0x00000000u, 0xdf0fc3a6u, 0xbbf3f1bdu, 0x64fc321bu, 0x720b958bu, 0xad04562du, 0xc9f86436u, 0x16f7a790u,
+         0xe4172b16u, 0x3b18e8b0u, 0x5fe4daabu, 0x80eb190du, 0x961cbe9du, 0x49137d3bu, 0x2def4f20u, 0xf2e08c86u},
+    };
+    uint32_t out = 0;
+
+    for (int i = 0; i < 8; i++) out ^= table[i][c >> 4 * i & 15];
+    return out;
+}
+
+static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
+{
+    uint64_t c = h;
+
+    for (; n >= 3 * DDP__CRC_PART; n -= 3 * DDP__CRC_PART, p += 3 * DDP__CRC_PART) {
+        uint64_t c1 = 0, c2 = 0;
+        for (int i = 0; i < DDP__CRC_PART; i += 8) {
+            const uint64_t x = ddp__crc32c_read(p + i), x1 = ddp__crc32c_read(p + DDP__CRC_PART + i),
+                           x2 = ddp__crc32c_read(p + 2 * DDP__CRC_PART + i);
+            DDP__CRC_STEP(c, x);
+            DDP__CRC_STEP(c1, x1);
+            DDP__CRC_STEP(c2, x2);
+        }
+        c = ddp__crc32c_shift(ddp__crc32c_shift(c) ^ c1) ^ c2;
+    }
+    for (; n >= 8; n -= 8, p += 8) {
+        const uint64_t x = ddp__crc32c_read(p);
+        DDP__CRC_STEP(c, x);
+    }
+    return ddp__crc32c_plain((uint32_t)c, p, n);
+}
+
+int ddp__crc32c_is_fast(void) { return DDP__CRC_HERE != 0; }
+
+uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)data;
+
+    return ~(DDP__CRC_HERE ? ddp__crc32c_fast(~h, p, n) : ddp__crc32c_plain(~h, p, n));
+}
+
+/* ---- frames ---- */
+
+size_t ddp__frame_values(const ddp__frame *f)
+{
+    const size_t block = sizeof(float) + DDP__CODING_BLOCK;
+    size_t size = f->coding == (int)DDP_AS_BFLOAT   ? sizeof(uint16_t)
+                  : f->coding == (int)DDP__AS_BYTES ? 1
+                                                    : sizeof(float),
+           blocks;
+
+    if (f->coding != (int)DDP_AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
+    blocks = f->length / block + (f->length % block != 0);
+    if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
+    return f->length - blocks * sizeof(float);
+}
+
+uint32_t ddp__frame_payload(int coding, size_t count)
+{
+    const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
+
+    if (coding == (int)DDP__AS_BYTES) return (uint32_t)count;
+    if (coding == (int)DDP_AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
+    return (uint32_t)(count *
+                      (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
+}
+
+/* Number i of the eight words of a head, before its checksum. */
+static void ddp__frame_put(unsigned char *head, int i, uint32_t v)
+{
+    for (int b = 0; b < 4; b++) head[4 * i + b] = (unsigned char)(v >> 8 * b);
+}
+
+static uint32_t ddp__frame_get(const unsigned char *head, int i)
+{
+    uint32_t v = 0;
+
+    for (int b = 0; b < 4; b++) v |= (uint32_t)head[4 * i + b] << 8 * b;
+    return v;
+}
+
+void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
+{
+    ddp__frame_put(head, 0, DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 22 |
+                            ((uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5) << 24);
+    ddp__frame_put(head, 1, f->seq);
+    ddp__frame_put(head, 2, f->count);
+    ddp__frame_put(head, 3, f->offset);
+    ddp__frame_put(head, 4, f->length);
+    ddp__frame_put(head, 5, (uint32_t)f->layer);
+    ddp__frame_put(head, 6, f->sent);
+    ddp__frame_put(head, 7, f->check);
+    ddp__frame_put(head, 8, ddp__crc32c(0, head, DDP__FRAME_BYTES - 4));
+}
+
+int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
+{
+    const uint32_t first = ddp__frame_get(head, 0), kind = first >> 24;
+
+    if ((first & 0x3fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
+    if (ddp__frame_get(head, 8) != ddp__crc32c(0, head, DDP__FRAME_BYTES - 4)) return 0;
+    f->coding = (int)(first >> 22 & 3);
+    f->type = (int)(kind & 15);
+    f->p2p = (int)(kind >> 4 & 1);
+    f->verb = (int)(kind >> 5);
+    f->seq = ddp__frame_get(head, 1);
+    f->count = ddp__frame_get(head, 2);
+    f->offset = ddp__frame_get(head, 3);
+    f->length = ddp__frame_get(head, 4);
+    f->layer = (int32_t)ddp__frame_get(head, 5);
+    f->sent = ddp__frame_get(head, 6);
+    f->check = ddp__frame_get(head, 7);
+    return f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_SUMMED;
+}

@@ -1,0 +1,96 @@
+/* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
+ * post messages (run/strategy.h); the comm worker moves them and never looks at what they mean. */
+#ifndef DDP_COMM_MESSAGE_H
+#define DDP_COMM_MESSAGE_H
+
+#include "base/config.h"
+
+typedef enum ddp_verb {
+    DDP_ALL_REDUCE,     /* the sum over the group in rank order (or ring), times scale, on all */
+    DDP_BROADCAST,      /* what peer has, on all */
+    DDP_ALL_GATHER,     /* members x n values: the r-th member's block is the r-th, on all */
+    DDP_REDUCE_SCATTER, /* members x n values: the r-th block of the r-th member becomes the sum, times
+                           scale; the others stay */
+    DDP_SEND,           /* to peer; the n-th of a pair meets its n-th receive, urgent ones apart */
+    DDP_PUSH,           /* to peer, which serves: it meets no receive of its own number, but the next
+                           DDP_SERVE there */
+    DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
+    DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
+    DDP_RECEIVE,        /* from peer, or from whoever comes first (DDP_ANY) */
+    DDP_SERVE,          /* the next push or request of whoever comes first */
+    DDP_PULL            /* asks peer, and receives its DDP_ANSWER */
+} ddp_verb;
+
+enum { DDP_ANY = -1 }; /* as peer of a receive: whoever comes first */
+
+/* Contiguous values; a message is a list of them (a bucket of several layers is no copy). */
+typedef struct ddp_piece {
+    union {
+        float *data;
+        void  *bytes; /* where the message is of bytes */
+    };
+    size_t count; /* of floats, or of bytes */
+} ddp_piece;
+
+/* How values travel; in memory and in sums they are floats. */
+typedef enum ddp_coding {
+    DDP_AS_FLOAT,
+    DDP_AS_BFLOAT, /* two bytes each */
+    DDP_AS_INT8,   /* blocks of 64: a float's scale for each block, then a byte for each value */
+    DDP__AS_BYTES  /* no floats at all: ddp_message.bytes */
+} ddp_coding;
+
+/* What a receive or a serve got, written before it is done. */
+typedef struct ddp_received {
+    ddp_verb verb;  /* DDP_SEND, DDP_PUSH, or DDP_PULL: a request, to be answered by DDP_ANSWER */
+    int      peer, layer;
+    size_t   count;
+} ddp_received;
+
+/* All ranks post collectives in one agreed order; the n-th collective of one rank meets the n-th of
+ * the others, and verb, number of values, coding and layer are compared (DDP_MISMATCH names both).
+ * All zero but verb, from and from_count is a plain message of floats in place. */
+typedef struct ddp_message {
+    ddp_verb         verb;
+    const ddp_piece *from;      /* what is sent or summed; copied, the memory is borrowed until the */
+    int              from_count; /* message is done, or its input is released where to is another */
+    const ddp_piece *to;        /* where what comes is written: as many values as from has; NULL: in */
+    int              to_count;  /* place. A member's own values of a broadcast or all-gather are not
+                                   copied from one to the other */
+    int              add;       /* 1: what comes is added to `to`, which is another memory; from is
+                                   scratch then */
+    int              bytes;     /* 1: values are bytes; no sums */
+    float            scale;     /* sums: multiplied into the sum once; 0 = 1 */
+    int              mean;      /* sums: scale = 1 / members of the group, or live workers */
+    int              group;     /* collectives: of ddp_group; 0 = all ranks */
+    int              peer;      /* root, destination or source */
+    int              layer;     /* tag: a layer's index, or DDP_NO_LAYER or one of those below it */
+    long             step;      /* tag: for errors, traces and the mismatch check */
+    int              priority;  /* smaller first among the messages in flight; send and receive: below
+                                   0 on both sides = urgent, it overtakes the others */
+    int              link;      /* 0 or 1 (ddp_links) */
+    long             after;     /* collectives: 1 + the ticket of a message that has to be done before
+                                   this one begins (its memory is not looked at before); 0 = none */
+    ddp_coding       coding;    /* all-reduce: contributions and results travel so, sums are in float in
+                                   rank order, never round a ring; as the context was opened for, or
+                                   DDP_AS_FLOAT */
+    float           *residual;  /* NULL, or one float per value, borrowed: what coding the result cut
+                                   off this rank's segment, divided by the scale, is added to it */
+    double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
+                                   this rank's values, measured where the result overwrites them */
+    ddp_received    *received;  /* NULL, or borrowed until done */
+    int              ragged;    /* gathering and scattering in a group: blocks may differ by a value, as
+                                   segments of an all-reduce do */
+    int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
+                                   such a sum travels as bytes also among threads */
+    int              filler;    /* 1: bubble filling, left out of the hidden share */
+} ddp_message;
+
+enum { /* ddp_message.layer */
+    DDP_NO_LAYER = -1,
+    DDP_ALL_LAYERS = -2,
+    DDP__BARRIER = -3,
+    DDP__OWN_WORD = -4 /* the library's own: profiles, plans, comparisons */
+};
+
+#endif /* DDP_COMM_MESSAGE_H */

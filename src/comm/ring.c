@@ -1,0 +1,302 @@
+/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way
+ * to rank j, which scales the sum once; from there the result goes round to rank j - 1. Every
+ * segment is thus summed along one path and then copied: the same bits on all ranks, each time,
+ * though not those of a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce
+ * algorithms for clusters of workstations, section 3; here in chunks.)
+ *
+ * A partial sum is made and sent on in the staging slot it arrived in; the parameters stay as they
+ * are until the result overwrites them, and results are sent on from there.
+ *
+ * Why this cannot lock up. Results need no credit, so only partial sums can wait for each other.
+ * 1. Only the oldest ring operation of which a rank has partial sums to send may send them. Let O
+ *    be the oldest operation that is unfinished on any rank. If it is a ring, a rank that has sent
+ *    all of O's sums needs no more slots for it, and no other holds sums of a younger ring at the
+ *    next rank.
+ * 2. Everything younger than O that takes a slot at the next rank leaves it one (the bubble), and
+ *    two while O holds none (ddp__may_stage). What is older than O is finished and drains.
+ * 3. A sum that enters the ring leaves the bubble too; one that is sent on may take it, and gives
+ *    back the slot it was in, where it becomes the bubble of the rank before. So at all times some
+ *    rank has a free slot ahead of it or one about to be free (bubble flow control: Carrion et
+ *    al. 1997).
+ * 4. If nothing of O could move, every rank with a sum to send on would have no free slot ahead,
+ *    so the next rank would hold one too, and so round the ring, against 3. If no sum is under
+ *    way, O holds no slot anywhere, two are free, and the next sum may enter.
+ * 5. If O is not a ring, younger rings leave it a slot like everybody else.
+ * So O finishes, and by induction everything. */
+#include "comm/state.h"
+
+/* The live id that is k places after another in the ring, k from 0 to their number. */
+static int ddp__ring_after(const ddp__engine *e, int id, int k)
+{
+    return e->ring[(e->turn[id] + k) % e->members];
+}
+static int ddp__ring_next(const ddp__engine *e) { return ddp__ring_after(e, e->rank, 1); }
+static int ddp__ring_prev(const ddp__engine *e)
+{
+    return ddp__ring_after(e, e->rank, e->members - 1);
+}
+
+size_t ddp__engine_window(const ddp__engine *e)
+{
+    return (size_t)(e->credits - e->width - e->lanes) * e->chunk * sizeof(float);
+}
+
+size_t ddp__ring_bytes(const ddp__engine *e)
+{
+    double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float)), bytes;
+    double window = (double)(e->credits - e->width - e->lanes) * chunk;
+
+    if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
+    if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
+    if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
+    if (2 * e->farthest * e->slowest > window) return SIZE_MAX;
+    bytes = 50 * world * (world - 2) / (world - 1) * (e->farthest * e->slowest + chunk);
+    return (size_t)bytes;
+}
+
+ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err)
+{
+    ddp_status status = DDP_OK;
+    ddp__epoch_info info;
+
+    for (int i = 0; order && i < e->world; i++) {
+        int times = 0;
+        for (int j = 0; j < e->world; j++) times += order[j] == i;
+        if (times != 1)
+            return ddp__fail(err, DDP_ARG, "a ring order that names rank %d %d times", i, times);
+    }
+    ddp__engine_epoch(e, &info);
+    pthread_mutex_lock(&e->lock);
+    if (e->first != e->submitted) {
+        status = ddp__fail(err, DDP_USAGE,
+                           "the ring's order cannot change while %ld messages are in flight",
+                           e->submitted - e->first);
+    } else {
+        for (int i = 0; i < e->world; i++) e->order[i] = order ? order[i] : i;
+        ddp__members_set(e, info.live);
+        e->ring_bytes = ring_bytes && !e->cfg.deterministic && e->world > 2 ? ring_bytes
+                                                                          : ddp__ring_bytes(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+/* Operations of groups never go round: ranks may submit operations of unlike groups in unlike orders,
+ * and rings wait for each other in one order. */
+static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
+{
+    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && e->members > 2 &&
+           op->n * sizeof(float) >= e->ring_bytes;
+}
+
+static size_t ddp__ring_length(const ddp__engine *e, const ddp__op *op, int of)
+{
+    size_t from, to;
+
+    ddp__segment(e, op, of, &from, &to);
+    return to - from;
+}
+
+static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
+{
+    int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
+    size_t results = op->n - ddp__ring_length(e, op, e->rank); /* that come */
+
+    op->u.ring.sums_left = op->n - ddp__ring_length(e, op, e->rank);
+    op->u.ring.results_left = op->n - ddp__ring_length(e, op, next);
+    op->u.ring.to_come = results + op->n - ddp__ring_length(e, op, prev);
+    op->left = op->u.ring.sums_left + op->u.ring.results_left + results;
+    op->u.ring.first_sum = op->u.ring.last_sum = -1;
+    op->missing = op->n > 0; /* until something is here that has been at every rank */
+    /* the first sum of the rank before depends on nobody else */
+    if (ddp__ring_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0)
+        ddp__op_expect(e, op, prev);
+}
+
+static int ddp__ring_unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    return peer == ddp__ring_next(e) && op->u.ring.sums_left > 0;
+}
+
+static int ddp__ring_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    return !(peer == ddp__ring_next(e) && op->u.ring.sums_left + op->u.ring.results_left > 0) &&
+           !(peer == ddp__ring_prev(e) && op->u.ring.to_come > 0);
+}
+
+static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
+{
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        const ddp__op *other = e->window[i];
+        if (other && other->way == op->way && other->ticket < op->ticket &&
+            other->u.ring.sums_left > 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* What has come farthest goes first: results, then sums under way, then the own segment's start. */
+static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    size_t from, to, at;
+    int start = ddp__ring_prev(e);
+
+    if (peer != ddp__ring_next(e)) return 0;
+    for (int k = 2; k <= e->members && op->u.ring.results_left > 0; k++) {
+        int of = ddp__ring_after(e, e->rank, k);
+        const ddp__exchange *x = ddp__row(e, op, of);
+        size_t count = x->u.segment.finished - x->u.segment.results;
+        if (count == 0) continue;
+        ddp__segment(e, op, of, &from, &to);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.segment.results,
+                      count < e->chunk ? count : e->chunk);
+        return 1;
+    }
+    if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
+    if (op->u.ring.first_sum >= 0 && ddp__may_stage(e, op, peer, 1)) {
+        const ddp__frame *sum = &e->slot[op->u.ring.first_sum].f;
+        ddp__describe(f, op, DDP__FRAME_SUM, sum->offset, sum->length / sizeof(float));
+        return 1;
+    }
+    ddp__segment(e, op, start, &from, &to);
+    at = from + ddp__row(e, op, start)->u.segment.sent;
+    if (at < to && ddp__may_stage(e, op, peer, 0)) {
+        ddp__describe(f, op, DDP__FRAME_SUM, at, to - at < e->chunk ? to - at : e->chunk);
+        return 1;
+    }
+    return 0;
+}
+
+static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    const int of = ddp__segment_of(e, op, f->offset);
+    ddp__exchange *x = ddp__row(e, op, of);
+    const size_t count = f->length / sizeof(float);
+    int slot;
+
+    if (f->type == DDP__FRAME_RESULT) {
+        x->u.segment.results += count;
+        op->u.ring.results_left -= count;
+        return -1;
+    }
+    x->u.segment.sent += count;
+    op->u.ring.sums_left -= count;
+    ddp__hold_credit(e, op, peer);
+    if (of == ddp__ring_prev(e)) {
+        (void)ddp__guard_check(e, op, f->offset, count);
+        return -1;
+    }
+    slot = op->u.ring.first_sum;
+    op->u.ring.first_sum = e->slot[slot].next;
+    if (op->u.ring.first_sum < 0) op->u.ring.last_sum = -1;
+    return slot;
+}
+
+static void ddp__ring_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
+{
+    (void)peer;
+    (void)now;
+    ddp__op_advance(e, op, f->length / sizeof(float));
+}
+
+static int ddp__ring_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    (void)e;
+    (void)op;
+    (void)peer;
+    return (f->type == DDP__FRAME_SUM || f->type == DDP__FRAME_RESULT) &&
+           f->coding == (int)DDP_AS_FLOAT;
+}
+
+/* Counts a chunk as received; 0 if no rank of this ring would send it. */
+static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
+    ddp__exchange *x = ddp__row(e, op, of);
+    size_t count = f->length / sizeof(float), from, to, rest;
+
+    ddp__segment(e, op, of, &from, &to);
+    rest = to - f->offset;
+    if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
+        count != (rest < e->chunk ? rest : e->chunk)) {
+        ddp__fault(e, DDP_NET,
+                   "rank %d sent values from %lu of operation %lu, which goes round a ring, and not "
+                   "from there: all ranks must use the same chunk size and order of the ring",
+                   peer, (unsigned long)f->offset, (unsigned long)op->seq);
+        return 0;
+    }
+    if (!ddp__in_order(e, peer, op, f, from, to,
+                       result ? &x->u.segment.finished : &x->u.segment.taken))
+        return 0;
+    op->u.ring.to_come -= count;
+    /* Results, and the sums of the own segment, have been at every rank. */
+    if (result || of == e->rank) op->missing = 0;
+    return 1;
+}
+
+/* Adds the own values to a partial sum, to be sent on or final. */
+static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__frame *f)
+{
+    ddp__slot *s = &e->slot[slot];
+    size_t count = f->length / sizeof(float), done = 0, here;
+
+    if (!ddp__guard_check(e, op, f->offset, count)) return;
+    if (ddp__segment_of(e, op, f->offset) == e->rank) {
+        ddp__exchange *x = ddp__row(e, op, e->rank);
+        e->terms[0] = s->data;
+        ddp__memory_sum(e, op, f->offset, count, 1, 2, op->m.divergence ? &x->divergence : NULL);
+        ddp__guard_update(e, op, f->offset, count);
+        x->u.segment.finished += count;
+        ddp__slot_free(e, slot);
+        return;
+    }
+    for (; done < count; done += here) {
+        const void *own = ddp__memory_at(op, &op->from, f->offset + done, count - done, &here);
+        e->memory.add(s->data + done, (const float *)own, here);
+    }
+    s->next = -1;
+    if (op->u.ring.last_sum >= 0) e->slot[op->u.ring.last_sum].next = slot;
+    else op->u.ring.first_sum = slot;
+    op->u.ring.last_sum = slot;
+}
+
+/* A result: it is kept where it is sent on from, too. */
+static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__frame *f)
+{
+    ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
+    size_t count = f->length / sizeof(float), done = 0, here;
+
+    if (!ddp__guard_check(e, op, f->offset, count)) return;
+    for (; op->m.add && done < count; done += here) {
+        void *result = ddp__memory_at(op, ddp__result_of(op), f->offset + done, count - done, &here);
+        memcpy(result, e->slot[slot].data + done, here * sizeof(float));
+    }
+    ddp__memory_store(e, op, f->offset, e->slot[slot].data, count,
+                      op->m.divergence ? &x->divergence : NULL);
+    ddp__slot_free(e, slot);
+}
+
+static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
+                              double now)
+{
+    if (!ddp__ring_counts(e, op, peer, f)) return;
+    if (f->type == DDP__FRAME_SUM) {
+        ddp__ring_take(e, op, slot, f);
+        ddp__op_moves(e, op, now);
+        return;
+    }
+    if (slot >= 0) ddp__ring_store(e, op, slot, f);
+    ddp__guard_update(e, op, f->offset, f->length / sizeof(float)); /* it will be sent on */
+    ddp__op_moves(e, op, now);
+    ddp__op_advance(e, op, f->length / sizeof(float));
+}
+
+const ddp__algorithm *ddp__ring_way(void)
+{
+    static const ddp__algorithm way = {'r', "ring", "averages by ring", 0, 0, ddp__ring_fits,
+                                       ddp__ring_begin, ddp__ring_frame, ddp__ring_leaves,
+                                       ddp__ring_sent, ddp__ring_agrees, ddp__ring_arrived,
+                                       ddp__ring_unsent, ddp__ring_over, NULL};
+
+    return &way;
+}

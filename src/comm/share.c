@@ -1,0 +1,328 @@
+/* All-reduce between ranks that are threads of one process: no byte of an array passes a wire.
+ *
+ * A rank that begins such an operation tells the others in a frame (OFFER) where its values are.
+ * When all have, each takes chunk after chunk that nobody has taken, adds up all ranks' values in
+ * rank order and writes the sum into all their arrays: values are read once and overwritten while
+ * they are in the cache, and a rank that gets no processor holds up nobody. A rank that finds no
+ * chunk left tells so (SUMMED), after which it touches the operation's memory no more; with that of
+ * all others an operation is complete. As everywhere, frames also carry what finds mismatches, late
+ * ranks and those that left.
+ *
+ * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum
+ * of doubles is rounded must not depend on who was quicker.
+ *
+ * A rank that fails must not free memory on which others are at work: it shuts its offers, after
+ * which nobody begins, and waits for those who are at it. They work on a few chunks at a time
+ * (DDP__SHARE_BATCH) and wait for nothing meanwhile. */
+#include "comm/state.h"
+
+#define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
+#define DDP__SHARE_BLOCK 2048 /* floats: those of all ranks stay in the second-level cache */
+#define DDP__SHARE_BATCH 8    /* chunks, after which the thread looks at its frames again */
+
+DDP_STATIC_ASSERT((int)DDP__OFFERS == (int)DDP__WINDOW, "one offer for each position of the window");
+
+enum { DDP__SHARE_OFFERED, DDP__SHARE_OVER, DDP__SHARE_STUCK }; /* ddp__op.u.share.state */
+
+static ddp__offer *ddp__offer_of(const ddp__engine *e, int rank, int row)
+{
+    return &e->wire->offers[rank * DDP__OFFERS + row];
+}
+
+/* The offer of a rank that has offered. */
+static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
+{
+    return ddp__offer_of(e, rank, rank == e->rank ? op->row : ddp__row(e, op, rank)->u.share.row);
+}
+
+size_t ddp__share_bytes(const ddp__engine *e)
+{
+    const ddp__links *links = e->cfg.links;
+
+    if (!e->wire->offers || e->shaped || e->membership) return SIZE_MAX;
+    if (links && links->acts > 0) return SIZE_MAX;
+    return e->cfg.share_bytes > 0 ? e->cfg.share_bytes : DDP__SHARE_BYTES;
+}
+
+static int ddp__share_fits(const ddp__engine *e, const ddp__op *op)
+{
+    return op->m.verb == DDP_ALL_REDUCE && op->m.coding == DDP_AS_FLOAT && !op->m.overlap &&
+           op->n > 0 && op->n * sizeof(float) >= e->share_bytes && ddp__team_of(e, op).members > 1;
+}
+
+static void ddp__share_begin(ddp__engine *e, ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
+    op->u.share.state = DDP__SHARE_OFFERED;
+    op->u.share.next = 0;
+    op->left = 2 * op->n * (size_t)(team.members - 1); /* one n per SUMMED sent and received */
+    for (int i = 0; i < team.members; i++)
+        if (team.member[i] != e->rank) ddp__op_expect(e, op, team.member[i]);
+    own->op = op;
+    own->row = ddp__row(e, op, 0);
+    ddp__atomic_store(&own->next, (size_t)0);
+    ddp__atomic_add(&own->users, (long)DDP__OFFER_OPEN);
+}
+
+/* Waits until nobody is at work on the operation's memory, and nobody will be. */
+static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
+{
+    ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
+    if (ddp__atomic_load(&own->users) < (long)DDP__OFFER_OPEN) return;
+    ddp__atomic_add(&own->users, -(long)DDP__OFFER_OPEN);
+    while (ddp__atomic_load(&own->users) > 0) ddp__sleep_until(ddp_now() + 50e-6);
+}
+
+/* ---- frames ---- */
+
+static int ddp__share_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+
+    if (x->u.share.frames == 0 && ddp__may_stage(e, op, peer, 0)) {
+        ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
+        return 1;
+    }
+    if (x->u.share.frames != 1 ||
+        (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0))
+        return 0;
+    ddp__describe(f, op, DDP__FRAME_SUMMED, x->u.share.complaint, 0);
+    return 1;
+}
+
+static int ddp__share_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    ddp__row(e, op, peer)->u.share.frames++;
+    if (f->type == DDP__FRAME_OFFER) ddp__hold_credit(e, op, peer);
+    return -1;
+}
+
+static void ddp__share_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
+{
+    (void)peer;
+    (void)now;
+    /* one that complains is not the end of anything */
+    ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);
+}
+
+static int ddp__share_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    (void)e;
+    (void)op;
+    (void)peer;
+    return f->type == DDP__FRAME_OFFER || f->type == DDP__FRAME_SUMMED;
+}
+
+/* The end of the chunk at an offset. */
+static size_t ddp__share_chunk_end(ddp__engine *e, const ddp__op *op, size_t at)
+{
+    size_t from, to;
+
+    ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
+    return at + e->chunk < to ? at + e->chunk : to;
+}
+
+static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
+                               double now)
+{
+    if (f->type == DDP__FRAME_OFFER) {
+        ddp__row(e, op, peer)->u.share.row = (int)f->offset;
+        ddp__slot_free(e, slot);
+        return;
+    }
+    if (f->offset > 0) { /* it found values that are not those that were submitted */
+        size_t at = f->offset - 1;
+        if (ddp__guard_check(e, op, at, ddp__share_chunk_end(e, op, at) - at))
+            ddp__guard_fault(e, op);
+        return;
+    }
+    ddp__row(e, op, peer)->u.share.over = 1;
+    ddp__op_moves(e, op, now);
+    ddp__op_advance(e, op, op->n);
+}
+
+static int ddp__share_unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    return ddp__row(e, op, peer)->u.share.frames == 0;
+}
+
+static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    return ddp__row(e, op, peer)->u.share.over;
+}
+
+/* ---- sums ---- */
+
+/* 0 if the values of some rank are not those that it submitted; it will say so. */
+static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++) {
+        int r = team.member[i];
+        if (ddp__guard_intact(e, ddp__offered(e, op, r)->op, at, count)) continue;
+        op->u.share.state = DDP__SHARE_STUCK;
+        if (r == e->rank) ddp__guard_fault(e, op);
+        else ddp__row(e, op, r)->u.share.complaint = at + 1;
+        return 0;
+    }
+    return 1;
+}
+
+/* Someone wants to know how far its values were from the average. */
+static int ddp__share_measures(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++)
+        if (ddp__offered(e, op, team.member[i])->op->m.divergence) return 1;
+    return 0;
+}
+
+/* Where a rank notes what this rank adds to its divergence, or NULL. */
+static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
+{
+    return offer->op->m.divergence ? &offer->row[e->rank].divergence : NULL;
+}
+
+static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int measures)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    const ddp__offer *own = ddp__offered(e, op, e->rank);
+    size_t here, skip;
+
+    for (; count > 0; at += here, count -= here) {
+        float *sum, *to;
+        here = !measures && count > DDP__SHARE_BLOCK ? (size_t)DDP__SHARE_BLOCK : count;
+        for (int i = 0; i < team.members; i++) {
+            const ddp__op *theirs = ddp__offered(e, op, team.member[i])->op;
+            (void)ddp__memory_at(theirs, &theirs->to, at, here, &here);
+            e->terms[i] = (const float *)ddp__memory_at(theirs, &theirs->from, at, here, &here);
+        }
+        sum = (float *)ddp__memory_at(op, ddp__result_of(op), at, here, &skip);
+        e->memory.reduce(sum, e->terms, team.place[e->rank], team.members, here, op->scale,
+                         ddp__share_divergence(e, own));
+        for (int i = 0; i < team.members; i++) {
+            const ddp__offer *offer = ddp__offered(e, op, team.member[i]);
+            to = (float *)ddp__memory_at(offer->op, &offer->op->to, at, here, &skip);
+            if (offer->op->m.add) e->memory.add(to, sum, here);
+            else if (offer != own)
+                e->memory.store(to, sum, here, ddp__share_divergence(e, offer));
+        }
+    }
+}
+
+/* The next chunk for this rank; 0 if there is none. */
+static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at, size_t *count)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* of a segment */
+    size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
+
+    do {
+        if (measures) unit = op->u.share.next++;
+        else unit = ddp__atomic_add(next, (size_t)1);
+        if (unit >= (measures ? per : per * (size_t)team.members)) return 0;
+        ddp__segment(e, op, measures ? e->rank : team.member[unit / per], &from, &to);
+        *at = from + unit % per * e->chunk;
+    } while (*at >= to);
+    *count = to - *at < e->chunk ? to - *at : e->chunk;
+    return 1;
+}
+
+/* Nobody frees what is held; 0 if somebody has shut his offer: then nothing is held. */
+static int ddp__share_hold(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    int held = 0, all = 1;
+
+    while (all && held < team.members)
+        all = ddp__atomic_add(&ddp__offered(e, op, team.member[held++])->users, 1L) >=
+              (long)DDP__OFFER_OPEN;
+    while (!all && held > 0)
+        ddp__atomic_add(&ddp__offered(e, op, team.member[--held])->users, -1L);
+    return all;
+}
+
+static void ddp__share_release(ddp__engine *e, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+
+    for (int i = 0; i < team.members; i++)
+        ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, -1L);
+}
+
+/* Statistics count values given and got as if they had travelled: an owner of each segment gets
+ * those of the others, and gives them its sum. */
+static void ddp__share_account(ddp__engine *e, ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    size_t from, to, own, floats = 0;
+    int64_t bytes;
+
+    ddp__segment(e, op, e->rank, &from, &to);
+    own = to - from;
+    for (int i = 0; i < team.members; i++) {
+        if (team.member[i] == e->rank) continue;
+        ddp__segment(e, op, team.member[i], &from, &to);
+        floats += own + (to - from);
+    }
+    bytes = (int64_t)(floats * sizeof(float));
+    op->bytes += bytes;
+    ddp__atomic_add(&e->stats.payload_sent, bytes);
+    ddp__atomic_add(&e->stats.bytes_sent, bytes);
+    ddp__atomic_add(&e->stats.bytes_received, bytes);
+}
+
+/* The most urgent operation with something to add up. */
+static ddp__op *ddp__share_best(const ddp__engine *e)
+{
+    ddp__op *best = NULL;
+
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        ddp__op *op = e->window[i];
+        if (!op || op->way->fits != ddp__share_fits || op->missing ||
+            op->u.share.state != DDP__SHARE_OFFERED)
+            continue;
+        if (!best || op->m.priority < best->m.priority ||
+            (op->m.priority == best->m.priority && op->ticket < best->ticket))
+            best = op;
+    }
+    return best;
+}
+
+int ddp__share_run(ddp__engine *e, double now)
+{
+    ddp__op *op = ddp__share_best(e);
+    size_t at, count;
+    int measures;
+
+    if (!op) return 0;
+    if (!ddp__share_hold(e, op)) {
+        op->u.share.state = DDP__SHARE_STUCK; /* until the news of the failure is here */
+        return 0;
+    }
+    measures = ddp__share_measures(e, op);
+    for (int k = 0; k < DDP__SHARE_BATCH && op->u.share.state == DDP__SHARE_OFFERED; k++) {
+        if (!ddp__share_take(e, op, measures, &at, &count)) op->u.share.state = DDP__SHARE_OVER;
+        else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
+    }
+    ddp__share_release(e, op);
+    if (op->u.share.state == DDP__SHARE_OVER) ddp__share_account(e, op);
+    ddp__op_moves(e, op, now);
+    return 1;
+}
+
+const ddp__algorithm *ddp__share_way(void)
+{
+    /* a shared sum has the bits of the direct way, and passes for it */
+    static const ddp__algorithm way = {'d', "direct", NULL, 0, 0, ddp__share_fits, ddp__share_begin,
+                                       ddp__share_next, ddp__share_leaves, ddp__share_sent,
+                                       ddp__share_agrees, ddp__share_arrived, ddp__share_unsent,
+                                       ddp__share_is_over, ddp__share_finished};
+
+    return &way;
+}

@@ -1,0 +1,162 @@
+/* Staging: chunks that came before they can be used lie in slots. A sender counts the slots that it
+ * occupies at each peer, and the peer gives them back as credits. */
+#include "comm/state.h"
+
+#define DDP__CREDITS_WAIT 8 /* an eighth of the slots */
+
+/* ---- slots here ---- */
+
+void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
+{
+    ddp__peer *p = &e->peers[peer];
+    int i = 0;
+
+    while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
+    if (i == DDP__SLOTS_MAX) {
+        ddp__fault(e, DDP_NET,
+                   "rank %d sends more than its credits allow: it runs another version of this "
+                   "library or its stream is damaged",
+                   peer);
+        return;
+    }
+    if (i == p->owed_count) {
+        p->owed[i].seq = f->seq;
+        p->owed[i].p2p = f->p2p;
+        p->owed[i].count = 0;
+        p->owed_count++;
+    }
+    p->owed[i].count++;
+}
+
+void ddp__slot_free(ddp__engine *e, int slot)
+{
+    ddp__slot *s = &e->slot[slot];
+    ddp__peer *p = &e->peers[s->peer];
+
+    s->next = p->free_slot;
+    p->free_slot = slot;
+    if (s->f.type == DDP__FRAME_RESULT) {
+        p->solicited--;
+        return;
+    }
+    p->staged--;
+    ddp__owe(e, s->peer, &s->f);
+}
+
+void ddp__pending_add(ddp__engine *e, int slot)
+{
+    ddp__peer *p = &e->peers[e->slot[slot].peer];
+
+    e->slot[slot].next = -1;
+    if (p->last_pending >= 0) e->slot[p->last_pending].next = slot;
+    else p->first_pending = slot;
+    p->last_pending = slot;
+}
+
+int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
+{
+    int s = e->peers[peer].first_pending;
+
+    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p))
+        s = e->slot[s].next;
+    return s;
+}
+
+void ddp__pending_remove(ddp__engine *e, int peer, int slot)
+{
+    ddp__peer *p = &e->peers[peer];
+    int before = -1, s = p->first_pending;
+
+    while (s != slot) {
+        before = s;
+        s = e->slot[s].next;
+    }
+    if (before >= 0) e->slot[before].next = e->slot[s].next;
+    else p->first_pending = e->slot[s].next;
+    if (p->last_pending == s) p->last_pending = before;
+}
+
+/* ---- slots there ---- */
+
+/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts
+ * the slots it occupies there. Whatever the priorities, the oldest operation that is unfinished
+ * anywhere must always get a slot: an operation that holds none may take one if the older ones
+ * that hold none keep one each; one that holds some leaves a slot to every operation in the window
+ * that holds none. One slot is kept for each lane between two, whose order is unrelated, and one
+ * for the sums that a ring sends on (ring.c), which leave room for older operations only. */
+int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
+{
+    const ddp__peer *p = &e->peers[peer];
+    const int ring = op->way->letter == 'r';
+    int free_slots = e->credits - e->lanes - p->held_collective;
+    int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
+    int claims = 0, bubble = ring && !forward;
+
+    for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
+        if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
+    if (op->p2p && own == 0) return 1;
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        const ddp__op *other = e->window[i];
+        if (!other || other == op) continue;
+        if ((own == 0 || forward) && other->ticket > op->ticket) continue;
+        if (!other->way->unsent(e, other, peer)) continue;
+        if (other->way->letter == 'r') bubble = 1;
+        if (ddp__row(e, other, peer)->held == 0) claims++;
+    }
+    for (int i = 0; i < e->waits; i++)
+        if ((own > 0 && !forward) || e->waiting[i] < op->ticket) claims++;
+    if (op->p2p && claims == 0) claims = 1;
+    return free_slots > claims + bubble;
+}
+
+void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer)
+{
+    ddp__row(e, op, peer)->held++;
+    if (op->p2p) e->peers[peer].held_p2p[ddp__paired_lane(op)]++;
+    else e->peers[peer].held_collective++;
+}
+
+void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
+{
+    ddp__peer *p = &e->peers[peer];
+    const int count = (int)f->offset;
+    int *held = f->p2p ? &p->held_p2p[f->seq >> 30] : &p->held_collective;
+
+    *held -= count;
+    for (int i = 0; i < DDP__WINDOW && !f->p2p; i++)
+        if (e->window[i] && e->window[i]->seq == f->seq)
+            ddp__row(e, e->window[i], peer)->held -= count;
+    if (*held < 0)
+        ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "
+                   "version of this library or its stream is damaged", peer);
+}
+
+/* As long as sixteen chunks travel. */
+static double ddp__credit_patience(const ddp__engine *e)
+{
+    return 16 * (double)(e->chunk * sizeof(float)) / e->slowest;
+}
+
+/* Credits go back together where chunks are small against the slots: each frame wakes a thread.
+ * They wait for one another while the peer has half of its slots left, and not for long. */
+int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
+{
+    int owed = 0;
+
+    if (p->owed_count == 0) return 0;
+    if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
+    for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
+    if (p->owed_by <= 0) p->owed_by = ddp_now() + ddp__credit_patience(e);
+    return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 ||
+           ddp_now() >= p->owed_by;
+}
+
+double ddp__credit_by(const ddp__engine *e, double now, double until)
+{
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        /* those that are late wait for the uplink, which has an event of its own */
+        if (p->owed_count > 0 && p->owed_by > now && p->owed_by < until) until = p->owed_by;
+    }
+    return until;
+}

@@ -1,0 +1,352 @@
+/* What a program does with an engine: submits messages, waits for them, aborts. */
+#include "comm/state.h"
+
+/* Values of a list of pieces; SIZE_MAX where they are more than a frame can count. */
+static size_t ddp__pieces_count(const ddp_piece *piece, int count)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < count; i++) n = piece[i].count > UINT32_MAX - n ? SIZE_MAX : n + piece[i].count;
+    return n > UINT32_MAX ? SIZE_MAX : n;
+}
+
+static int ddp__is_served(ddp_verb verb)
+{
+    return verb == DDP_PUSH || verb == DDP__ASK || verb == DDP_ANSWER || verb >= DDP_SERVE;
+}
+
+/* Only an all-reduce is summed, measured, coded; only values that lie apart can be added to. */
+static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+{
+    const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
+
+    if (m->bytes && sums)
+        return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed",
+                         ddp__verb_name((int)m->verb));
+    if (m->add && (!m->to || m->bytes))
+        return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, "
+                         "are needed", ddp__verb_name((int)m->verb));
+    if (m->divergence && (m->verb >= DDP_SEND || m->to))
+        return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s",
+                         ddp__verb_name((int)m->verb), m->to ? " with a `to` of its own" : "");
+    if (ddp__is_served(m->verb) && e->lanes < (int)DDP__LANES)
+        return ddp__fail(err, DDP_USAGE, "%s in a context whose strategy does not serve: set "
+                         "DDP_SERVES in its traits", ddp__verb_name((int)m->verb));
+    if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
+        return ddp__fail(err, DDP_ARG,
+                         "only an all-reduce can travel as %s, over an engine opened for it",
+                         m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16");
+    return DDP_OK;
+}
+
+/* What is received may be named by `to` alone. */
+static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
+{
+    const int alone = m->verb >= DDP_RECEIVE && m->from_count == 0 && m->to;
+
+    *count = alone ? m->to_count : m->from_count;
+    return alone ? m->to : m->from;
+}
+
+static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+{
+    int from_count;
+    const ddp_piece *from = ddp__input_of(m, &from_count);
+    const size_t n = ddp__pieces_count(from, from_count),
+                 to = m->to ? ddp__pieces_count(m->to, m->to_count) : n;
+    const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
+    const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER &&
+                      m->verb != DDP_REDUCE_SCATTER;
+    const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
+    int members;
+
+    if (n == SIZE_MAX)
+        return ddp__fail(err, DDP_ARG, "a message of more than %lu values is too long; split it",
+                         (unsigned long)UINT32_MAX);
+    if (to != n)
+        return ddp__fail(err, DDP_ARG, "a message from %lu values to %lu: both lists need as many",
+                         (unsigned long)n, (unsigned long)to);
+    if (m->from_count < 0 || (m->to && m->to_count < 0) || pieces > e->strip_room / 2)
+        return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces,
+                         e->strip_room / 2);
+    if (named && !any &&
+        (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
+        return ddp__fail(err, DDP_ARG,
+                         "rank %d cannot be the peer of a message of rank %d in a world of %d",
+                         m->peer, e->rank, e->world);
+    DDP__TRY(ddp__message_kind(e, m, err));
+    DDP__TRY(ddp__group_check(e, m, err));
+    members = m->group ? e->group_members[m->group] : e->world;
+    if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members &&
+        !(m->ragged && m->group))
+        return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
+                         m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter",
+                         (unsigned long)n, members);
+    return DDP_OK;
+}
+
+/* Room for count strips in the pool, contiguous; the first index, or -1. */
+static long ddp__strip_place(const ddp__engine *e, long count)
+{
+    long start = e->strips_head;
+
+    if (start % e->strip_room + count > e->strip_room)
+        start += e->strip_room - start % e->strip_room;
+    return start + count - e->strips_tail <= e->strip_room ? start : -1;
+}
+
+/* Copies a list of pieces into the pool; those that follow each other become one. */
+static long ddp__strips_fill(ddp__engine *e, const ddp__op *op, ddp__strips *out, long start,
+                             const ddp_piece *piece, int count)
+{
+    size_t n = 0;
+
+    out->strip = e->strips + start % e->strip_room;
+    out->count = 0;
+    for (int i = 0; i < count; i++) {
+        ddp__strip *last = out->count ? &out->strip[out->count - 1] : NULL;
+        unsigned char *data = (unsigned char *)piece[i].bytes;
+        if (piece[i].count == 0) continue;
+        if (last && last->data + last->count * op->unit == data) {
+            last->count += piece[i].count;
+        } else {
+            ddp__strip *s = &out->strip[out->count++];
+            s->data = data;
+            s->start = n;
+            s->count = piece[i].count;
+        }
+        n += piece[i].count;
+    }
+    return start + out->count;
+}
+
+static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long start)
+{
+    int from_count;
+    const ddp_piece *from = ddp__input_of(m, &from_count);
+
+    memset(op, 0, sizeof *op);
+    op->m = *m;
+    op->m.from = op->m.to = NULL;
+    if (m->scale == 0) op->m.scale = 1;
+    if (m->bytes) op->m.coding = DDP__AS_BYTES;
+    op->unit = m->bytes ? 1 : sizeof(float);
+    op->n = ddp__pieces_count(from, from_count);
+    op->strips_end = ddp__strips_fill(e, op, &op->from, start, from, from_count);
+    op->to = op->from;
+    if (m->to && m->to != from)
+        op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
+    op->ticket = e->submitted;
+    op->p2p = m->verb >= DDP_SEND;
+    op->state = DDP__OP_QUEUED;
+    op->waiting_since = -1;
+    op->span.begin = op->span.end = op->span.due = -1;
+    op->span.submitted = ddp_now();
+    op->span.step = m->step;
+    op->span.layer = m->layer;
+    op->span.filler = m->filler;
+    op->span.verb = m->verb;
+    op->span.peer = m->peer;
+    op->span.size = (int64_t)(op->n * op->unit);
+    op->way = ddp__way_of(e, op);
+    op->span.algorithm = m->verb == DDP_ALL_REDUCE ? op->way->letter : 'p';
+    ddp__guard_all(e, op);
+}
+
+/* Under the lock, which it lets go of: after a failure until nobody touches any memory. */
+static void ddp__settle(ddp__engine *e)
+{
+    while (e->error.code != DDP_OK && !e->quiet)
+        pthread_cond_wait(&e->changed, &e->lock);
+}
+
+ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    ddp_status bad = ddp__message_check(e, m, err);
+    const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
+    long start = -1;
+
+    if (bad != DDP_OK) return bad;
+    pthread_mutex_lock(&e->lock);
+    if (e->membership && (bad = e->membership->fits(e, m, err)) != DDP_OK) {
+        pthread_mutex_unlock(&e->lock);
+        return bad;
+    }
+    while (e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
+                                       (start = ddp__strip_place(e, pieces)) < 0))
+        pthread_cond_wait(&e->changed, &e->lock);
+    if (e->error.code != DDP_OK) {
+        if (err) *err = e->error;
+        bad = e->error.code;
+        if (!e->driven) ddp__settle(e); /* else the comm thread waits for this one */
+        pthread_mutex_unlock(&e->lock);
+        return bad;
+    }
+    ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
+    e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
+    if (ticket) *ticket = e->submitted;
+    e->submitted++;
+    if (e->membership) e->membership->queued(e, m);
+    ddp__notify(e);
+    pthread_mutex_unlock(&e->lock);
+    return DDP_OK;
+}
+
+int ddp__ticket_done(const ddp__engine *e, long ticket)
+{
+    return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
+}
+
+static int ddp__ticket_released(const ddp__engine *e, long ticket)
+{
+    return ddp__ticket_done(e, ticket) ||
+           (ticket < e->submitted && e->ops[ticket % e->cfg.queue].released);
+}
+
+static ddp_status ddp__wait_until(ddp__engine *e, long ticket,
+                                  int (*over)(const ddp__engine *, long), ddp_error *err)
+{
+    ddp_status status = DDP_OK;
+
+    pthread_mutex_lock(&e->lock);
+    while (!over(e, ticket) && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
+    if (!over(e, ticket)) {
+        if (err) *err = e->error;
+        status = e->error.code;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err)
+{
+    return ddp__wait_until(e, ticket, ddp__ticket_done, err);
+}
+
+ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err)
+{
+    return ddp__wait_until(e, ticket, ddp__ticket_released, err);
+}
+
+int ddp__engine_done(ddp__engine *e, long ticket)
+{
+    int done;
+
+    pthread_mutex_lock(&e->lock);
+    done = ddp__ticket_done(e, ticket);
+    pthread_mutex_unlock(&e->lock);
+    return done;
+}
+
+void ddp__engine_settle(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    ddp__settle(e);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->error.code == DDP_OK) {
+        (void)ddp__fail(&e->error, code == DDP_OK ? DDP_ABORTED : code, "%s", why);
+        ddp__notify(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
+{
+    ddp_status status;
+
+    pthread_mutex_lock(&e->lock);
+    status = e->error.code;
+    if (err) *err = e->error;
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+int ddp__engine_left(ddp__engine *e)
+{
+    int r, gone = -1;
+
+    pthread_mutex_lock(&e->lock);
+    for (r = e->world - 1; r >= 0; r--)
+        if (r != e->rank && e->peers[r].left) gone = r;
+    pthread_mutex_unlock(&e->lock);
+    return gone;
+}
+
+/* ---- blocking calls ----
+ *
+ * To wake the comm thread for each of calls that follow each other closely, and to be woken by it,
+ * takes as long as a small message. So for a moment after such a call the comm thread, if it has
+ * nothing to do, parks, and the next caller moves its message itself. Only one of the two touches the
+ * engine at a time, and they hand it over under the lock. */
+
+/* Moves bytes until the message is done, or the comm thread has to go on. */
+static void ddp__drive(ddp__engine *e, long ticket)
+{
+    double until;
+    int done = 0;
+
+    while (!done) {
+        int moved = ddp__round(e, &until);
+        if (e->fault.code != DDP_OK || e->stopping) return;
+        pthread_mutex_lock(&e->lock);
+        done = ddp__ticket_done(e, ticket);
+        pthread_mutex_unlock(&e->lock);
+        if (!moved && !done) ddp__sleep(e, until);
+    }
+}
+
+ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
+{
+    int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
+    ddp_status status;
+    long ticket;
+
+    if (parks) {
+        pthread_mutex_lock(&e->lock);
+        driven = e->parked && !e->driven && !ddp__needed(e);
+        if (driven) e->driven = 1;
+        else e->park_until = ddp_now() + DDP__PARK_S;
+        pthread_mutex_unlock(&e->lock);
+    }
+    status = ddp__engine_submit(e, m, &ticket, err);
+    if (driven) {
+        if (status == DDP_OK) ddp__drive(e, ticket);
+        pthread_mutex_lock(&e->lock);
+        e->driven = 0;
+        e->park_until = ddp_now() + DDP__PARK_S;
+        if (ddp__needed(e)) pthread_cond_signal(&e->park);
+        if (status != DDP_OK) ddp__settle(e);
+        pthread_mutex_unlock(&e->lock);
+    }
+    return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
+}
+
+/* ---- whichever comes first: what the stager of a device does, whose layers may be back in another
+ * order than they left ---- */
+
+int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
+{
+    int i, found = -1;
+
+    pthread_mutex_lock(&e->lock);
+    for (;;) {
+        for (i = 0; found < 0 && i < count; i++)
+            if (ddp__ticket_done(e, tickets[i])) found = i;
+        if (found >= 0 || e->quiet || ddp__atomic_load(stop)) break;
+        pthread_cond_wait(&e->changed, &e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
+void ddp__engine_nudge(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}

@@ -1,0 +1,257 @@
+/* The script of incidents: its text, and what it means for one worker. */
+#include "base/core.h"
+#include "base/text.h"
+#include "emulate/links.h"
+
+enum { DDP__SCRIPT_WORDS = 6 };
+
+typedef struct ddp__script_text { /* a line cut into words */
+    const char *name, *word[DDP__SCRIPT_WORDS];
+    size_t      size[DDP__SCRIPT_WORDS];
+    int         line, words, world;
+    ddp_error  *err;
+} ddp__script_text;
+
+static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const char *what)
+{
+    int known = word < t->words;
+
+    return ddp__fail(t->err, DDP_FORMAT,
+                     "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
+                     "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit",
+                     t->name, t->line, known ? (t->size[word] < 40 ? (int)t->size[word] : 40) : 0,
+                     known ? t->word[word] : "", what);
+}
+
+static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
+{
+    return word < t->words && t->size[word] == strlen(text) &&
+           !memcmp(t->word[word], text, t->size[word]);
+}
+
+/* Digits and at most one point. */
+static int ddp__script_number(const char *text, size_t n, double *out)
+{
+    char copy[32];
+
+    if (n == 0 || n >= sizeof copy) return 0;
+    memcpy(copy, text, n);
+    copy[n] = 0;
+    return strspn(copy, "0123456789.") == n && ddp__parse_double(copy, out);
+}
+
+static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n,
+                                     int word, int *out)
+{
+    double v = 0;
+
+    if (n > 6 || !ddp__script_number(text, n, &v) || memchr(text, '.', n))
+        return ddp__script_bad(t, word, "a worker's number");
+    if (v >= t->world)
+        return ddp__fail(t->err, DDP_ARG,
+                         "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to "
+                         "%d",
+                         t->name, t->line, v, t->world, t->world - 1);
+    *out = (int)v;
+    return DDP_OK;
+}
+
+static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
+{
+    const char *text = t->word[2], *dash = (const char *)memchr(text, '-', t->size[2]);
+    size_t head = dash ? (size_t)(dash - text) : 0;
+
+    if (!dash) return ddp__script_bad(t, 2, "a pair of workers such as 1-3");
+    DDP__TRY(ddp__script_worker(t, text, head, 2, &i->a));
+    DDP__TRY(ddp__script_worker(t, dash + 1, t->size[2] - head - 1, 2, &i->b));
+    return i->a == i->b ? ddp__script_bad(t, 2, "a pair of two workers") : DDP_OK;
+}
+
+/* The words after "t=TIME". */
+static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
+{
+    int words = 3;
+
+    if (ddp__script_is(t, 1, "stall")) i->kind = DDP__STALL;
+    else if (ddp__script_is(t, 1, "slow")) i->kind = DDP__SLOW;
+    else if (ddp__script_is(t, 1, "drop")) i->kind = DDP__DROP;
+    else if (ddp__script_is(t, 1, "kill")) i->kind = DDP__KILL;
+    else return ddp__script_bad(t, 1, "stall, slow, drop or kill");
+    if (t->words < 3) return ddp__script_bad(t, 2, "a worker's number");
+    if (i->kind == DDP__DROP) DDP__TRY(ddp__script_pair(t, i));
+    else DDP__TRY(ddp__script_worker(t, t->word[2], t->size[2], 2, &i->a));
+    if (i->kind == DDP__STALL) {
+        if (!ddp__script_is(t, 3, "for")) return ddp__script_bad(t, 3, "'for'");
+        if (t->words < 5 || !ddp__script_number(t->word[4], t->size[4], &i->seconds) ||
+            !(i->seconds > 0))
+            return ddp__script_bad(t, 4, "a number of seconds above 0");
+        words = 5;
+    } else if (i->kind == DDP__SLOW) {
+        if (!ddp__script_is(t, 3, "to")) return ddp__script_bad(t, 3, "'to'");
+        if (t->words < 5 || !ddp__netspec_rate(t->word[4], t->size[4], &i->rate))
+            return ddp__script_bad(t, 4, "a rate with bit, kbit, mbit or gbit, or none");
+        words = 5;
+    }
+    return t->words > words ? ddp__script_bad(t, words, "expected here") : DDP_OK;
+}
+
+ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
+                            ddp__incidents *s, ddp_error *err)
+{
+    ddp__script_text t;
+    ddp__incident i;
+    const char *comment = (const char *)memchr(text, '#', n), *end;
+
+    memset(&t, 0, sizeof t);
+    memset(&i, 0, sizeof i);
+    t.name = name;
+    t.line = line;
+    t.world = world;
+    t.err = err;
+    for (end = comment ? comment : text + n; text < end; text++) {
+        if (*text == ' ' || *text == '\t' || *text == '\r') continue;
+        t.word[t.words] = text;
+        while (text < end && *text != ' ' && *text != '\t' && *text != '\r') text++;
+        t.size[t.words] = (size_t)(text - t.word[t.words]);
+        if (++t.words == DDP__SCRIPT_WORDS) break;
+    }
+    if (t.words == 0) return DDP_OK;
+    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) ||
+        !ddp__script_number(t.word[0] + 2, t.size[0] - 2, &i.at) || i.at > 1e7)
+        return ddp__script_bad(&t, 0, "a time such as t=3.5");
+    DDP__TRY(ddp__script_words(&t, &i));
+    if (s->count == s->room) {
+        int room = s->room ? 2 * s->room : 16;
+        ddp__incident *list =
+            (ddp__incident *)DDP_REALLOC(s->list, (size_t)room * sizeof *s->list);
+        if (!list) return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
+        s->list = list;
+        s->room = room;
+    }
+    s->list[s->count++] = i;
+    return DDP_OK;
+}
+
+ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
+{
+    ddp__text text;
+    ddp_status status;
+    size_t at = 0;
+    int line = 1;
+
+    memset(&text, 0, sizeof text);
+    status = ddp__file_read(path, &text, err);
+    for (; status == DDP_OK && at < text.size; line++) {
+        const char *from = text.data + at;
+        const char *end = (const char *)memchr(from, '\n', text.size - at);
+        size_t n = end ? (size_t)(end - from) : text.size - at;
+        status = ddp__script_line(path, line, from, n, world, s, err);
+        at += n + 1;
+    }
+    ddp__text_free(&text);
+    return status;
+}
+
+void ddp__incidents_free(ddp__incidents *s)
+{
+    DDP_FREE(s->list);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- for one worker ---- */
+
+static int ddp__turn_order(const void *a, const void *b)
+{
+    const ddp__turn *x = (const ddp__turn *)a, *y = (const ddp__turn *)b;
+
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static int ddp__act_order(const void *a, const void *b)
+{
+    const ddp__act *x = (const ddp__act *)a, *y = (const ddp__act *)b;
+
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same
+ * time the later line counts. */
+static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
+{
+    double since = -1;
+    int k;
+
+    for (k = 0; k < s->count; k++) {
+        const ddp__incident *i = &s->list[k];
+        if (i->a != rank || i->at > at) continue;
+        if (i->kind == DDP__STALL && at < i->at + i->seconds) return -1;
+        if (i->kind != DDP__SLOW || i->at < since) continue;
+        since = i->at;
+        rate = i->rate;
+    }
+    return rate;
+}
+
+ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
+{
+    int k;
+
+    if (s->count == 0) return DDP_OK;
+    l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
+    l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
+    if (!l->turn || !l->act)
+        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
+    for (k = 0; k < s->count; k++) {
+        const ddp__incident *i = &s->list[k];
+        if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest))
+            l->slowest = i->rate;
+        if (i->a != rank) continue;
+        if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
+            l->turn[l->turns++].at = i->at;
+            if (i->kind == DDP__STALL) l->turn[l->turns++].at = i->at + i->seconds;
+        } else {
+            l->act[l->acts].at = i->at;
+            l->act[l->acts++].peer = i->kind == DDP__DROP ? i->b : -1;
+        }
+    }
+    qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__turn_order);
+    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__act_order);
+    for (k = 0; k < l->turns; k++)
+        l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    return DDP_OK;
+}
+
+ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to)
+{
+    return ddp_rng_seed(seed ^ UINT64_C(0x6a69747465720000),
+                        (uint64_t)from << 32 | (uint64_t)(unsigned)to);
+}
+
+ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
+                            ddp__links *l, ddp_error *err)
+{
+    int r;
+
+    memset(l, 0, sizeof *l);
+    l->path = (ddp__path *)ddp__calloc((size_t)world, sizeof *l->path);
+    if (!l->path) return ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", world);
+    l->rate = l->slowest = spec->rate;
+    l->farthest = spec->delay_s + spec->jitter_s;
+    l->flight = spec->rate * l->farthest;
+    l->plan_rate = spec->rate;
+    l->plan_delay_s = spec->delay_s + spec->jitter_s / 2;
+    for (r = 0; r < world; r++) {
+        l->path[r].delay_s = spec->delay_s;
+        l->path[r].jitter_s = spec->jitter_s;
+        l->path[r].rng = ddp__jitter_rng(seed, r, rank);
+    }
+    return DDP_OK;
+}
+
+void ddp__links_free(ddp__links *l)
+{
+    DDP_FREE(l->path);
+    DDP_FREE(l->turn);
+    DDP_FREE(l->act);
+    memset(l, 0, sizeof *l);
+}

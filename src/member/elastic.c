@@ -1,0 +1,145 @@
+/* The membership of an elastic world: what an engine asks of it, and how workers come in. */
+#include "member/elastic_state.h"
+
+static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
+{
+    uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
+    size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bytes, room;
+    ddp__elastic *el;
+    unsigned char *at;
+
+    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world)
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d",
+                         e->cfg.min_world, e->world, e->world);
+    if (e->world > DDP__ELASTIC_WORLD)
+        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
+                         (int)DDP__ELASTIC_WORLD, e->world);
+    bytes = sizeof *el + world * (sizeof *el->peer + chunk);
+    room = e->cfg.elastic_bytes / 64 * 64;
+    if (room == 0) room = 2 * ((e->cfg.max_count * sizeof(float) + 63) / 64 * 64);
+    if (e->cfg.elastic_bytes && e->cfg.max_count * sizeof(float) > room)
+        return ddp__fail(err, DDP_ARG,
+                         "elastic_bytes is %lu, the longest message has %lu bytes: raise "
+                         "elastic_bytes to that at least",
+                         (unsigned long)e->cfg.elastic_bytes,
+                         (unsigned long)(e->cfg.max_count * sizeof(float)));
+    at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
+    if (!at)
+        return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none",
+                         (unsigned long)bytes);
+    memset(at, 0, bytes);
+    el = (ddp__elastic *)(void *)at;
+    el->bytes = bytes;
+    el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
+    at += sizeof *el + world * sizeof *el->peer;
+    for (int r = 0; r < e->world; r++, at += chunk) el->peer[r].tail = at;
+    if (room) el->ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
+    if (room && !el->ring) {
+        ddp__release(&e->cfg.allocator, el, bytes);
+        return ddp__fail(err, DDP_MEMORY,
+                         "an elastic world needs %lu bytes for what is in flight and got none",
+                         (unsigned long)room);
+    }
+    el->room = room;
+    el->view.live = e->cfg.live ? e->cfg.live & all : all;
+    el->own.base = el->view;
+    el->lost_at = el->hopeless_at = -1;
+    e->newcomer = e->frozen = e->cfg.joining != 0;
+    e->epoch.live = el->view.live;
+    e->epoch.workers = ddp__bit_count(el->view.live);
+    for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
+    e->elastic = el;
+    ddp__members_set(e, e->newcomer ? (uint64_t)1 << e->rank : el->view.live);
+    e->stats.elastic_bytes = bytes + room;
+    e->stats.staging_bytes += bytes + room;
+    return DDP_OK;
+}
+
+static void ddp__elastic_close(ddp__engine *e)
+{
+    if (!e->elastic) return;
+    ddp__release(&e->cfg.allocator, e->elastic->ring, e->elastic->room);
+    ddp__release(&e->cfg.allocator, e->elastic, e->elastic->bytes);
+    e->elastic = NULL;
+}
+
+static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
+{
+    if (m->verb < DDP_SEND) e->elastic->collectives++;
+}
+
+static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
+{
+    if (f->type != DDP__FRAME_STATE && f->type != DDP__FRAME_EPOCH) return NULL;
+    return f->length <= DDP__WORD_BYTES ? e->elastic->peer[peer].in : NULL;
+}
+
+const ddp__membership *ddp__elastic_membership(void)
+{
+    static const ddp__membership table = {
+        ddp__elastic_open, ddp__elastic_close, ddp__shadow_fit,      ddp__elastic_queued,
+        ddp__shadow_may,   ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,
+        ddp__epoch_left,   ddp__epoch_frame,   ddp__elastic_payload, ddp__epoch_read,
+        ddp__epoch_drops,  ddp__epoch_run,     ddp__epoch_check,     ddp__shadow_busy};
+
+    return &table;
+}
+
+/* ---- newcomers ---- */
+
+ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
+                             ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    ddp_status status = DDP_OK;
+
+    if (!el)
+        return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
+    if (id < 0 || id >= e->world)
+        return ddp__fail(err, DDP_ARG, "worker %d cannot join a world of %d ids", id, e->world);
+    pthread_mutex_lock(&e->lock);
+    if (e->first != e->submitted || el->admit)
+        status =
+            ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
+    else if (e->epoch.live >> id & 1)
+        status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
+    if (status == DDP_OK) {
+        el->admit = 1;
+        el->admit_id = id;
+        el->attach = attach;
+        el->attach_user = user;
+        ddp__notify(e);
+        while (el->admit < 3 && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
+        if (e->error.code != DDP_OK) {
+            if (err) *err = e->error;
+            status = e->error.code;
+        } else if (el->admit == 4) {
+            status = ddp__fail(err, DDP_PEER_LOST, "worker %d was lost while it joined", id);
+        }
+        el->admit = 0;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    double until = ddp_now() + timeout_s;
+    ddp_status status = DDP_OK;
+    int late = 0;
+
+    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world is joined: set min_world");
+    pthread_mutex_lock(&e->lock);
+    while (e->epoch.changes == 0 && e->error.code == DDP_OK && !late && e->cfg.joining)
+        late = ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT;
+    if (e->error.code != DDP_OK) {
+        if (err) *err = e->error;
+        status = e->error.code;
+    } else if (e->cfg.joining && e->epoch.changes == 0) {
+        status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank,
+                           timeout_s);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}

@@ -1,0 +1,474 @@
+/* The search for the next epoch, when a worker is lost or comes.
+ *
+ * Everybody gossips who has lost whom, computes from it who could go on together, and votes for
+ * that set, once per round. The lowest of the set decides when all of it have voted for it; who
+ * reads the decision passes it on. A set must hold a majority of the last epoch, and of every set that one of
+ * its members has voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev
+ * 1997, Dynamic voting for consistent primary components.) tests/member/model has this as a model. */
+#include "member/elastic_state.h"
+
+static uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
+
+static int ddp__lowest(uint64_t bits)
+{
+    int id = 0;
+    while (id < 63 && !(bits >> id & 1)) id++;
+    return id;
+}
+
+/* ---- who could go on ---- */
+
+/* Takes out those who have lost most of the others, of equals the highest id. */
+static uint64_t ddp__survivors(const ddp__word *w, uint64_t joining)
+{
+    uint64_t set = (w->base.live & ~w->left) | joining;
+
+    for (;;) {
+        int worst = -1, most = 0;
+        for (int r = 0; r < DDP__ELASTIC_WORLD; r++) {
+            int n;
+            if (!(set >> r & 1)) continue;
+            n = ddp__bit_count(w->edge[r] & set);
+            /* a newcomer that somebody cannot reach has to wait */
+            if (n > 0 && (w->joining >> r & 1) && !(w->base.live >> r & 1)) n = 64;
+            if (n > 0 && n >= most) {
+                most = n;
+                worst = r;
+            }
+        }
+        if (worst < 0) return set;
+        set &= ~ddp__bit(worst);
+    }
+}
+
+/* set holds a majority of those of `of` who have not left; of two, the lower. */
+static int ddp__majority(uint64_t set, uint64_t of, uint64_t left)
+{
+    of &= ~left;
+    if (ddp__bit_count(of) == 2) return (int)(set >> ddp__lowest(of) & 1);
+    return 2 * ddp__bit_count(set & of) > ddp__bit_count(of);
+}
+
+/* Why a set may not go on; 0 = it may. */
+static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
+{
+    set &= ~w->joining | w->base.live;
+    if (ddp__bit_count(set) < e->cfg.min_world) return 1;
+    if (!ddp__majority(set, w->base.live, w->left)) return 2;
+    for (int i = 0; i < w->attempts; i++)
+        if (!ddp__majority(set, w->attempt[i].live, w->left)) return 2;
+    return 0;
+}
+
+/* ---- the search ---- */
+
+static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
+{
+    if (a->ballot <= w->base.ballot) return;
+    for (int i = 0; i < w->attempts; i++) {
+        if (w->attempt[i].live != a->live) continue;
+        if (w->attempt[i].ballot < a->ballot) w->attempt[i].ballot = a->ballot;
+        return;
+    }
+    if (w->attempts == DDP__ATTEMPTS) {
+        ddp__fault(e, DDP_PEER_LOST,
+                   "the workers could not agree within %d attempts on who is left: the network "
+                   "changes too fast; restart the job from its last checkpoint",
+                   DDP__ATTEMPTS);
+        return;
+    }
+    w->attempt[w->attempts++] = *a;
+}
+
+static void ddp__base_rises(ddp__word *w, const ddp__view *base)
+{
+    int n = 0;
+
+    if (base->ballot <= w->base.ballot) return;
+    w->base = *base;
+    for (int i = 0; i < w->attempts; i++)
+        if (w->attempt[i].ballot > base->ballot) w->attempt[n++] = w->attempt[i];
+    w->attempts = n;
+}
+
+static void ddp__tell_state(ddp__engine *e)
+{
+    for (int r = 0; r < e->world; r++)
+        if (r != e->rank) e->elastic->peer[r].want_state = 1;
+}
+
+/* All of the set that this worker's vote names agree with it: it decides. */
+static void ddp__decide(ddp__engine *e, double now)
+{
+    ddp__elastic *el = e->elastic;
+    const ddp__word *own = &el->own;
+    uint64_t old = own->vote & (~own->joining | own->base.live);
+    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__view view;
+
+    if (el->hopeless_at >= 0 || old == 0 || ddp__lowest(old) != e->rank) return;
+    memset(table, 0, sizeof table);
+    for (int r = 0; r < e->world; r++) {
+        const ddp__elastic_peer *ep = &el->peer[r];
+        if (!(own->vote >> r & 1)) continue;
+        table[r] = own->done;
+        if (r == e->rank || !(old >> r & 1)) continue;
+        if (!ep->heard || ep->word.round != own->round || ep->word.vote != own->vote) return;
+        table[r] = ep->word.done;
+    }
+    view.ballot = own->round;
+    view.live = own->vote;
+    ddp__epoch_install(e, &view, table, now);
+}
+
+/* All of a set but the newcomers have spoken in this search, and have heard of every loss that is
+ * known here. Who votes for the dead binds itself to them, as that epoch could have begun: where
+ * one has lost another, and either may be the one that is dead, only the living confirm it. */
+static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
+{
+    const ddp__elastic *el = e->elastic;
+    const ddp__word *own = &el->own;
+
+    set &= ~own->joining | own->base.live;
+    for (int r = 0; r < e->world; r++) {
+        if (r == e->rank || !(set >> r & 1)) continue;
+        if (!el->peer[r].heard) return 0;
+        for (int q = 0; q < e->world; q++)
+            if ((own->base.live >> q & 1) &&
+                (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q]))
+                return 0;
+    }
+    return 1;
+}
+
+/* The newcomers that all who have spoken are ready for: who still has an operation before that
+ * gets to it in an epoch without them. */
+static uint64_t ddp__expected(const ddp__engine *e)
+{
+    const ddp__elastic *el = e->elastic;
+    uint64_t joining = el->own.joining, old = joining ? ddp__survivors(&el->own, 0) : 0;
+
+    for (int r = 0; r < e->world && joining; r++)
+        if (el->peer[r].heard && (old >> r & 1)) joining &= el->peer[r].word.joining;
+    return joining;
+}
+
+/* Thinks again with all that is known: joins the search, votes, decides. */
+static void ddp__epoch_search(ddp__engine *e, double now)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__word *own = &el->own;
+    uint32_t round;
+
+    el->look = 0;
+    if (e->newcomer || e->closing || e->fault.code != DDP_OK) return;
+    if (!e->frozen) {
+        if (el->lost_at < 0) el->lost_at = now;
+        ddp__epoch_freeze(e, now);
+        own->vote = 0;
+    }
+    el->set = ddp__survivors(own, ddp__expected(e));
+    round = own->round > own->base.ballot ? own->round : own->base.ballot + 1;
+    if (own->vote && own->vote != el->set && round == own->round) round++;
+    if (el->seen > round) round = el->seen;
+    if (round != own->round) {
+        own->round = el->seen = round;
+        own->vote = 0;
+        el->round_at = now;
+    }
+    if (!own->vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)) {
+        ddp__view attempt;
+        own->vote = el->set;
+        /* without the newcomer: majorities of sets that differ by one always meet */
+        attempt.ballot = round;
+        attempt.live = el->set & (~own->joining | own->base.live);
+        ddp__attempt_add(e, own, &attempt);
+    }
+    ddp__tell_state(e);
+    if (!ddp__hopeless(e, own, el->set) && (el->set >> e->rank & 1)) el->hopeless_at = -1;
+    else if (el->hopeless_at < 0) {
+        el->hopeless_at = now;
+        el->left_then = ddp__bit_count(el->set >> e->rank & 1
+                                           ? el->set & own->base.live
+                                           : own->base.live & ~own->left & ~own->edge[e->rank]);
+    }
+    ddp__decide(e, now);
+}
+
+/* Takes over what a peer knows; 1 if any of it was new. */
+static int ddp__merge(ddp__engine *e, const ddp__word *w)
+{
+    ddp__word *own = &e->elastic->own, before = *own;
+
+    ddp__base_rises(own, &w->base);
+    for (int i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
+    own->left |= w->left & own->base.live;
+    for (int r = 0; r < e->world; r++) own->edge[r] |= w->edge[r];
+    if (w->round > e->elastic->seen) e->elastic->seen = w->round;
+    return memcmp(&before, own, sizeof before) != 0 || e->elastic->seen > own->round;
+}
+
+static void ddp__evicted(ddp__engine *e, uint32_t ballot)
+{
+    e->silent = 1;
+    ddp__fault(e, DDP_PEER_LOST,
+               "the other workers go on without this one (rank %d) since epoch %lu, because they "
+               "had lost it: start it again to rejoin",
+               e->rank, (unsigned long)ballot);
+}
+
+/* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
+static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__elastic_peer *ep = &el->peer[peer];
+    ddp__word *own = &el->own;
+
+    ep->ready = w->joining;
+    ep->ready_in = w->round;
+    if ((w->joining & own->refused) && w->done.from == own->refused_at) ep->want_state = 1;
+    if (!(w->refused & own->joining) || w->refused_at != own->done.from) return;
+    ddp__edge_add(own, peer, ddp__lowest(w->refused & own->joining));
+    el->look = 1;
+}
+
+/* A search for a newcomer begins when all are: an engine that joins it stops its operations, and a
+ * worker that waits for one of them would never come to admit. */
+static int ddp__all_ready(const ddp__engine *e)
+{
+    const ddp__elastic *el = e->elastic;
+    uint64_t joining = el->own.joining;
+
+    for (int i = 0; i < e->members; i++) {
+        int r = e->member[i];
+        if (r == e->rank || e->peers[r].left) continue;
+        joining &= el->peer[r].ready_in == el->view.ballot ? el->peer[r].ready : 0;
+    }
+    return joining != 0;
+}
+
+static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
+{
+    ddp__elastic *el = e->elastic;
+
+    if (e->newcomer) return;
+    if (w->round <= el->own.base.ballot) { /* of a search that is over, or of none */
+        ddp__ready_read(e, peer, w);
+        return;
+    }
+    el->peer[peer].word = *w;
+    if (!el->peer[peer].heard) el->look = el->peer[peer].heard = 1;
+    if (w->base.ballot > el->own.base.ballot && !(w->base.live >> e->rank & 1)) {
+        ddp__evicted(e, w->base.ballot);
+        return;
+    }
+    if (ddp__merge(e, w) || !e->frozen || ddp__survivors(&el->own, ddp__expected(e)) != el->set ||
+        (!el->own.vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)))
+        el->look = 1;
+    else ddp__decide(e, now);
+}
+
+static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view,
+                                const ddp__done_set *table, double now)
+{
+    ddp__elastic *el = e->elastic;
+    int in = (int)(view->live >> e->rank & 1);
+
+    el->peer[peer].marked = view->ballot;
+    if (view->ballot <= el->view.ballot) return;
+    if (!in && !e->newcomer) ddp__evicted(e, view->ballot);
+    if (!in) return;
+    /* who has voted in a later round has told others what it completed: it must not go on */
+    if (!e->newcomer && view->ballot < el->own.round) {
+        ddp__base_rises(&el->own, view);
+        el->look = 1;
+        return;
+    }
+    ddp__epoch_install(e, view, table, now);
+}
+
+/* A word or a decision; 0 if its payload is neither. */
+static int ddp__word_taken(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    ddp__elastic_peer *ep = &e->elastic->peer[peer];
+    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__view view;
+    ddp__word w;
+
+    if (f->type == DDP__FRAME_STATE) {
+        if (!ddp__word_read(e, ep->in, f->length, &w)) return 0;
+        ddp__state_read(e, peer, &w, now);
+        return 1;
+    }
+    memset(table, 0, sizeof table);
+    if (!ddp__decision_read(e, ep->in, f->length, &view, table)) return 0;
+    ddp__decision_taken(e, peer, &view, table, now);
+    return 1;
+}
+
+void ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    if (f->type == DDP__FRAME_WANT) {
+        ddp__shadow_asked(e, peer, f->seq);
+    } else if (f->type == DDP__FRAME_DONE) {
+        ddp__done_set *done = &e->elastic->peer[peer].done;
+        done->from = f->seq;
+        done->bits = f->count | (uint64_t)f->offset << 32;
+        ddp__shadow_release(e);
+    } else if (!ddp__word_taken(e, peer, f, now)) {
+        ddp__fault(e, DDP_NET,
+                   "rank %d sent a word about the next epoch that cannot be read: it runs another "
+                   "version of this library",
+                   peer);
+    }
+}
+
+/* ---- what begins a search ---- */
+
+void ddp__epoch_run(ddp__engine *e, double now)
+{
+    ddp__elastic *el = e->elastic;
+    uint64_t left = 0;
+    int admit = 0;
+
+    pthread_mutex_lock(&e->lock);
+    if (el->admit == 1) admit = el->admit = 2;
+    pthread_mutex_unlock(&e->lock);
+    if (admit) {
+        if (el->attach) el->attach(e->wire, el->admit_id, el->attach_user);
+        ddp__epoch_attach(e, el->admit_id, now);
+        el->own.joining |= ddp__bit(el->admit_id);
+        el->own.refused = 0;
+        el->admit_at = now;
+        if (e->frozen) el->look = 1;
+        else ddp__tell_state(e);
+    }
+    if (el->own.joining && !e->frozen && ddp__all_ready(e)) el->look = 1;
+    for (int r = 0; r < e->world; r++)
+        if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
+    /* a search waits for nobody who has left, whether or not an operation needs it */
+    if (e->frozen && (left & ~el->own.left)) el->look = 1;
+    if (!el->look) return;
+    el->own.left |= left;
+    ddp__epoch_search(e, now);
+}
+
+/* ---- time limits ---- */
+
+/* Those whose vote is missing, or the one who has all and does not decide, are lost. */
+static void ddp__search_stuck(ddp__engine *e)
+{
+    ddp__elastic *el = e->elastic;
+    const ddp__word *own = &el->own;
+    uint64_t old = el->set & (~own->joining | own->base.live);
+    int missing = 0;
+
+    for (int r = 0; r < e->world; r++) {
+        const ddp__elastic_peer *ep = &el->peer[r];
+        if (r == e->rank || !(old >> r & 1)) continue;
+        if (ep->heard && ep->word.round == own->round && ep->word.vote == el->set) continue;
+        missing = 1;
+        ddp__epoch_lost(e, r, "it took no part in the search for the next epoch");
+    }
+    if (!missing && ddp__lowest(old) != e->rank)
+        ddp__epoch_lost(e, ddp__lowest(old), "it did not decide on the next epoch");
+}
+
+static void ddp__admit_late(ddp__engine *e, double now)
+{
+    const ddp__elastic *el = e->elastic;
+    char who[96];
+    size_t used = 0;
+
+    who[0] = '\0';
+    for (int i = 0; i < e->members && used + 16 < sizeof who; i++) {
+        int r = e->member[i];
+        if (r == e->rank || e->peers[r].left ||
+            (el->peer[r].ready_in == el->view.ballot && (el->peer[r].ready & el->own.joining)))
+            continue;
+        used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
+    }
+    ddp__fault(e, DDP_TIMEOUT,
+               "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
+               "rank %s; every worker has to make it after the same operation",
+               el->admit_id, now - el->admit_at, who);
+}
+
+static const char *ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
+{
+    const ddp__elastic *el = e->elastic;
+    size_t used = 0;
+
+    buf[0] = '\0';
+    for (int r = 0; r < e->world && used + 80 < room; r++)
+        if (el->own.edge[e->rank] >> r & 1 || (el->own.left >> r & 1))
+            used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)",
+                                     used ? ", " : "", r,
+                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
+    return buf;
+}
+
+static void ddp__give_in(ddp__engine *e)
+{
+    ddp__elastic *el = e->elastic;
+    const ddp__word *w = &el->own;
+    uint64_t old = el->set & w->base.live, before = w->base.live & ~w->left;
+    int left = el->left_then, of = ddp__bit_count(before);
+    char who[220];
+
+    e->silent = 1;
+    ddp__who_was_lost(e, who, sizeof who);
+    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(ddp__lowest(before))))
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; of two workers only rank %d may go on alone: restart the job from its last "
+                   "checkpoint",
+                   who, ddp__lowest(before));
+    else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set))
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; the others can go on without this worker (rank %d): start it again to "
+                   "rejoin",
+                   who, e->rank);
+    else if (left < e->cfg.min_world)
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; %d of %d workers are left, min_world is %d: restart the job from its last "
+                   "checkpoint",
+                   who, left, of, e->cfg.min_world);
+    else if (ddp__majority(old, w->base.live, w->left))
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; %d of %d workers are left, but those who were lost may have gone on "
+                   "without them: restart the job from its last checkpoint",
+                   who, left, of);
+    else
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s; %d of %d workers are left, a majority of %d is needed: restart the job "
+                   "from its last checkpoint",
+                   who, left, of, of / 2 + 1);
+}
+
+void ddp__epoch_check(ddp__engine *e, double now, double *again)
+{
+    ddp__elastic *el = e->elastic;
+    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10;
+    double grace = limit < 0.3 ? limit : 0.3, due;
+
+    if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
+        due = el->admit_at + e->cfg.op_timeout_s;
+        if (now >= due) ddp__admit_late(e, now);
+        else if (due < *again) *again = due;
+    }
+    if (!e->frozen || e->newcomer) return;
+    if (el->hopeless_at >= 0) {
+        if (!(el->set >> e->rank & 1)) grace = limit; /* the others will say it themselves */
+        due = el->hopeless_at + grace;
+        if (now >= due) ddp__give_in(e);
+    } else {
+        /* the one who decides looks first at who is late */
+        uint64_t old = el->set & el->own.base.live;
+        due = el->round_at + limit + (ddp__lowest(old) == e->rank ? 0 : limit / 2);
+        if (now >= due) {
+            el->round_at = now;
+            ddp__search_stuck(e);
+        }
+    }
+    if (due < *again) *again = due > now ? due : now;
+}

@@ -1,0 +1,143 @@
+/* A worker that comes while a run goes on (docs/elastic-join.md).
+ *
+ *   newcomer -> any door         JOIN_ASK hello; the answer names the port of that member's service
+ *   newcomer -> a service        request ENTER; who is not the coordinator names it. It gets an id,
+ *                                its layout is compared, and the connection stays open as long as
+ *                                it lives
+ *   newcomer -> donor's service  request TAKE from an offset; a clone made at a period's end
+ *   newcomer -> every door       JOIN_MESH hello: the connection of its entry
+ *   newcomer -> coordinator      ready; one or two periods later all members admit it */
+#ifndef DDP_MEMBER_JOIN_H
+#define DDP_MEMBER_JOIN_H
+
+#include "base/hash.h"
+#include "member/state.h"
+#include "wire/reconnect.h"
+#include "wire/tls.h"
+
+enum {
+    DDP__JOIN_WORLD = 64,
+    DDP__JOIN_REQUEST = 128, /* bytes: a hello, then verb and the fields below */
+    DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
+    DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what all must have alike */
+    DDP__JOIN_VERDICT = 512, /* answer to that */
+    DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
+    DDP__JOIN_TEXT = 300,
+    DDP__JOIN_HOW = 128,
+    DDP__JOIN_SETTINGS = 14
+};
+
+typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
+
+typedef enum ddp__join_answer_code {
+    DDP__JOIN_OK,
+    DDP__JOIN_ELSEWHERE, /* another member coordinates */
+    DDP__JOIN_LATER,     /* another newcomer is being served, or training has not begun */
+    DDP__JOIN_FULL,      /* nobody is missing */
+    DDP__JOIN_TAKEN,     /* the only id that its certificate allows is not free */
+    DDP__JOIN_NEVER      /* text says why */
+} ddp__join_answer_code;
+
+/* What all workers must have alike. */
+typedef struct ddp__join_layout {
+    uint64_t    hash;                    /* of layers, operators and optimizer */
+    int         layers;                  /* 0: training has not begun */
+    char        how[DDP__JOIN_HOW];      /* "localsgd with period 4, ..." */
+    int         settings;
+    const char *name[DDP__JOIN_SETTINGS];
+    double      value[DDP__JOIN_SETTINGS];
+} ddp__join_layout;
+
+/* Both sides; texts and tls are borrowed. */
+typedef struct ddp__join_config {
+    int         rank, world, min_world;  /* of a member */
+    uint64_t    run_id;
+    const char *addr;                    /* newcomer: doors to ask, separated by commas */
+    int         insecure;
+    ddp__tls_files files;                /* for connections of this room's own */
+    ddp__tls   *tls;                     /* of the wire; NULL = plain */
+    double      connect_timeout_s, peer_timeout_s, op_timeout_s;
+    const char *congestion;              /* as in ddp__wire_tcp */
+    ddp_logger  log;
+} ddp__join_config;
+
+/* ---- members (join.c) ---- */
+
+typedef struct ddp__join {
+    ddp__join_config c;
+    ddp__wire *wire;
+    ddp__tls  *tls;           /* of the service's connections */
+    int        listen_fd;
+    pthread_t  thread;
+    int        threaded;
+    /* shared, under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    int         stop, visitors;
+    ddp__engine *engine;      /* NULL until it runs */
+    ddp__join_layout layout;
+    ddp__addr   door[DDP__JOIN_WORLD];
+    int         id, ready;    /* the newcomer that is served, -1 = none; it waits for its entry */
+    long        turn;         /* newcomers that were given an id here */
+    int         want_snap, snap_users;
+    unsigned char *snap;
+    size_t      snap_bytes;
+    uint64_t    snap_number;
+} ddp__join;
+
+/* Serves newcomers from now on; the wire is one that resumes. */
+DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
+                                  ddp_error *err);
+/* Training begins. Both are borrowed, the texts of layout too. */
+DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout);
+/* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
+DDP_LIB void ddp__join_stop(ddp__join *j);
+DDP_LIB void ddp__join_close(ddp__join *j);
+/* Somebody waits for a clone. */
+DDP_LIB int  ddp__join_wants(ddp__join *j);
+/* s is what a newcomer gets. Short of memory there is a line and no clone. */
+DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
+/* The newcomer that may enter here, -1: none. */
+DDP_LIB int  ddp__join_next(ddp__join *j);
+/* All members at the same moment, with nothing in flight. *in: it is there; 0: it was lost, and the
+ * world is as it was. Then ddp__worker_enter follows, on its side too. */
+DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
+
+/* join_serve.c: what a member's service answers; a thread's function */
+DDP_LIB void *ddp__join_main(void *arg);
+
+/* ---- newcomers (joiner.c) ---- */
+
+typedef struct ddp__join_place {
+    int       code, id, world, coordinator, min_world;
+    uint64_t  live;
+    ddp__addr door[DDP__JOIN_WORLD];
+} ddp__join_place;
+
+typedef struct ddp__joiner { /* until it is in */
+    ddp__join_config c;
+    ddp__tls *tls;            /* of this thread's connections */
+    int       fd;             /* to the coordinator's service, or -1 */
+    double    beat_at;        /* when it is next told that this one lives */
+    ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
+    int       doors;
+    ddp__join_place place;
+    int       donor;
+    unsigned char *clone;
+    size_t    have, bytes;
+    uint64_t  number;         /* of the donor's clone; 0 = none */
+} ddp__joiner;
+
+/* Finds the run and an id in it: place. *out is to be closed also after an error. */
+DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
+/* Takes a clone into s and connects to the members in place.live: *wire, for an engine that joins.
+ * DDP_PEER_LOST, here and below: to be tried again, after ddp__joiner_again. */
+DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout,
+                                       ddp__worker *s, double until, ddp__wire **wire,
+                                       ddp_error *err);
+/* Waits until the members let it in. */
+DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
+DDP_LIB void       ddp__joiner_again(ddp__joiner *j);
+DDP_LIB void       ddp__joiner_close(ddp__joiner *j); /* NULL is fine */
+
+#endif /* DDP_MEMBER_JOIN_H */

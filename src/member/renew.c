@@ -1,0 +1,322 @@
+/* From one epoch to the next: what was half done is let go, everybody begins again from the inputs,
+ * or is given the result where one of the survivors has it. */
+#include "member/elastic_state.h"
+
+/* ---- losses ---- */
+
+int ddp__bit_count(uint64_t bits)
+{
+    int n = 0;
+    for (; bits; bits &= bits - 1) n++;
+    return n;
+}
+
+void ddp__edge_add(ddp__word *w, int a, int b)
+{
+    w->edge[a] |= (uint64_t)1 << b;
+    w->edge[b] |= (uint64_t)1 << a;
+}
+
+void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
+{
+    ddp__elastic *el = e->elastic;
+
+    if (e->peers[peer].out_of_world || e->peers[peer].left) return;
+    if (el->own.edge[e->rank] >> peer & 1) return;
+    if (!el->peer[peer].why[0])
+        snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
+    if (el->lost_at < 0) el->lost_at = ddp_now();
+    ddp__edge_add(&el->own, e->rank, peer);
+    el->look = 1;
+}
+
+void ddp__epoch_left(ddp__engine *e, int peer)
+{
+    ddp__elastic *el = e->elastic;
+
+    if (e->peers[peer].out_of_world) return;
+    snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "it closed its context");
+    el->look = 1;
+}
+
+/* ---- letting go ---- */
+
+static int ddp__is_collective(const ddp__frame *f)
+{
+    return f->type < DDP__FRAME_CREDIT && !f->p2p;
+}
+
+static void ddp__slot_drop(ddp__engine *e, int slot)
+{
+    ddp__slot *s = &e->slot[slot];
+    ddp__peer *p = &e->peers[s->peer];
+
+    if (s->f.type == DDP__FRAME_RESULT) p->solicited--;
+    else p->staged--;
+    s->next = p->free_slot;
+    p->free_slot = slot;
+}
+
+/* Frames that have not begun are forgotten. One that has must go on to its last byte: from a copy,
+ * since its memory will be written, and given back, before the peer has taken it all. */
+static void ddp__out_drop(ddp__engine *e, int peer)
+{
+    ddp__peer *p = &e->peers[peer];
+    ddp__elastic_peer *ep = &e->elastic->peer[peer];
+
+    ep->giving = 0;
+    if (p->out_state == DDP__OUT_IDLE || !ddp__is_collective(&p->out)) return;
+    if (p->out_state == DDP__OUT_SERIALISING || p->out_sent == 0) {
+        p->out_state = DDP__OUT_IDLE;
+    } else if (p->out.coding && p->out.coding != (int)DDP__AS_BYTES) {
+        /* the rounded copy stays until the next frame */
+    } else if (p->out_slot >= 0) {
+        memcpy(ep->tail, e->slot[p->out_slot].data, p->out.length);
+    } else if (p->out_op) {
+        const ddp__op *op = p->out_op;
+        size_t at = 0, values = p->out.length / op->unit, here;
+        for (; at < values; at += here) {
+            const void *data = ddp__memory_at(
+                op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, p->out.offset + at,
+                values - at, &here);
+            memcpy(ep->tail + at * op->unit, data, here * op->unit);
+        }
+    } else if ((const unsigned char *)p->out_text != ep->tail) {
+        memcpy(ep->tail, p->out_text, p->out.length);
+    }
+    if (p->out_slot >= 0) ddp__slot_drop(e, p->out_slot);
+    p->out_slot = -1;
+    p->out_op = NULL;
+    p->out_text = (const char *)ep->tail;
+}
+
+static void ddp__in_drop(ddp__engine *e, int peer)
+{
+    ddp__peer *p = &e->peers[peer];
+
+    if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
+    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0)
+        ddp__slot_drop(e, p->in_slot);
+    p->in_slot = -1;
+    p->in_op = NULL;
+    p->in_state = DDP__IN_PAYLOAD;
+    e->peers[peer].discard = 1;
+}
+
+/* Keeps of a list of slots those of send/recv; returns the last. */
+static int ddp__list_drop(ddp__engine *e, int *first)
+{
+    int s = *first, last = -1;
+
+    *first = -1;
+    while (s >= 0) {
+        int next = e->slot[s].next;
+        if (ddp__is_collective(&e->slot[s].f)) {
+            ddp__slot_drop(e, s);
+        } else {
+            if (last < 0) *first = s;
+            else e->slot[last].next = s;
+            e->slot[s].next = -1;
+            last = s;
+        }
+        s = next;
+    }
+    return last;
+}
+
+static void ddp__controls_drop(ddp__engine *e)
+{
+    int n = 0;
+
+    for (int i = 0; i < e->control_count; i++) {
+        ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
+        int drop = (c->f.type == DDP__FRAME_CREDIT && !c->f.p2p) ||
+                   c->f.type == DDP__FRAME_DONE || c->f.type == DDP__FRAME_WANT;
+        if (!drop) e->control[(e->control_first + n++) % e->control_room] = *c;
+    }
+    e->control_count = n;
+}
+
+void ddp__epoch_freeze(ddp__engine *e, double now)
+{
+    e->frozen = 1;
+    e->last_move = now;
+    for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->elastic->kept[i].asked = 0;
+    for (int i = 0; i < DDP__WINDOW; i++) {
+        ddp__op *op = e->window[i];
+        if (op && op->way == ddp__ring_way())
+            op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
+    }
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        int n = 0;
+        if (r == e->rank) continue;
+        ddp__out_drop(e, r);
+        ddp__in_drop(e, r);
+        p->last_pending = ddp__list_drop(e, &p->first_pending);
+        for (int i = 0; i < p->owed_count; i++)
+            if (p->owed[i].p2p) p->owed[n++] = p->owed[i];
+        p->owed_count = n;
+    }
+    e->last_due = ddp__list_drop(e, &e->first_due);
+    ddp__controls_drop(e);
+}
+
+/* ---- beginning again ---- */
+
+static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
+{
+    const ddp__elastic *el = e->elastic;
+    char who[300];
+    size_t used = 0;
+
+    who[0] = '\0';
+    for (int r = 0; r < e->world && used + 100 < sizeof who; r++) {
+        int was = (int)(before >> r & 1), is = (int)(el->view.live >> r & 1);
+        if (was == is) continue;
+        if (is) used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d came", r);
+        else
+            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d was lost: %s", r,
+                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
+    }
+    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s",
+             e->rank, (unsigned long)el->view.ballot, e->members, took, who);
+}
+
+/* Who is out of the epoch is told once, and not heard any more. */
+static void ddp__peers_renew(ddp__engine *e)
+{
+    ddp__elastic *el = e->elastic;
+
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        ddp__elastic_peer *ep = &el->peer[r];
+        int was = !p->out_of_world;
+        p->held_collective = 0;
+        ep->want_epoch = r != e->rank && was && !p->closed && !p->left;
+        ep->want_state = ep->heard = 0;
+        ep->done = el->table[r];
+        p->out_of_world = e->place[r] < 0 && !(el->own.joining >> r & 1);
+        ep->want_done = !p->out_of_world && r != e->rank;
+        if (!p->out_of_world || !was) continue;
+        for (int i = 0; i < DDP__PAIRED; i++) {
+            char text[128];
+            if (!p->paired[i]) continue;
+            ddp__op_text(e, p->paired[i], text, sizeof text);
+            ddp__fault(e, DDP_PEER_LOST,
+                       "rank %d was lost during %s: only collectives survive that", r, text);
+        }
+    }
+}
+
+/* A newcomer that is in, or that was lost meanwhile, waits no longer. */
+static void ddp__admitted(ddp__engine *e, double now)
+{
+    ddp__elastic *el = e->elastic;
+    int id = el->admit_id;
+    uint64_t bit = (uint64_t)1 << id;
+
+    if (!(el->own.joining & bit)) return;
+    if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all were ready for it */
+        el->admit_at = now;
+        return;
+    }
+    el->own.joining &= ~bit;
+    if (!(el->view.live & bit)) {
+        e->peers[id].out_of_world = 1;
+        el->own.refused = bit;
+        el->own.refused_at = el->own.done.from;
+    }
+    el->admit = el->view.live & bit ? 3 : 4;
+}
+
+static void ddp__ops_restart(ddp__engine *e, double now)
+{
+    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
+        for (int i = 0; i < DDP__WINDOW; i++)
+            if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
+                ddp__start(e, e->window[i], 1, now);
+                break;
+            }
+}
+
+void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table,
+                        double now)
+{
+    ddp__elastic *el = e->elastic;
+    uint64_t before = el->view.live, lost;
+    double took;
+
+    if (!e->frozen) ddp__epoch_freeze(e, now);
+    took = el->lost_at >= 0 ? now - el->lost_at : 0;
+    el->view = *view;
+    memcpy(el->table, table, sizeof el->table);
+    el->table_used = 1;
+    el->table_until = table[e->rank].from;
+    for (int r = 0; r < e->world; r++)
+        if ((view->live >> r & 1) && (int32_t)(table[r].from + 64 - el->table_until) > 0)
+            el->table_until = table[r].from + 64;
+    if (e->newcomer) {
+        e->next_seq = el->oldest = table[e->rank].from;
+        el->own.done = table[e->rank];
+    }
+    for (int i = 0; i < DDP__WINDOW; i++)
+        if (e->window[i]) ddp__shadow_restore(e, e->window[i]);
+    pthread_mutex_lock(&e->lock);
+    ddp__members_set(e, view->live);
+    for (long t = e->first; t < e->submitted; t++) {
+        ddp__op *op = &e->ops[t % e->cfg.queue];
+        if (op->state == DDP__OP_QUEUED || op->state == DDP__OP_ACTIVE) ddp__guard_all(e, op);
+    }
+    e->epoch.ballot = view->ballot;
+    e->epoch.live = view->live;
+    e->epoch.workers = e->members;
+    e->epoch.recovery_s = took;
+    e->epoch.changes++;
+    ddp__admitted(e, now);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    ddp__peers_renew(e);
+    ddp__say_epoch(e, before, took);
+    e->frozen = e->newcomer = 0;
+    el->lost_at = el->hopeless_at = -1;
+    el->own.base = *view;
+    el->own.round = view->ballot;
+    el->own.vote = 0;
+    el->own.left &= view->live;
+    el->own.attempts = 0;
+    if (el->seen < view->ballot) el->seen = view->ballot;
+    lost = el->own.edge[e->rank] & view->live;
+    memset(el->own.edge, 0, sizeof el->own.edge);
+    for (int r = 0; r < e->world; r++) /* lost since the vote, which nobody knows yet */
+        if (lost >> r & 1) ddp__epoch_lost(e, r, el->peer[r].why);
+    for (int r = 0; r < e->world && el->own.joining; r++) el->peer[r].want_state = r != e->rank;
+    e->last_move = now;
+    e->dirty = 1;
+    if (e->fault.code != DDP_OK) return;
+    ddp__ops_restart(e, now);
+    ddp__shadow_release(e);
+}
+
+/* ---- newcomers ---- */
+
+void ddp__epoch_attach(ddp__engine *e, int id, double now)
+{
+    ddp__peer *p = &e->peers[id];
+    ddp__elastic_peer *ep = &e->elastic->peer[id];
+    unsigned char *tail = ep->tail;
+    uint16_t *coded = p->coded;
+
+    memset(p, 0, sizeof *p);
+    p->coded = coded;
+    p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
+    p->last_got = p->last_sent = now;
+    p->free_slot = id * e->slots;
+    for (int i = 0; i < e->slots; i++)
+        e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
+    memset(ep, 0, sizeof *ep);
+    ep->tail = tail;
+    ep->marked = e->elastic->view.ballot;
+    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~((uint64_t)1 << id);
+    e->elastic->own.edge[id] = 0;
+}

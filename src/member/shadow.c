@@ -1,0 +1,343 @@
+/* The memory of an elastic world: what an operation began with, until it is complete, and what came
+ * of it, until all live workers have that. First in, first out, in the order of the operations. The
+ * input has two parts where an operation has a residual: its values and that. */
+#include "member/elastic_state.h"
+
+#define DDP__SHADOW_LEAST ((size_t)1 << 20)
+
+static size_t ddp__shadow_part(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* Of an operation or message of n values. */
+static size_t ddp__shadow_bytes(const ddp_message *m, size_t n)
+{
+    return ddp__shadow_part(n * (m->bytes ? 1 : sizeof(float))) * (m->residual ? 2 : 1);
+}
+
+int ddp__done_has(const ddp__done_set *d, uint32_t seq)
+{
+    int32_t ahead = (int32_t)(seq - d->from);
+    return ahead < 0 || (ahead < 64 && (d->bits >> ahead & 1));
+}
+
+static void ddp__done_add(ddp__done_set *d, uint32_t seq)
+{
+    d->bits |= (uint64_t)1 << (seq - d->from);
+    while (d->bits & 1) {
+        d->bits >>= 1;
+        d->from++;
+    }
+}
+
+/* The ring may change only while the comm thread keeps nothing in it. */
+ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    size_t n = 0, bytes, room;
+    unsigned char *ring;
+
+    if (m->verb >= DDP_SEND) return DDP_OK;
+    if (m->after || m->verb == DDP_REDUCE_SCATTER || m->add)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         m->after ? "messages after one another in an elastic world (min_world)"
+                         : m->add ? "a message that adds, in an elastic world (min_world): let it "
+                                    "overwrite, and add what has come"
+                                  : "a reduce-scatter in an elastic world (min_world): whoever is "
+                                    "lost takes its block along; use an all-reduce");
+    for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
+    bytes = ddp__shadow_bytes(m, n);
+    if (bytes > el->room && e->cfg.elastic_bytes > 0)
+        return ddp__fail(err, DDP_ARG,
+                         "a message needs %lu bytes, more than the %lu that an elastic world may "
+                         "keep of what is in flight: raise elastic_bytes",
+                         (unsigned long)bytes, (unsigned long)el->room);
+    if (bytes > el->room) {
+        while (e->error.code == DDP_OK && el->released < el->collectives)
+            pthread_cond_wait(&e->changed, &e->lock);
+        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+        room = 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST;
+        ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
+        if (!ring)
+            return ddp__fail(err, DDP_MEMORY,
+                             "an elastic world needs %lu bytes for what is in flight and got none",
+                             (unsigned long)room);
+        ddp__release(&e->cfg.allocator, el->ring, el->room);
+        e->stats.staging_bytes += room - el->room;
+        e->stats.elastic_bytes += room - el->room;
+        el->ring = ring;
+        el->room = room;
+        el->head = el->tail = 0;
+    }
+    return DDP_OK;
+}
+
+static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
+{
+    size_t at = el->head;
+
+    if (at % el->room + bytes > el->room) at += el->room - at % el->room;
+    return at;
+}
+
+int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+    size_t bytes = ddp__shadow_bytes(&op->m, op->n);
+
+    if (e->frozen) return 0;
+    if (op->p2p) return 1;
+    if (e->next_seq - el->oldest >= DDP__ELASTIC_SPAN) return 0;
+    if (e->next_seq == el->oldest) el->head = el->tail = 0;
+    return bytes == 0 || ddp__shadow_place(el, bytes) + bytes - el->tail <= el->room;
+}
+
+static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq)
+{
+    return &el->kept[seq % DDP__ELASTIC_SPAN];
+}
+
+static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strips *strips, int back)
+{
+    ddp__elastic *el = e->elastic;
+    const ddp__kept *k = ddp__kept_of(el, op->seq);
+    unsigned char *at = op->n ? el->ring + k->at % el->room : NULL;
+
+    for (int i = 0; i < strips->count; i++) {
+        const ddp__strip *s = &strips->strip[i];
+        unsigned char *place = at + s->start * op->unit;
+        if (back) memcpy(s->data, place, s->count * op->unit);
+        else memcpy(place, s->data, s->count * op->unit);
+    }
+}
+
+static unsigned char *ddp__shadow_residual(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+
+    return el->ring + ddp__kept_of(el, op->seq)->at % el->room + ddp__shadow_part(op->n * op->unit);
+}
+
+static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__kept *k = ddp__kept_of(el, op->seq);
+    size_t bytes = ddp__shadow_bytes(&op->m, op->n);
+
+    memset(k, 0, sizeof *k);
+    k->seq = op->seq;
+    k->verb = (int)op->m.verb;
+    k->coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT;
+    k->layer = op->m.layer;
+    k->n = op->n;
+    k->unit = op->unit;
+    k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
+    k->end = el->head = k->at + bytes;
+    ddp__shadow_copy(e, op, &op->from, 0);
+    if (op->m.residual && op->n)
+        memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
+}
+
+void ddp__shadow_restore(ddp__engine *e, const ddp__op *op)
+{
+    ddp__shadow_copy(e, op, &op->from, 1);
+}
+
+void ddp__shadow_result(ddp__engine *e, ddp__op *op)
+{
+    ddp__elastic *el = e->elastic;
+
+    ddp__shadow_copy(e, op, &op->to, 0);
+    ddp__kept_of(el, op->seq)->result = 1;
+    ddp__done_add(&el->own.done, op->seq);
+    for (int r = 0; r < e->world; r++) el->peer[r].want_done = e->place[r] >= 0 && r != e->rank;
+    ddp__shadow_release(e);
+}
+
+void ddp__shadow_release(ddp__engine *e)
+{
+    ddp__elastic *el = e->elastic;
+    uint32_t before = el->oldest;
+
+    while (el->oldest != e->next_seq) {
+        const ddp__kept *k = ddp__kept_of(el, el->oldest);
+        int all = k->result;
+        for (int i = 0; i < e->members && all; i++) {
+            int r = e->member[i];
+            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, k->seq);
+        }
+        if (!all) break;
+        el->tail = k->end;
+        el->oldest++;
+    }
+    if (el->oldest == before) return;
+    e->dirty = 1;
+    pthread_mutex_lock(&e->lock);
+    el->released += (long)(el->oldest - before);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+int ddp__shadow_busy(const ddp__engine *e)
+{
+    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
+        if (e->elastic->kept[s % DDP__ELASTIC_SPAN].result) return 1;
+    return 0;
+}
+
+/* The worker that hands over the result of an operation in this epoch, or -1: nobody had it. */
+static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
+{
+    /* numbers wrap: those beyond the table must not look as if they were before it */
+    if ((int32_t)(seq - e->elastic->table_until) >= 0) e->elastic->table_used = 0;
+    if (!e->elastic->table_used) return -1;
+    for (int i = 0; i < e->members; i++)
+        if (ddp__done_has(&e->elastic->table[e->member[i]], seq)) return e->member[i];
+    return -1;
+}
+
+/* ---- the way of an operation that another worker has completed ---- */
+
+static int  ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
+{
+    (void)e;
+    (void)op;
+    (void)peer;
+    return 0;
+}
+
+static int ddp__handed_fits(const ddp__engine *e, const ddp__op *op)
+{
+    (void)e;
+    (void)op;
+    return 0;
+}
+
+static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
+{
+    (void)e;
+    op->left = op->n;
+    op->sums = NULL; /* its chunks are cut otherwise */
+}
+
+static int ddp__handed_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    (void)f;
+    return ddp__handed_never(e, op, peer);
+}
+
+static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    (void)e;
+    return f->type == DDP__FRAME_RESULT && peer == op->u.handed.donor;
+}
+
+static void ddp__handed_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
+                                double now)
+{
+    ddp__exchange *x = ddp__row(e, op, peer);
+
+    if (!ddp__in_order(e, peer, op, f, 0, op->n, &x->u.flow.finished)) return;
+    if (slot >= 0) {
+        ddp__memory_store(e, op, f->offset, e->slot[slot].data, ddp__frame_values(f),
+                          op->m.divergence ? &x->divergence : NULL);
+        ddp__slot_free(e, slot);
+    }
+    ddp__op_moves(e, op, now);
+    ddp__op_advance(e, op, ddp__frame_values(f));
+}
+
+static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    (void)e;
+    return op->u.handed.donor != peer;
+}
+
+static const ddp__algorithm *ddp__handed_way(void)
+{
+    static const ddp__algorithm way = {'h', "handed over", NULL, 0, 0, ddp__handed_fits,
+                                       ddp__handed_begin, ddp__handed_next, NULL, NULL,
+                                       ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
+                                       ddp__handed_over, NULL};
+
+    return &way;
+}
+
+void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again)
+{
+    int donor;
+
+    if (!again) ddp__shadow_take(e, op);
+    donor = ddp__shadow_donor(e, op->seq);
+    if (donor >= 0) {
+        op->way = ddp__handed_way();
+        op->u.handed.donor = donor;
+        op->u.handed.asked = 0;
+    } else if (again && op->m.residual && op->n) {
+        memcpy(op->m.residual, ddp__shadow_residual(e, op), op->n * sizeof(float));
+    }
+}
+
+int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f)
+{
+    for (int i = 0; i < DDP__WINDOW && !e->frozen; i++) {
+        ddp__op *op = e->window[i];
+        if (!op || op->way != ddp__handed_way() || op->u.handed.donor != peer || op->u.handed.asked)
+            continue;
+        op->u.handed.asked = 1;
+        f->type = DDP__FRAME_WANT;
+        f->seq = op->seq;
+        return 1;
+    }
+    return 0;
+}
+
+/* ---- for those who ask ---- */
+
+void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__kept *k = ddp__kept_of(el, seq);
+
+    if (e->next_seq - el->oldest > seq - el->oldest && k->result) {
+        k->asked |= (uint64_t)1 << peer;
+        return;
+    }
+    ddp__fault(e, DDP_NET,
+               "rank %d asks for the result of operation %lu, which this rank does not keep: it "
+               "runs another version of this library",
+               peer, (unsigned long)seq);
+}
+
+int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__elastic_peer *ep = &el->peer[peer];
+    const ddp__kept *k;
+    size_t count, most;
+
+    if (e->frozen || e->place[peer] < 0) return 0;
+    for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
+        ddp__kept *asked = ddp__kept_of(el, s);
+        if (!(asked->asked >> peer & 1)) continue;
+        asked->asked &= ~((uint64_t)1 << peer);
+        ep->giving = 1;
+        ep->giving_seq = s;
+        ep->given = 0;
+    }
+    if (!ep->giving) return 0;
+    k = ddp__kept_of(el, ep->giving_seq);
+    most = e->chunk * sizeof(float) / k->unit;
+    count = k->n - ep->given < most ? k->n - ep->given : most;
+    memset(f, 0, sizeof *f);
+    f->type = DDP__FRAME_RESULT;
+    f->verb = k->verb;
+    f->seq = k->seq;
+    f->count = (uint32_t)k->n;
+    f->offset = (uint32_t)ep->given;
+    f->coding = k->coding;
+    f->length = (uint32_t)(count * k->unit);
+    f->layer = k->layer;
+    e->peers[peer].out_text = (const char *)el->ring + k->at % el->room + ep->given * k->unit;
+    ep->given += count;
+    if (ep->given == k->n) ep->giving = 0;
+    return 1;
+}

@@ -1,0 +1,300 @@
+/* A worker's state as a list, as a file and as bytes. */
+#include "base/platform.h"
+#include "base/tools.h"
+#include "member/state.h"
+
+enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
+
+/* ---- the list ---- */
+
+ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err)
+{
+    memset(s, 0, sizeof *s);
+    s->layer = (const char **)ddp__calloc((size_t)layers + 1, sizeof *s->layer);
+    s->tensor = (ddp__tensor *)ddp__calloc((size_t)room, sizeof *s->tensor);
+    s->layers = layers;
+    s->room = room;
+    if (s->layer) s->layer[layers] = "";
+    if (s->layer && s->tensor) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", layers);
+}
+
+void ddp__worker_free(ddp__worker *s)
+{
+    int i;
+
+    for (i = 0; i < s->tensors; i++)
+        if (!s->tensor[i].layer && s->tensor[i].data) DDP_FREE(s->tensor[i].data);
+    if (s->tensor) DDP_FREE(s->tensor);
+    if (s->layer) DDP_FREE(s->layer);
+    memset(s, 0, sizeof *s);
+}
+
+static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, size_t count,
+                                    int flags)
+{
+    ddp__tensor *t = &s->tensor[s->tensors++];
+
+    DDP_ASSERT(s->tensors <= s->room);
+    t->type = type;
+    t->count = count;
+    t->flags = flags;
+    return t;
+}
+
+void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count,
+                    int flags)
+{
+    ddp__tensor *t = ddp__worker_next(s, DDP_ST_F32, count, flags);
+
+    if (b < 0) snprintf(t->name, sizeof t->name, "%s.%d", name, l);
+    else snprintf(t->name, sizeof t->name, "%s.%d.%d", name, l, b);
+    t->layer = s->layer[l];
+    t->data = data;
+}
+
+void *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type, size_t count,
+                       size_t most, int flags)
+{
+    ddp__tensor *t = ddp__worker_next(s, type, count, flags);
+
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->most = most > count ? most : count;
+    t->data = ddp__calloc(t->most, ddp_safetensors_type_bytes(type));
+    return t->data;
+}
+
+const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name)
+{
+    int i;
+
+    for (i = 0; i < s->tensors; i++)
+        if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
+    return NULL;
+}
+
+static size_t ddp__tensor_bytes(const ddp__tensor *t)
+{
+    return t->count * ddp_safetensors_type_bytes(t->type);
+}
+
+/* ---- to a file, and to memory ---- */
+
+static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__text *head,
+                                  ddp_error *err)
+{
+    ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->tensors, sizeof *list);
+    ddp_status code;
+    int i;
+
+    if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
+    for (i = 0; i < s->tensors; i++) {
+        list[i].name = s->tensor[i].name;
+        list[i].type = s->tensor[i].type;
+        list[i].dims = 1;
+        list[i].dim[0] = (int64_t)s->tensor[i].count;
+    }
+    code = ddp__safetensors_head(path, s->tensors, list, NULL, head, err);
+    DDP_FREE(list);
+    return code;
+}
+
+static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void *p, size_t n)
+{
+    if (type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
+    return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
+}
+
+/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type. */
+static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f,
+                                  double *part, ddp__worker_hash *hash, ddp_error *err)
+{
+    const size_t width = ddp_safetensors_type_bytes(t->type);
+    const int there = (t->flags & DDP__WORKER_THERE) != 0;
+    size_t at, n;
+
+    for (at = 0; at < t->count; at += n) {
+        const void *data = (const char *)t->data + at * width;
+        n = t->count - at < (size_t)DDP__WORKER_PART ? t->count - at : (size_t)DDP__WORKER_PART;
+        if (there) {
+            DDP__TRY(ddp__host_download(s->host, part, data, n * width, err));
+            data = part;
+        }
+        hash->all = ddp__part_hash(hash->all, t->type, data, n);
+        if (!(t->flags & DDP__WORKER_OWN))
+            hash->common = ddp__part_hash(hash->common, t->type, data, n);
+        ddp__file_put(f, data, n * width);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash,
+                            ddp_error *err)
+{
+    double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    ddp__text head;
+    ddp__file f;
+    ddp_status code;
+    int i;
+
+    memset(hash, 0, sizeof *hash);
+    memset(&head, 0, sizeof head);
+    code = part ? ddp__worker_head(s, path, &head, err)
+                : ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
+    if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
+    if (code == DDP_OK) {
+        ddp__file_put(&f, head.data, head.size);
+        for (i = 0; code == DDP_OK && i < s->tensors; i++)
+            code = ddp__tensor_put(s, &s->tensor[i], &f, part, hash, err);
+        if (code == DDP_OK) code = ddp__file_end(&f, err);
+        else ddp__file_drop(&f);
+    }
+    ddp__text_free(&head);
+    if (part) DDP_FREE(part);
+    return code;
+}
+
+ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes,
+                            ddp_error *err)
+{
+    ddp__text head;
+    ddp_status code;
+    unsigned char *at;
+    int i;
+
+    memset(&head, 0, sizeof head);
+    *out = NULL;
+    code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
+    *bytes = head.size;
+    for (i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
+    if (code == DDP_OK) *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
+    if (code == DDP_OK && !*out)
+        code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
+    if (code == DDP_OK) memcpy(*out, head.data, head.size);
+    at = code == DDP_OK ? *out + head.size : NULL;
+    for (i = 0; code == DDP_OK && i < s->tensors; i++) {
+        const ddp__tensor *t = &s->tensor[i];
+        const size_t n = ddp__tensor_bytes(t);
+        if (t->flags & DDP__WORKER_THERE) code = ddp__host_download(s->host, at, t->data, n, err);
+        else if (n) memcpy(at, t->data, n);
+        at += n;
+    }
+    ddp__text_free(&head);
+    if (code == DDP_OK || !*out) return code;
+    DDP_FREE(*out);
+    *out = NULL;
+    return code;
+}
+
+ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
+{
+    ddp__text head;
+    int i;
+
+    memset(&head, 0, sizeof head);
+    DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
+    *bytes = head.size;
+    ddp__text_free(&head);
+    for (i = 0; i < s->tensors; i++) {
+        const ddp__tensor *t = &s->tensor[i];
+        *bytes += ddp__tensor_bytes(t);
+        if (t->flags & DDP__WORKER_BLOB) *bytes += t->most - t->count;
+        *bytes += 64; /* numbers of the head with more digits */
+    }
+    return DDP_OK;
+}
+
+/* ---- from a file ---- */
+
+ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path,
+                           ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < s->tensors; i++) {
+        const ddp__tensor *x = &s->tensor[i];
+        const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
+
+        if (t && t->type == x->type && t->dims == 1 &&
+            (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
+            continue;
+        return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %zu "
+                         "values of %s: it is a checkpoint of another model or wire format", path,
+                         x->name, x->layer ? " of layer " : "", x->layer ? x->layer : "", x->count,
+                         ddp_safetensors_type_name(x->type));
+    }
+    if (ddp_safetensors_count(f) == s->tensors) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has "
+                     "%d", path, ddp_safetensors_count(f), s->tensors);
+}
+
+ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err)
+{
+    double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    uint64_t h = 0, n, at;
+    ddp_status s = DDP_OK;
+    int i;
+
+    if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    for (i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
+        const ddp_safetensor *t = ddp_safetensors_at(f, i);
+        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n;
+             at += DDP__WORKER_PART) {
+            const size_t now = n - at < DDP__WORKER_PART ? (size_t)(n - at) : (size_t)DDP__WORKER_PART;
+            s = ddp_safetensors_bytes(f, t, at, now, part, err);
+            if (s == DDP_OK) h = ddp__part_hash(h, t->type, part, now);
+        }
+    }
+    DDP_FREE(part);
+    *out = h;
+    return s;
+}
+
+static ddp_status ddp__small_load(ddp__tensor *x, ddp_safetensors *f, ddp_error *err)
+{
+    const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
+    const size_t n = (size_t)t->dim[0], width = ddp_safetensors_type_bytes(x->type);
+
+    if (n > x->most) {
+        void *grown = DDP_REALLOC(x->data, n * width);
+        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
+        x->data = grown;
+        x->most = n;
+    }
+    x->count = n;
+    return ddp_safetensors_bytes(f, t, 0, n, x->data, err);
+}
+
+static ddp_status ddp__large_load(const ddp__worker *s, const ddp__tensor *x, ddp_safetensors *f,
+                                  float *part, ddp_error *err)
+{
+    const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
+    size_t at, n;
+
+    if (!(x->flags & DDP__WORKER_THERE))
+        return ddp_safetensors_bytes(f, t, 0, x->count, x->data, err);
+    for (at = 0; at < x->count; at += n) {
+        n = x->count - at < (size_t)DDP__WORKER_PART ? x->count - at : (size_t)DDP__WORKER_PART;
+        DDP__TRY(ddp_safetensors_bytes(f, t, at, n, part, err));
+        ddp__host_upload(s->host, (float *)x->data + at, part, n * sizeof *part);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
+                           ddp_error *err)
+{
+    float *part;
+    ddp_status code = DDP_OK;
+    int i;
+
+    for (i = 0; i < s->tensors; i++)
+        if (!s->tensor[i].layer) DDP__TRY(ddp__small_load(&s->tensor[i], f, err));
+    DDP__TRY(s->check(s, step, path, err));
+    part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
+    for (i = 0; code == DDP_OK && i < s->tensors; i++)
+        if (s->tensor[i].layer) code = ddp__large_load(s, &s->tensor[i], f, part, err);
+    DDP_FREE(part);
+    return code;
+}

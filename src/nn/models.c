@@ -1,0 +1,426 @@
+/* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG. */
+#include "base/core.h"
+#include "graph/graph_internal.h"
+#include "nn/models.h"
+
+/* ---- shared ---- */
+
+/* 1 if g can take a model of that configuration; *logits is NULL until there are some. */
+static int ddp__model_begin(ddp_graph *g, const char *model, const void *config, ddp_node **logits)
+{
+    if (logits) *logits = NULL;
+    if (!g || g->error.code) return 0;
+    if (!config)
+        ddp__fail(&g->error, DDP_ARG, "%s: no configuration was given, it is NULL", model);
+    return config != NULL;
+}
+
+/* The loss of the logits x, and the end of the layer "head". */
+static ddp_node *ddp__model_loss(ddp_graph *g, ddp_node *x, ddp_node *labels, ddp_node **logits)
+{
+    if (logits) *logits = x;
+    x = ddp_cross_entropy(g, x, labels);
+    ddp_layer_end(g);
+    return x;
+}
+
+static int ddp__model_dropout_ok(const char *model, float dropout, ddp_error *err)
+{
+    if (dropout >= 0 && dropout < 1) return 1;
+    ddp__fail(err, DDP_ARG, "%s: dropout is %g, it must be at least 0 and below 1", model,
+              (double)dropout);
+    return 0;
+}
+
+/* No operator at all where there is nothing to drop. */
+static ddp_node *ddp__model_dropout(ddp_graph *g, ddp_node *x, float probability)
+{
+    return probability > 0 ? ddp_dropout(g, x, probability) : x;
+}
+
+/* A linear operator whose weight starts with that deviation, its bias with 0. */
+static ddp_node *ddp__model_linear(ddp_graph *g, ddp_node *x, long width, float deviation)
+{
+    x = ddp_linear(g, x, width);
+    ddp_init_normal(g, x, 0, deviation);
+    ddp_init_normal(g, x, 1, 0);
+    return x;
+}
+
+/* ---- language models ---- */
+
+static int ddp__language_check(const char *model, long vocabulary, long context, long layers,
+                               long heads, long dim, long batch, ddp_error *err)
+{
+    if (vocabulary < 2 || vocabulary > INT32_MAX)
+        ddp__fail(err, DDP_ARG, "%s: the vocabulary is %ld, it must be 2 to %d", model, vocabulary,
+                  INT32_MAX);
+    else if (context < 1 || layers < 1 || heads < 1 || dim < 1 || batch < 1)
+        ddp__fail(err, DDP_ARG, "%s: context %ld, layers %ld, heads %ld, dim %ld and batch %ld "
+                  "must all be at least 1", model, context, layers, heads, dim, batch);
+    return err->code == DDP_OK;
+}
+
+/* Of the projections onto the residual stream, two in a block. */
+static float ddp__language_onto_stream(float deviation, long layers)
+{
+    return deviation / (float)sqrt(2 * (double)layers);
+}
+
+static float ddp__language_deviation(float given) { return given > 0 ? given : 0.02f; }
+
+static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
+{
+    if (!ddp__language_check("gpt2", c->vocabulary, c->context, c->layers, c->heads, c->dim,
+                             c->batch, err))
+        return 0;
+    if (c->dim % c->heads)
+        ddp__fail(err, DDP_ARG, "gpt2: dim %ld cannot be cut into %ld heads: heads must divide dim",
+                  c->dim, c->heads);
+    return err->code == DDP_OK && ddp__model_dropout_ok("gpt2", c->dropout, err);
+}
+
+/* x + projection(attention(norm(x))), then x + projection(gelu(widening(norm(x)))). */
+static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_node *x, long number)
+{
+    const float deviation = ddp__language_deviation(c->deviation);
+    const float onto_stream = ddp__language_onto_stream(deviation, c->layers);
+    char name[48];
+    ddp_node *y;
+
+    snprintf(name, sizeof name, "h.%ld.attn", number);
+    ddp_layer_begin(g, name);
+    y = ddp__model_linear(g, ddp_layer_norm(g, x), 3 * c->dim, deviation);
+    y = ddp__model_linear(g, ddp_attention(g, y, c->heads), c->dim, onto_stream);
+    x = ddp_add(g, x, ddp__model_dropout(g, y, c->dropout));
+    ddp_layer_end(g);
+
+    snprintf(name, sizeof name, "h.%ld.mlp", number);
+    ddp_layer_begin(g, name);
+    y = ddp__model_linear(g, ddp_layer_norm(g, x), 4 * c->dim, deviation);
+    y = ddp__model_linear(g, ddp_gelu(g, y), c->dim, onto_stream);
+    x = ddp_add(g, x, ddp__model_dropout(g, y, c->dropout));
+    ddp_layer_end(g);
+    return x;
+}
+
+ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
+{
+    ddp_node *tokens, *labels, *table, *x;
+    long k;
+
+    if (!ddp__model_begin(g, "gpt2", c, logits) || !ddp__gpt2_check(c, &g->error)) return NULL;
+    tokens = ddp_input(g, "tokens", DDP_I32, c->batch, c->context);
+    labels = ddp_input(g, "labels", DDP_I32, c->batch, c->context);
+
+    ddp_layer_begin(g, "embed");
+    table = ddp_embedding(g, tokens, c->vocabulary, c->dim);
+    ddp_init_normal(g, table, 0, ddp__language_deviation(c->deviation));
+    x = ddp_position(g, table);
+    ddp_init_normal(g, x, 0, ddp__language_deviation(c->deviation));
+    x = ddp__model_dropout(g, x, c->dropout);
+    ddp_layer_end(g);
+
+    for (k = 0; k < c->layers && x; k++) {
+        if (c->recompute) ddp_recompute_begin(g);
+        x = ddp__gpt2_block(g, c, x, k);
+        if (c->recompute) ddp_recompute_end(g);
+    }
+
+    ddp_layer_begin(g, "head");
+    return ddp__model_loss(g, ddp_linear_tied(g, ddp_layer_norm(g, x), table), labels, logits);
+}
+
+static long ddp__llama2_kv_heads(const ddp_llama2_config *c)
+{
+    return c->kv_heads ? c->kv_heads : c->heads;
+}
+
+static int ddp__llama2_check(const ddp_llama2_config *c, ddp_error *err)
+{
+    if (!ddp__language_check("llama2", c->vocabulary, c->context, c->layers, c->heads, c->dim,
+                             c->batch, err))
+        return 0;
+    if (c->kv_heads < 0 || c->hidden < 0)
+        ddp__fail(err, DDP_ARG, "llama2: kv_heads %ld and hidden %ld must not be negative; 0 "
+                  "takes the usual", c->kv_heads, c->hidden);
+    else if (c->dim % c->heads || c->dim / c->heads % 2)
+        ddp__fail(err, DDP_ARG, "llama2: dim %ld cannot be cut into %ld heads of an even width",
+                  c->dim, c->heads);
+    else if (c->heads % ddp__llama2_kv_heads(c))
+        ddp__fail(err, DDP_ARG, "llama2: %ld heads cannot share %ld heads of keys and values: "
+                  "kv_heads must divide heads", c->heads, c->kv_heads);
+    return err->code == DDP_OK;
+}
+
+static ddp_node *ddp__llama2_linear(ddp_graph *g, ddp_node *x, long width, float deviation)
+{
+    x = ddp_linear_no_bias(g, x, width);
+    ddp_init_normal(g, x, 0, deviation);
+    return x;
+}
+
+/* x + projection(attention(rope(norm(x)))), then x + projection(swiglu(widening(norm(x)))). */
+static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp_node *x,
+                                   long number)
+{
+    const float deviation = ddp__language_deviation(c->deviation);
+    const float onto_stream = ddp__language_onto_stream(deviation, c->layers);
+    const long kv_heads = ddp__llama2_kv_heads(c), head = c->dim / c->heads;
+    const long hidden = c->hidden ? c->hidden : (8 * c->dim / 3 + 63) / 64 * 64;
+    char name[48];
+    ddp_node *y;
+
+    snprintf(name, sizeof name, "layers.%ld.attn", number);
+    ddp_layer_begin(g, name);
+    y = ddp__llama2_linear(g, ddp_rms_norm(g, x, c->eps), c->dim + 2 * kv_heads * head, deviation);
+    y = ddp_rope(g, y, c->heads, kv_heads, c->theta);
+    y = ddp_attention_grouped(g, y, c->heads, kv_heads);
+    x = ddp_add(g, x, ddp__llama2_linear(g, y, c->dim, onto_stream));
+    ddp_layer_end(g);
+
+    snprintf(name, sizeof name, "layers.%ld.mlp", number);
+    ddp_layer_begin(g, name);
+    y = ddp__llama2_linear(g, ddp_rms_norm(g, x, c->eps), 2 * hidden, deviation);
+    x = ddp_add(g, x, ddp__llama2_linear(g, ddp_swiglu(g, y), c->dim, onto_stream));
+    ddp_layer_end(g);
+    return x;
+}
+
+ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits)
+{
+    ddp_node *tokens, *labels, *table, *x;
+    long k;
+
+    if (!ddp__model_begin(g, "llama2", c, logits) || !ddp__llama2_check(c, &g->error)) return NULL;
+    tokens = ddp_input(g, "tokens", DDP_I32, c->batch, c->context);
+    labels = ddp_input(g, "labels", DDP_I32, c->batch, c->context);
+
+    ddp_layer_begin(g, "embed");
+    x = table = ddp_embedding(g, tokens, c->vocabulary, c->dim);
+    ddp_init_normal(g, table, 0, ddp__language_deviation(c->deviation));
+    ddp_layer_end(g);
+
+    for (k = 0; k < c->layers && x; k++) {
+        if (c->recompute) ddp_recompute_begin(g);
+        x = ddp__llama2_block(g, c, x, k);
+        if (c->recompute) ddp_recompute_end(g);
+    }
+
+    ddp_layer_begin(g, "head");
+    x = ddp_rms_norm(g, x, c->eps);
+    x = c->tied ? ddp_linear_tied(g, x, table)
+                : ddp__llama2_linear(g, x, c->vocabulary, ddp__language_deviation(c->deviation));
+    return ddp__model_loss(g, x, labels, logits);
+}
+
+/* ---- a perceptron ---- */
+
+ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
+{
+    ddp_node *x, *labels;
+    int k;
+
+    if (!ddp__model_begin(g, "mlp", c, logits)) return NULL;
+    if (c->batch < 1 || c->inputs < 1 || c->classes < 2) {
+        ddp__fail(&g->error, DDP_ARG, "mlp: batch %ld and inputs %ld must be at least 1, classes "
+                  "%ld at least 2", c->batch, c->inputs, c->classes);
+        return NULL;
+    }
+    x = ddp_input(g, "inputs", DDP_F32, c->batch, c->inputs);
+    labels = ddp_input(g, "labels", DDP_I32, c->batch, 1);
+
+    for (k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
+        if (c->hidden[k] < 0) {
+            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1",
+                      k, c->hidden[k]);
+            return NULL;
+        }
+        ddp_layer_begin(g, "hidden");
+        x = ddp_relu(g, ddp_linear(g, x, c->hidden[k]));
+        ddp_layer_end(g);
+    }
+
+    ddp_layer_begin(g, "head");
+    return ddp__model_loss(g, ddp_linear(g, x, c->classes), labels, logits);
+}
+
+/* ---- image classifiers ---- */
+
+/* Published depths, and how many each of their parts holds: of residual blocks (He et al. 2015,
+ * Table 1; bottlenecks from 50 layers on), of convolutions (Simonyan and Zisserman 2014, Table 1: A
+ * to E). */
+static const int ddp__resnet_blocks[][6] = {
+    {18, 2, 2, 2, 2},    {34, 3, 4, 6, 3},    {50, 3, 4, 6, 3},
+    {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
+static const int ddp__vgg_convs[][6] = {
+    {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3},
+    {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
+
+/* The parts of that depth, NULL if it is not a published one. */
+static const int *ddp__parts_of(const int (*list)[6], int depth)
+{
+    for (; **list; list++)
+        if (**list == depth) return *list + 1;
+    return NULL;
+}
+
+/* The inputs of a classifier of images: these, and the labels. */
+static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels, long size,
+                                        ddp_node **labels)
+{
+    ddp_shape image;
+    ddp_node *x;
+
+    memset(&image, 0, sizeof image);
+    image.dims = 4;
+    image.dim[0] = batch;
+    image.dim[1] = channels ? channels : 3;
+    image.dim[2] = image.dim[3] = size;
+    x = ddp_input_shape(g, "inputs", DDP_F32, &image);
+    *labels = ddp_input(g, "labels", DDP_I32, batch, 1);
+    return x;
+}
+
+static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
+{
+    if (!ddp__parts_of(ddp__resnet_blocks, c->depth))
+        ddp__fail(err, DDP_ARG, "resnet: there is none of depth %d: take 18, 34, 50, 101 or 152",
+                  c->depth);
+    else if (c->batch < 1 || c->size < 1 || c->channels < 0 || c->classes < 2)
+        ddp__fail(err, DDP_ARG, "resnet: batch %ld and size %ld must be at least 1, channels %ld "
+                  "at least 0, classes %ld at least 2", c->batch, c->size, c->channels, c->classes);
+    return err->code == DDP_OK;
+}
+
+/* Convolution and batch norm, in a layer of their own that the caller ends. Weights start normal
+ * with variance 2 / (values that an input reaches): He et al. 2015, arXiv:1502.01852, Eq. 14. */
+static ddp_node *ddp__resnet_conv(ddp_graph *g, ddp_node *x, const char *block, const char *part,
+                                  long channels, long kernel, long stride)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "%s%s", block, part);
+    ddp_layer_begin(g, name);
+    x = ddp_conv2d(g, x, channels, kernel, stride, kernel / 2, 1, 0);
+    ddp_init_normal(g, x, 0, (float)sqrt(2 / ((double)kernel * (double)kernel * (double)channels)));
+    return ddp_batch_norm2d(g, x);
+}
+
+/* The sum of a shortcut and of two 3x3 convolutions, or of a 1x1, a 3x3 with the stride, and a
+ * 1x1 that widens four times. A shortcut that changes its shape is a 1x1 convolution. */
+static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, int bottleneck,
+                                   long width, long stride, int project)
+{
+    const long out = bottleneck ? 4 * width : width;
+    ddp_node *y;
+
+    if (bottleneck) {
+        y = ddp_relu(g, ddp__resnet_conv(g, x, name, ".conv1", width, 1, 1));
+        ddp_layer_end(g);
+        y = ddp_relu(g, ddp__resnet_conv(g, y, name, ".conv2", width, 3, stride));
+    } else {
+        y = ddp_relu(g, ddp__resnet_conv(g, x, name, ".conv1", width, 3, stride));
+    }
+    ddp_layer_end(g);
+    if (project) {
+        x = ddp__resnet_conv(g, x, name, ".downsample", out, 1, stride);
+        ddp_layer_end(g);
+    }
+    y = bottleneck ? ddp__resnet_conv(g, y, name, ".conv3", out, 1, 1)
+                   : ddp__resnet_conv(g, y, name, ".conv2", out, 3, 1);
+    y = ddp_relu(g, ddp_add(g, y, x));
+    ddp_layer_end(g);
+    return y;
+}
+
+ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits)
+{
+    const int bottleneck = c && c->depth >= 50;
+    const int *blocks;
+    ddp_node *x, *labels;
+    char name[48];
+    int p, k;
+
+    if (!ddp__model_begin(g, "resnet", c, logits) || !ddp__resnet_check(c, &g->error)) return NULL;
+    blocks = ddp__parts_of(ddp__resnet_blocks, c->depth);
+    x = ddp__classifier_inputs(g, c->batch, c->channels, c->size, &labels);
+
+    x = ddp_relu(g, ddp__resnet_conv(g, x, "conv1", "", 64, c->cifar ? 3 : 7, c->cifar ? 1 : 2));
+    if (!c->cifar) x = ddp_max_pool2d(g, x, 3, 2, 1);
+    ddp_layer_end(g);
+    for (p = 0; p < 4; p++) {
+        for (k = 0; k < blocks[p]; k++) {
+            snprintf(name, sizeof name, "layer%d.%d", p + 1, k);
+            if (c->recompute) ddp_recompute_begin(g);
+            x = ddp__resnet_block(g, x, name, bottleneck, 64L << p, p > 0 && k == 0 ? 2 : 1,
+                                  k == 0 && (p > 0 || bottleneck));
+            if (c->recompute) ddp_recompute_end(g);
+        }
+    }
+
+    ddp_layer_begin(g, "head");
+    x = ddp_linear(g, ddp_global_avg_pool2d(g, x), c->classes);
+    return ddp__model_loss(g, x, labels, logits);
+}
+
+static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
+{
+    if (!ddp__parts_of(ddp__vgg_convs, c->depth))
+        ddp__fail(err, DDP_ARG, "vgg: there is none of depth %d: take 11, 13, 16 or 19", c->depth);
+    else if (c->size < 32)
+        ddp__fail(err, DDP_ARG, "vgg: images of %ld x %ld are too small: it halves them five "
+                  "times, so the size must be at least 32", c->size, c->size);
+    else if (c->batch < 1 || c->channels < 0 || c->classes < 2)
+        ddp__fail(err, DDP_ARG, "vgg: batch %ld must be at least 1, channels %ld at least 0, "
+                  "classes %ld at least 2", c->batch, c->channels, c->classes);
+    return err->code == DDP_OK && ddp__model_dropout_ok("vgg", c->dropout, err);
+}
+
+/* Weights start normal with variance 2 / (values that an input reaches), biases 0. The paper's
+ * own start, deviation 0.01 everywhere, needed layers trained in a shallower net before. */
+static ddp_node *ddp__vgg_conv(ddp_graph *g, ddp_node *x, long channels)
+{
+    x = ddp_conv2d(g, x, channels, 3, 1, 1, 1, 1);
+    ddp_init_normal(g, x, 0, (float)sqrt(2 / (9.0 * (double)channels)));
+    ddp_init_normal(g, x, 1, 0);
+    return ddp_relu(g, x);
+}
+
+static ddp_node *ddp__vgg_hidden(ddp_graph *g, ddp_node *x, float dropout)
+{
+    return ddp__model_dropout(g, ddp_relu(g, ddp__model_linear(g, x, 4096, 0.01f)), dropout);
+}
+
+ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
+{
+    const int *convs;
+    ddp_node *x, *labels;
+    char name[48];
+    int p, k;
+
+    if (!ddp__model_begin(g, "vgg", c, logits) || !ddp__vgg_check(c, &g->error)) return NULL;
+    convs = ddp__parts_of(ddp__vgg_convs, c->depth);
+    x = ddp__classifier_inputs(g, c->batch, c->channels, c->size, &labels);
+
+    for (p = 0; p < 5; p++) {
+        if (c->recompute) ddp_recompute_begin(g);
+        for (k = 0; k < convs[p]; k++) {
+            snprintf(name, sizeof name, "conv%d_%d", p + 1, k + 1);
+            ddp_layer_begin(g, name);
+            x = ddp__vgg_conv(g, x, p < 3 ? 64L << p : 512);
+            if (k == convs[p] - 1) x = ddp_max_pool2d(g, x, 2, 2, 0);
+            ddp_layer_end(g);
+        }
+        if (c->recompute) ddp_recompute_end(g);
+    }
+
+    ddp_layer_begin(g, "fc6");
+    x = ddp__vgg_hidden(g, ddp_flatten(g, x), c->dropout);
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "fc7");
+    x = ddp__vgg_hidden(g, x, c->dropout);
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "head");
+    return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
+}

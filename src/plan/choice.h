@@ -1,0 +1,26 @@
+/* What the planner of partial averaging can be told: how it searches, what it counts, what it
+ * fills. */
+#ifndef DDP_PLAN_CHOICE_H
+#define DDP_PLAN_CHOICE_H
+
+#include "base/status.h"
+
+typedef enum ddp_solver {
+    DDP_SOLVER_DEFAULT, /* scatter */
+    DDP_SOLVER_OPTIMAL, /* contiguous optimum: memoised search, else O(L^2 H) programme */
+    DDP_SOLVER_DFS,     /* Algorithm 2 as printed, typos corrected */
+    DDP_SOLVER_ENP,     /* equal number of layers per step */
+    DDP_SOLVER_BRUTE,   /* every contiguous partition; small instances only */
+    DDP_SOLVER_SCATTER  /* any assignment: longest first + moves */
+} ddp_solver;
+
+typedef enum ddp_cost {
+    DDP_COST_DEFAULT,  /* window */
+    DDP_COST_TIMELINE, /* transfers queue on one link; the step ends with the last of them */
+    DDP_COST_SUM,      /* Eq. 8-11: a set's transfers as one lump after its first layer */
+    DDP_COST_WINDOW    /* timeline, but a transfer may end as late as its layer's next forward */
+} ddp_cost;
+
+typedef enum ddp_fill { DDP_FILL_NONE, DDP_FILL_EXACT, DDP_FILL_EQ12 } ddp_fill;
+
+#endif /* DDP_PLAN_CHOICE_H */

@@ -1,0 +1,309 @@
+/* Pieces of a page: numbers, escaped text, line charts. */
+#include "base/core.h"
+#include "io/json.h"
+#include "report/page.h"
+
+/* Of a chart, and its edges inside. */
+#define DDP__CHART_W      540
+#define DDP__CHART_H      300
+#define DDP__CHART_LEFT   52
+#define DDP__CHART_RIGHT  432 /* the names of the lines stand beyond */
+#define DDP__CHART_TOP    20
+#define DDP__CHART_BOTTOM 260
+#define DDP__CHART_NAME_H 14
+
+/* ---- numbers and texts ---- */
+
+void ddp__add_fixed(ddp__text *t, double v, int decimals)
+{
+    long long unit = 1, n;
+    int i;
+
+    for (i = 0; i < decimals; i++) unit *= 10;
+    if (!(fabs(v) < 9e18 / (double)unit)) { /* also not a number */
+        ddp__text_addf(t, "-");
+        return;
+    }
+    n = llround(v * (double)unit);
+    if (n < 0) ddp__text_addf(t, "-");
+    n = n < 0 ? -n : n;
+    ddp__text_addf(t, "%lld", n / unit);
+    if (decimals > 0) ddp__text_addf(t, ".%0*lld", decimals, n % unit);
+}
+
+static void ddp__add_short(ddp__text *t, double v, int decimals)
+{
+    size_t before = t->size;
+
+    ddp__add_fixed(t, v, decimals);
+    if (t->failed || decimals < 1 || t->size < before + 3) return;
+    while (t->data[t->size - 1] == '0') t->size--;
+    if (t->data[t->size - 1] == '.') t->size--;
+    t->data[t->size] = 0;
+}
+
+static void ddp__add_escaped(ddp__text *t, const char *s)
+{
+    size_t left = s ? strlen(s) : 0;
+
+    while (left) {
+        int n = ddp__utf8_length((const unsigned char *)s, left);
+
+        if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
+            n = 0; /* the two that XML forbids */
+        switch (*s) {
+        case '&': ddp__text_add(t, "&amp;", 5); break;
+        case '<': ddp__text_add(t, "&lt;", 4); break;
+        case '>': ddp__text_add(t, "&gt;", 4); break;
+        case '"': ddp__text_add(t, "&quot;", 6); break;
+        case '\'': ddp__text_add(t, "&#39;", 5); break;
+        default:
+            if (n == 0) ddp__text_add(t, "?", 1);
+            else if (n == 1 && ((unsigned char)*s < 0x20 || *s == 0x7f)) ddp__text_add(t, " ", 1);
+            else ddp__text_add(t, s, (size_t)n);
+        }
+        n = n ? n : 1;
+        s += n;
+        left -= (size_t)n;
+    }
+}
+
+void ddp__add_page(ddp__text *t, const char *fmt, ...)
+{
+    va_list list;
+
+    va_start(list, fmt);
+    while (*fmt) {
+        const size_t plain = strcspn(fmt, "$^@%");
+        char kind;
+
+        ddp__text_add(t, fmt, plain);
+        fmt += plain;
+        kind = *fmt ? *fmt++ : 0;
+        if (kind == '$') {
+            ddp__add_escaped(t, va_arg(list, const char *));
+        } else if (kind == '^' || kind == '@') {
+            const int decimals = *fmt == '*' ? va_arg(list, int) : *fmt - '0';
+            (kind == '@' ? ddp__add_short : ddp__add_fixed)(t, va_arg(list, double), decimals);
+            fmt++;
+        } else if (kind && *fmt == 'l') {
+            fmt += 2;
+            ddp__text_addf(t, "%ld", va_arg(list, long));
+        } else if (kind) {
+            if (*fmt == 'd') ddp__text_addf(t, "%d", va_arg(list, int));
+            else if (*fmt == 's') ddp__text_addf(t, "%s", va_arg(list, const char *));
+            else ddp__text_add(t, "%", 1);
+            fmt++;
+        }
+    }
+    va_end(list);
+}
+
+/* ---- charts ---- */
+
+double ddp__tick_step(double range, int most, int *decimals)
+{
+    double unit, ratio;
+    int k;
+
+    *decimals = 0;
+    if (!(range > 0) || range > 1e300) return 1;
+    k = (int)floor(log10(range / most));
+    unit = pow(10, k);
+    ratio = range / most / unit;
+    if (ratio > 5) {
+        k++;
+        unit *= 10;
+    } else if (ratio > 2) {
+        unit *= 5;
+    } else if (ratio > 1) {
+        unit *= 2;
+    }
+    *decimals = k < 0 ? (k > -6 ? -k : 6) : 0;
+    return unit;
+}
+
+typedef struct ddp__axes {
+    double x1, y0, y1; /* x runs from 0; y in decades if log_y */
+    int    log_y;
+} ddp__axes;
+
+static double ddp__axes_x(const ddp__axes *a, double x)
+{
+    return DDP__CHART_LEFT + x / a->x1 * (DDP__CHART_RIGHT - DDP__CHART_LEFT);
+}
+
+static double ddp__axes_y(const ddp__axes *a, double y)
+{
+    double v = a->log_y ? log10(y) : y;
+
+    return DDP__CHART_TOP +
+           (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
+}
+
+/* Is point i of s on the chart? */
+static int ddp__series_has(const ddp__series *s, int i, int log_y)
+{
+    return fabs(s->x[i]) <= DBL_MAX && fabs(s->y[i]) <= DBL_MAX && (!log_y || s->y[i] > 0);
+}
+
+/* Bounds over all points; 0 if there is none. */
+static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
+{
+    int i, k, any = 0;
+    double pad;
+
+    memset(a, 0, sizeof *a);
+    a->log_y = c->log_y;
+    for (k = 0; k < c->count; k++) {
+        for (i = 0; i < c->series[k].count; i++) {
+            double y = c->series[k].y[i], x = c->series[k].x[i];
+
+            if (!ddp__series_has(&c->series[k], i, c->log_y)) continue;
+            if (c->log_y) y = log10(y);
+            if (x > a->x1) a->x1 = x;
+            if (!any || y < a->y0) a->y0 = y;
+            if (!any || y > a->y1) a->y1 = y;
+            any = 1;
+        }
+    }
+    if (!(a->x1 > 0)) a->x1 = 1;
+    pad = 0.05 * (a->y1 - a->y0);
+    if (!(pad > 0)) pad = fabs(a->y1) > 0 ? 0.1 * fabs(a->y1) : 1;
+    a->y0 -= pad;
+    a->y1 += pad;
+    return any;
+}
+
+/* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
+static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent,
+                            int decimals)
+{
+    double at = ddp__axes_y(a, y);
+
+    ddp__add_page(t, "<path class=\"grid\" d=\"M%d @1H%d\"/><text class=\"end\" x=\"%d\" y=\"@1\">",
+                  DDP__CHART_LEFT, at, DDP__CHART_RIGHT, DDP__CHART_LEFT - 6, at + 4);
+    if (a->log_y && (exponent < -3 || exponent > 3))
+        ddp__add_page(t, "%de%d</text>", digit, exponent);
+    else ddp__add_page(t, "@*</text>", decimals, y);
+}
+
+static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
+{
+    double step, v;
+    int decimals, i, k;
+
+    if (a->log_y) {
+        static const int part[3] = {1, 2, 5};
+        int parts = a->y1 - a->y0 <= 2 ? 3 : 1, every = (int)((a->y1 - a->y0) / 8) + 1;
+
+        for (k = (int)floor(a->y0); k <= (int)ceil(a->y1); k += every) {
+            for (i = 0; i < parts; i++) {
+                v = part[i] * pow(10, k);
+                if (log10(v) >= a->y0 && log10(v) <= a->y1) ddp__svg_y_tick(t, a, v, part[i], k, 3);
+            }
+        }
+    } else {
+        step = ddp__tick_step(a->y1 - a->y0, 6, &decimals);
+        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1)
+            ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
+    }
+    step = ddp__tick_step(a->x1, 6, &decimals);
+    for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
+        const double x = ddp__axes_x(a, v * step);
+
+        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/>"
+                         "<text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>",
+                      x, DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals,
+                      v * step);
+    }
+    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>"
+                     "<text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
+                     "<text class=\"label\" x=\"4\" y=\"11\">$</text>",
+                  DDP__CHART_LEFT, DDP__CHART_TOP, DDP__CHART_BOTTOM, DDP__CHART_RIGHT,
+                  (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6, c->x_label,
+                  c->y_label);
+}
+
+/* One path; *end_y is where it stops. A long series is thinned to about a thousand points. */
+static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, double *end_y)
+{
+    int i, points = 0, stride = s->count / 1000 + 1;
+
+    for (i = 0; i < s->count; i++) {
+        if (!ddp__series_has(s, i, a->log_y)) continue;
+        if (points++ % stride && i != s->count - 1) continue;
+        if (points == 1)
+            ddp__add_page(t, "<path class=\"%s s%d\" d=\"", s->faint ? "faint" : "line", s->style);
+        *end_y = ddp__axes_y(a, s->y[i]);
+        ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
+    }
+    if (!points) return 0;
+    ddp__add_page(t, s->name ? "\"><title>$</title></path>" : "\"></path>", s->name);
+    return 1;
+}
+
+/* Names in the order of the ends of their lines, pushed apart so that none covers another. */
+static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_y, int *order)
+{
+    double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
+    int i, j, n = 0;
+
+    for (i = 0; i < c->count; i++) {
+        if (!c->series[i].name || end_y[i] < 0) continue;
+        for (j = n++; j > 0 && end_y[order[j - 1]] > end_y[i]; j--) order[j] = order[j - 1];
+        order[j] = i;
+    }
+    for (i = 0; i < n; i++) {
+        const ddp__series *s = &c->series[order[i]];
+        double y = end_y[order[i]];
+
+        limit = DDP__CHART_BOTTOM - (double)(n - 1 - i) * DDP__CHART_NAME_H;
+        if (y > limit) y = limit;
+        if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
+        floor_y = y;
+        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/>"
+                         "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
+                      s->style, DDP__CHART_RIGHT + 8, y, s->style, DDP__CHART_RIGHT + 31, y + 4,
+                      s->name);
+    }
+}
+
+static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
+{
+    int i;
+
+    for (i = 0; i < c->marks; i++) {
+        if (!(c->mark[i].x >= 0 && c->mark[i].x <= a->x1)) continue;
+        ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>",
+                      ddp__axes_x(a, c->mark[i].x), DDP__CHART_TOP, DDP__CHART_BOTTOM,
+                      c->mark[i].text);
+    }
+}
+
+void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
+{
+    double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
+    int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order), i, pass;
+    ddp__axes a;
+
+    if (!end_y || !order) {
+        t->failed = 1;
+    } else if (ddp__axes_fit(&a, c)) {
+        ddp__text_addf(t, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", DDP__CHART_W, DDP__CHART_H);
+        ddp__svg_axes(t, &a, c);
+        ddp__svg_marks(t, &a, c);
+        for (pass = 1; pass >= 0; pass--) { /* pale lines lie behind all others */
+            for (i = 0; i < c->count; i++) {
+                if (c->series[i].faint != pass) continue;
+                if (!ddp__svg_line(t, &a, &c->series[i], &end_y[i])) end_y[i] = -1;
+            }
+        }
+        ddp__svg_names(t, c, end_y, order);
+        ddp__text_addf(t, "</svg>\n");
+    } else {
+        ddp__text_addf(t, "<p class=\"note\">Nothing was measured.</p>\n");
+    }
+    DDP_FREE(end_y);
+    DDP_FREE(order);
+}

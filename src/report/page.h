@@ -1,0 +1,97 @@
+/* What the writers of a page share: numbers and texts in XML, line charts, the lanes of workers and
+ * the cells of the table. Colours come from classes of the page. */
+#ifndef DDP_REPORT_PAGE_H
+#define DDP_REPORT_PAGE_H
+
+#include "base/text.h"
+#include "report/report.h"
+
+/* ---- numbers and texts ---- */
+
+/* v with a fixed number of decimals (0..6) and a point whatever the locale; "-" if not finite. */
+DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
+
+/* Appends fmt, which knows
+ *   %d %ld %s %%  as printf, without widths
+ *   $             the next argument, a text: the five XML characters escaped, control characters as
+ *                 blanks and bytes that are not UTF-8 as '?', so that the page stays well-formed
+ *                 whatever a file is called; NULL = nothing
+ *   ^N  @N        the next argument, a double, as ddp__add_fixed with N decimals; @ without
+ *                 trailing zeros: for coordinates and tick labels */
+DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
+
+/* ---- charts ---- */
+
+/* One line of a chart. Points whose x or y is not finite are stepped over. */
+typedef struct ddp__series {
+    const char   *name;  /* written at the end of the line; NULL = none */
+    int           style; /* class "s<style>" */
+    int           faint; /* thin and pale: the raw values behind a mean */
+    const double *x, *y; /* [count] */
+    int           count;
+} ddp__series;
+
+/* A dashed line across the chart, at x; its text is shown where a pointer rests on it. */
+typedef struct ddp__mark {
+    double      x;
+    const char *text;
+} ddp__mark;
+
+typedef struct ddp__chart {
+    const char        *x_label, *y_label;
+    const ddp__mark   *mark; /* [marks] */
+    int                marks;
+    int                log_y; /* decades; values <= 0 are stepped over */
+    const ddp__series *series;
+    int                count;
+} ddp__chart;
+
+/* The smallest of 1, 2, 5 x 10^k that cuts range into at most most parts; *decimals to print it. */
+DDP_LIB double ddp__tick_step(double range, int most, int *decimals);
+
+/* An <svg> of 540 x 300 with axes, grid and one path per series; x starts at 0. */
+DDP_LIB void ddp__svg_chart(ddp__text *t, const ddp__chart *c);
+
+/* ---- lanes: spans sorted into rows, so that nothing in a row overlaps ---- */
+
+typedef struct ddp__lane_item {
+    ddp_span span; /* cut to the window */
+    int      row;
+} ddp__lane_item;
+
+/* In rising order of begin_s. rows is at least 1. Freed by ddp__lane_free. */
+typedef struct ddp__lane {
+    ddp__lane_item *items;
+    int             count, rows;
+} ddp__lane;
+
+#define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
+#define DDP__LANE_COMM    (1u << DDP_SPAN_COMM | 1u << DDP_SPAN_FILL | 1u << DDP_SPAN_PEER_WAIT)
+
+/* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row
+ * that is free. 0 when memory is short (*out is then empty). O(n log n + n x rows). */
+DDP_LIB int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end,
+                           ddp__lane *out);
+DDP_LIB void ddp__lane_free(ddp__lane *lane);
+
+/* The window of a run: what it says, or from its first to its last span (0, 0 if there is none). */
+DDP_LIB void ddp__run_window(const ddp_report_run *r, double *begin, double *end);
+
+/* The run's window as an <svg>, scale_s seconds wide, so that runs drawn with one scale compare
+ * by eye: per worker a lane of computing and one of communication; spans carry class "k<kind>" and
+ * a <title> with kind, layer, step, ms and MB. At most DDP__SWIM_WORKERS workers are drawn. */
+#define DDP__SWIM_WORKERS 8
+DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                                double scale_s);
+
+/* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
+
+#define DDP__SUMMARY_COLUMNS 7
+
+/* Heading of column 0..DDP__SUMMARY_COLUMNS-1, and the cell of a run: strategy, step ms, ratio to
+ * S-SGD, seconds to the common loss, MB sent per worker, hidden %, final loss. */
+DDP_LIB const char *ddp__summary_heading(int column);
+DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                               int column);
+
+#endif /* DDP_REPORT_PAGE_H */

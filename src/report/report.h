@@ -1,0 +1,148 @@
+/* Reports of runs: plain data that programs fill, and what is made of it - a progress line and a
+ * table, an HTML page, a trace - and the dumps of a run's ranks, read together. */
+#ifndef DDP_REPORT_REPORT_H
+#define DDP_REPORT_REPORT_H
+
+#include <stdio.h>
+
+#include "base/status.h"
+#include "profile/trace.h"
+
+/* One training step of one run. */
+typedef struct ddp_report_step {
+    double  time_s;     /* since the start of the run, at the end of the step */
+    double  loss;       /* NAN: not known */
+    int64_t bytes;      /* sent by one worker since the start of the run */
+    double  divergence; /* Gamma, measured where something was averaged in the step; NAN: not */
+} ddp_report_step;
+
+/* What one worker did: its spans in any order, ddp_now() seconds. */
+typedef struct ddp_report_worker {
+    const ddp_span *spans;
+    int             count;
+} ddp_report_worker;
+
+/* One layer of the model, in forward order. Unknown costs are NAN. */
+typedef struct ddp_report_layer {
+    const char *name; /* NULL: shown by its index */
+    double      params;
+    double      backward_s;
+    double      comm_s; /* how long averaging it occupies the link */
+} ddp_report_layer;
+
+/* Something that changed during a run: ddp_note_text and ddp_note_name say it. */
+typedef struct ddp_report_note {
+    double      time_s; /* since the start of the run */
+    long        step;
+    const char *kind;   /* "lost" */
+    const char *text;   /* "rank 2 was lost, 3 workers" */
+} ddp_report_note;
+
+/* One strategy. Unknown figures are NAN, unknown counts 0, unknown texts NULL. */
+typedef struct ddp_report_run {
+    const char *strategy;
+    double      step_ms;
+    double      hidden_pct; /* 0..100 */
+    double      predicted_step_ms, predicted_hidden_pct;
+    int64_t     bytes_sent;     /* per worker; -1 unknown */
+    double      time_to_loss_s; /* until ddp_report_data.target_loss; NAN: not reached */
+    double      final_loss;
+    const char *param_hash;
+    int         slowest_rank;   /* whose computing takes longest ... */
+    double      slow_ratio;     /* ... against the median; 0 = not known */
+    long        replans;        /* the plan followed a link that had changed so many times */
+
+    const ddp_report_step *steps; /* [step_count] */
+    int                    step_count;
+
+    int                  period;           /* H; 0 = the run has no plan */
+    const int *step_of;        /* [layer_count] step 0..H-1 that averages the layer, or NULL */
+    const unsigned char *fill; /* [H x layer_count] 1 = averaged once more there, or NULL */
+    const double        *layer_divergence; /* [layer_count] mean Gamma per layer, or NULL */
+
+    const ddp_report_note *notes; /* [note_count], in the order of their times */
+    int                    note_count;
+
+    const ddp_report_worker *workers; /* [worker_count] */
+    int                      worker_count;
+    double                   window_begin_s, window_end_s; /* the part drawn; equal = everything */
+} ddp_report_run;
+
+/* All pointers are borrowed for the length of a call. All-zero is a valid, empty report. */
+typedef struct ddp_report_data {
+    const char *title, *command, *version, *host, *net, *model; /* NULL = left out */
+    uint64_t    seed;
+    int         workers;
+    double      target_loss; /* the common loss that time_to_loss_s is about; NAN = none */
+
+    const ddp_report_layer *layers; /* [layer_count] */
+    int                     layer_count;
+    const ddp_report_run   *runs; /* [run_count]; ratios are against the run called "ssgd" */
+    int                     run_count;
+} ddp_report_data;
+
+/* ---- on the way: a line and a table, on a FILE that the program chooses ---- */
+
+/* State of one progress line; fill through ddp_progress_start. One thread at a time. */
+typedef struct ddp_progress {
+    FILE       *out;     /* borrowed; NULL = silent */
+    const char *label;   /* borrowed: strategy or run name */
+    long        total;   /* steps */
+    double      every_s; /* seconds between two lines: 0.1 on a terminal, else 10 */
+    int         terminal, colour;
+    double      start_s, shown_s, step_s; /* step_s: moving mean of the time between steps */
+    double      last_s;
+    double      tokens_per_s;
+    int         width; /* of the line that stands on the terminal */
+} ddp_progress;
+
+/* ddp_progress_start - begins a line `label  step 12/100  loss 2.345  81.2 ms  6.3k tok/s  ETA 7s`.
+ * On a terminal it is redrawn in place at most ten times a second, bold unless NO_COLOR is set or
+ * TERM is dumb; otherwise a plain line appears at most every 10 s (set every_s for another rhythm)
+ * and one at the last step.
+ * ddp_progress_step - after step `done` (1..total). loss NAN = unknown; tokens (or images) of this
+ * step over all workers, 0 = not shown. Allocates nothing.
+ * ddp_progress_end - closes the line, so that what follows begins on a fresh one. */
+DDP_API void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long total);
+DDP_API void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens);
+DDP_API void ddp_progress_end(ddp_progress *p);
+
+/* ddp_report_table - aligned columns, one row per run: strategy, step ms, step time of ssgd over
+ * this run's, seconds to the common loss, MB (1e6 bytes) sent per worker, hidden communication %,
+ * final loss; `-` where a figure is not known. Errors: DDP_MEMORY, DDP_IO. */
+DDP_API ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err);
+
+/* ---- files ---- */
+
+/* ddp_report_html - a self-contained page: no script, nothing fetched, light and dark.
+ *
+ * Facts of the run, the summary table, the lanes of computing and communication of every run on
+ * one time scale, loss against time and against bytes sent, divergence against steps, the layers
+ * with the step of the period that averages each, prediction beside measurement. What the data
+ * lacks is left out. Texts may hold anything: they are escaped.
+ *
+ * The page is built in memory and written to a temporary name, then renamed: on failure PATH is
+ * untouched. Safe from any thread. Errors: DDP_MEMORY, DDP_IO (names the path and the reason). */
+DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err);
+
+/* ddp_report_trace - a Chrome trace, which ui.perfetto.dev and chrome://tracing open: every
+ * finished span of every run (not only the window) in the array form.
+ *
+ * A worker of a run is a process, "dreamddp rank 0", numbered 1 + rank + 1000 x run (more where a
+ * run has more workers); its threads are "compute" and "communication", the latter several times
+ * where transfers overlap. One "X" event per span: name = layer or kind, cat = kind, ts and dur in
+ * microseconds, args step, layer, bytes. Each run starts at 0, so that runs lie side by side.
+ *
+ * Written to a temporary name, then renamed: on failure PATH is untouched. Errors: DDP_MEMORY,
+ * DDP_IO (names the path and the reason). Safe from any thread. */
+DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err);
+
+/* ddp_dump_merge - post-mortem: reads what ddp_dump wrote on several ranks (count files, any order,
+ * ranks may be missing) and writes to out (borrowed) where they part, one sentence a line: which
+ * rank left no dump, the errors, operations that differ between ranks, the first operation that
+ * somebody waits in and who never submitted it, receives that nobody sends to. Errors: DDP_IO,
+ * DDP_FORMAT (names file and line), DDP_MISMATCH (two runs, two worlds, a rank twice), DDP_MEMORY.
+ * Any thread. */
+DDP_API ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err);
+
+#endif /* DDP_REPORT_REPORT_H */

@@ -1,0 +1,237 @@
+/* Where the time of a step went: spans, the layer timer and the hidden share. */
+#include "base/platform.h"
+#include "base/tools.h"
+#include "run/context.h"
+#include "run/device.h"
+
+void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
+{
+    ddp_span *s = &d->span[d->span_count % d->spans];
+
+    s->begin_s = begin;
+    s->end_s = end;
+    s->step = d->step;
+    s->layer = layer;
+    s->kind = kind;
+    s->bytes = 0;
+    d->span_count++;
+    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
+    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
+        ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
+}
+
+/* Charges the time since the last hook returned to whatever ran in it. entering is the phase
+ * that the hook of layer opens. */
+void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
+{
+    double t = now - d->mark;
+    int profiling = d->step < d->cfg.profile_steps;
+
+    switch (d->phase) {
+    case DDP__OUTSIDE:
+        /* no forward hook: the forward pass and the first layer's backward look like one */
+        if (entering == DDP__IN_FORWARD || entering == DDP__OUTSIDE) return;
+        ddp__record(d, DDP_SPAN_FORWARD, -1, d->mark, now);
+        if (profiling) ddp__timer_add_whole(&d->timer, t);
+        return;
+    case DDP__IN_FORWARD:
+        ddp__record(d, DDP_SPAN_FORWARD, d->phase_layer, d->mark, now);
+        if (profiling) ddp__timer_add(&d->timer, DDP__T_FORWARD, d->phase_layer, t);
+        return;
+    case DDP__IN_BACKWARD:
+        ddp__record(d, DDP_SPAN_BACKWARD, d->phase_layer, d->mark, now);
+        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, d->phase_layer, t);
+        return;
+    case DDP__AFTER_BACKWARD:
+        if (entering != DDP__IN_BACKWARD && entering != DDP__AFTER_BACKWARD) return;
+        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->mark, now);
+        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, layer, t);
+        return;
+    }
+}
+
+/* Of both links, into op_scratch. */
+static int ddp__link_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+
+    if (d->second)
+        n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    return n;
+}
+
+/* Collects compute and communication intervals that overlap begin..end, clipped to it. */
+static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = 0, i, ops;
+    long s, oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+
+    for (s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
+        const ddp_span *x = &d->span[s % d->spans];
+        if (x->end_s <= begin) break;
+        if (x->kind == DDP_SPAN_WAIT) continue;
+        d->merge[n] = *x;
+        if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
+        n++;
+    }
+    ops = ddp__link_spans(d, begin, end);
+    for (i = 0; i < ops && n < d->merge_room; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        /* an operation that stands still for a slower peer is not communicating */
+        double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
+        double e = o->end >= 0 && o->end < end ? o->end : end;
+        if (o->filler || e <= b) continue;
+        memset(&d->merge[n], 0, sizeof d->merge[n]);
+        d->merge[n].begin_s = b;
+        d->merge[n].end_s = e;
+        d->merge[n].kind = DDP_SPAN_COMM;
+        if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
+        n++;
+    }
+    return n;
+}
+
+/* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
+static void ddp__sort_spans(ddp_span *s, int n)
+{
+    int i, j;
+
+    for (i = 1; i < n; i++) {
+        ddp_span x = s[i];
+        for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
+        s[j] = x;
+    }
+}
+
+/* One sweep over sorted spans: length of the union of communication, and of the part of it
+ * that no compute span covers. */
+static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
+{
+    double at = -1, comm_until = -1, busy_until = -1;
+    int i;
+
+    *comm = *exposed = 0;
+    for (i = 0; i <= n; i++) {
+        double next = i < n ? s[i].begin_s : DBL_MAX;
+        while (at < next && comm_until > at) { /* communication runs from `at` on */
+            double stop = comm_until < next ? comm_until : next;
+            int covered = busy_until > at;
+            if (covered && busy_until < stop) stop = busy_until;
+            *comm += stop - at;
+            if (!covered) *exposed += stop - at;
+            at = stop;
+        }
+        if (i == n) return;
+        if (at < next) at = next;
+        if (s[i].kind == DDP_SPAN_COMM)
+            comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
+        else busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
+    }
+}
+
+void ddp__account_reset(ddp_ctx *d)
+{
+    d->stats.counted_steps = 0;
+    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    d->sum_step_s = d->sum_wait_s = 0;
+    d->step_begin = ddp_now();
+}
+
+void ddp__account_step(ddp_ctx *d, double now)
+{
+    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
+    if (d->engine) {
+        double comm, exposed;
+        int n = ddp__gather_spans(d, d->step_begin, now);
+        ddp__sort_spans(d->merge, n);
+        ddp__sweep_spans(d->merge, n, &comm, &exposed);
+        d->stats.comm_s += comm;
+        d->stats.exposed_s += exposed;
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+    }
+    d->sum_step_s += now - d->step_begin;
+    d->sum_wait_s += d->wait_this_step;
+    d->stats.counted_steps++;
+    d->wait_this_step = 0;
+    d->step_begin = now;
+}
+
+void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
+{
+    int l;
+
+    memset(out, 0, sizeof *out);
+    if (!d) return;
+    if (d->clock) ddp__clock_collect(d);
+    *out = d->stats;
+    out->strategy = d->ops.name;
+    out->steps = d->step;
+    if (d->stats.counted_steps) {
+        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
+        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
+    }
+    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
+    if (d->engine) {
+        ddp__net_stats net;
+        ddp__engine_stats(d->engine, &net);
+        out->bytes_sent = net.bytes_sent;
+        out->comm_cpu_s = net.cpu_s;
+        if (d->second) {
+            ddp__engine_stats(d->second, &net);
+            out->bytes_sent += net.bytes_sent;
+            out->comm_cpu_s += net.cpu_s;
+        }
+    }
+    out->divergence = 0;
+    for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
+    out->link = d->measured ? d->fit.link : d->link;
+}
+
+double ddp_divergence(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+}
+
+const char *ddp_last_algorithm(const ddp_ctx *d)
+{
+    ddp__net_stats net;
+
+    if (!d || !d->engine) return "none";
+    ddp__engine_stats(d->engine, &net);
+    return ddp__algorithm_name(net.algorithm);
+}
+
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
+                         ddp_span *out)
+{
+    out->begin_s = begin;
+    out->end_s = end;
+    out->step = o->step;
+    out->layer = o->layer >= 0 ? o->layer : -1;
+    out->kind = kind;
+    out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
+}
+
+int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
+{
+    long oldest, s;
+    int n = 0, i, ops = 0;
+
+    if (d->clock) ddp__clock_collect(d);
+    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
+    /* newest last: when room is short the oldest compute spans are left out */
+    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
+    for (s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (i = 0; i < ops; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        if (o->end < 0) continue;
+        /* as in the statistics: standing still for a slower peer is not communicating */
+        if (o->peer_wait > 0 && n + ops - i < room)
+            ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end,
+                     &out[n++]);
+    }
+    return n;
+}

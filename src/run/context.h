@@ -1,0 +1,396 @@
+/* Inside of a ddp_ctx. */
+#ifndef DDP_RUN_CONTEXT_H
+#define DDP_RUN_CONTEXT_H
+
+#include "base/backend.h"
+#include "base/core.h"
+#include "graph/host.h"
+#include "nn/optimizer.h"
+#include "comm/engine.h"
+#include "member/state.h"
+#include "wire/stream.h"
+#include "wire/threads.h"
+#include "profile/linkfit.h"
+#include "profile/timer.h"
+#include "profile/trace.h"
+#include "plan/partial.h"
+#include "run/launch.h"
+#include "run/stats.h"
+#include "run/collective.h"
+
+/* What the time since the last hook was spent on. */
+typedef enum ddp__phase {
+    DDP__OUTSIDE,       /* between steps: data loading, reports */
+    DDP__IN_FORWARD,    /* after forward_begin(layer) */
+    DDP__IN_BACKWARD,   /* after backward_begin(layer) */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise
+                         */
+} ddp__phase;
+
+/* A registered layer. */
+typedef struct ddp__unit {
+    char       *name;
+    ddp_block  *block;          /* [blocks] */
+    int         blocks;
+    double      flops;
+    int         group;          /* that averages it; 0 = all ranks */
+    int         link;           /* that its messages take; of a bucket: its last layer's */
+    size_t      count;          /* floats that averaging moves, optimizer state left out */
+    size_t      state_count;    /* floats of optimizer state */
+    float      *state;
+    ddp_piece *average;        /* [averages] what averaging the layer moves */
+    int         averages;
+    ddp_piece *gradient;       /* [gradients] */
+    int         gradients;
+    long        ticket;         /* transfer in flight, or -1 */
+    size_t      trained;        /* floats with gradients */
+    float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last
+                                   average, what is in flight; NULL without; coded.c */
+    ddp_piece *other;          /* [others] int8 blocks: what is averaged as floats */
+    int         others;
+    long        other_ticket;
+    int         changing;       /* delta is in flight, or was */
+    long        updates;        /* updates applied so far */
+    int         passes;         /* backward_end calls in this step */
+    long        forward_step;   /* last step with a forward_begin */
+    double divergence; /* of the last averaging; written by the comm thread while in flight */
+    double      last_divergence;
+} ddp__unit;
+
+/* A message that the strategy posted and has not held. */
+typedef struct ddp__posted {
+    long   name;            /* its ticket to the strategy */
+    long   ticket;          /* of the engine, the stager or the devices' network */
+    int    link, layer, told;
+    int    in_layer;        /* it lies in that layer's own memory */
+    long   step;
+    ddp_piece *sum;         /* [sums x 2] on a device: what comes (of `from`) is added to (`to`) */
+    int    sums, room;
+} ddp__posted;
+
+/* A tensor of the strategy's own (ddp_keep). */
+typedef struct ddp__own_state {
+    char   name[32];
+    int    layer, equal;
+    float *data;
+    size_t count;
+} ddp__own_state;
+
+enum { DDP__NOTES = 64 };
+
+struct ddp_ctx {
+    ddp__host    host; /* first: src/graph reads the context as a host */
+    ddp_config   cfg;  /* resolved; strings owned by the context */
+    int          rank, world;    /* id, and how many ids there are */
+    int          met;            /* ids that are there from the start */
+    ddp__links   links;         /* of cfg.net and cfg.net_script; no paths: neither is set */
+    ddp_strategy_ops ops;
+    void        *self;           /* the strategy's memory */
+    const char  *event;          /* that the strategy is in; NULL = none */
+    ddp__posted *posted;         /* [posted_room] */
+    int          posted_count, posted_room;
+    long         posted_next;
+    ddp__own_state   *kept;           /* [kepts] */
+    int          kepts;
+    float        nothing;        /* 0: what a request consists of */
+    ddp__engine *engine; /* NULL with one worker */
+    ddp__engine *second; /* of link 1; NULL without */
+    ddp__links   second_links;
+    ddp_link     second_link; /* measured */
+    ddp__tls *tls;       /* NULL = plain */
+    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
+    long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
+    int32_t      join_word;     /* id to admit, or -1 */
+    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
+    uint64_t     saves_as;      /* run identity in its checkpoints; 0: none yet */
+
+    ddp__unit   *unit; /* [layers], grows until the session starts */
+    int          layers, room;
+    ddp_optimizer optimizer;
+    float        lr;
+    int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
+    int          team_size, team_place, team_root; /* their number, this rank's place, the first */
+    struct ddp__levels *levels;  /* averages go in two; NULL: in one */
+    int          mixed;          /* layers belong to unlike groups */
+    int          started;
+    int          aborts;         /* ddp_abort with one worker: how often; atomic */
+    int          aborted;        /* atomic: abort_text is there */
+    char         abort_text[DDP_ERROR_TEXT];
+    int          dumping;        /* somebody writes a dump; atomic */
+    int          dumped;         /* cfg.dump_path was written, or could not be */
+
+    long         step;
+    int64_t      taken;          /* micro-batches of all ranks together */
+    int          hooks_forward;  /* every layer had its forward_begin in the last whole step */
+    ddp__phase   phase;
+    int          phase_layer;
+    double       mark;           /* when the last hook returned */
+
+    float       *coded;          /* int8 blocks: of all layers; NULL without */
+    size_t       coded_count;
+
+    ddp_blob     plan;           /* in force; no bytes = none */
+    ddp_profile  profile;        /* profile.layers 0 = none yet */
+    ddp_link     link;
+    ddp__timer   timer;
+    ddp_linkfit  fit;            /* follows the link while training */
+    double       mean_layer_bytes;
+    int          plan_steps;     /* of a period of what the strategy sends */
+    long         drift_ticket;   /* the first rank's word on planning again, or -1 */
+    struct {
+        int      again;
+        ddp_link link;
+    } drift_word;
+    double       compute_this_step, compute_sum_s; /* of this rank, waits left out */
+    long         compute_steps;
+    float       *pace;           /* [2 x world] mean of each rank's step; room to sort it */
+    long         pace_ticket;    /* the exchange of these, or -1 */
+    double       pace_told;      /* the ratio that was logged last; 0 = nobody is slow */
+    int          pace_rank, pace_place;
+    ddp_note     note[DDP__NOTES]; /* ring */
+    long         notes;          /* ever */
+    uint64_t     noted_live;     /* the workers at the last look; 0 = none yet */
+    int          measured;       /* the plan came from clocks: it follows the link */
+    int          plan_final;     /* the plan will not be replaced by a measured one */
+
+    ddp_span    *span;           /* ring of compute and wait spans */
+    int          spans;          /* ring size */
+    long         span_count;     /* spans ever recorded */
+    ddp__op_span *op_scratch;    /* for statistics and traces */
+    int          op_room;
+    ddp_span    *merge;          /* scratch of the hidden share */
+    int          merge_room;
+
+    struct ddp__stager *stager;  /* of a device's messages; NULL = they are here */
+    struct ddp__clock *clock;    /* of a device's times; NULL = hooks are punctual */
+    int          loaded;         /* a step has run on the device: what it launches is there */
+    int          joined;         /* the devices have a network of their own */
+    struct ddp__nccl *nccl;      /* and what is sent over it */
+    double       begun;          /* the wait or the update that is under way */
+
+    struct {
+        char    name[32];
+        int64_t value;
+    } same[DDP_SAME];            /* ddp_same */
+    int          sames;
+    double       step_begin;     /* end of the previous step */
+    double       wait_this_step;
+    ddp_stats    stats;
+    double       sum_step_s, sum_wait_s;
+};
+
+/* First line of every hook: the sticky error. */
+#define DDP__ENTER(d)                                        \
+    do {                                                     \
+        if (!(d)) return DDP_ARG;                            \
+        if ((d)->host.error.code) return (int)(d)->host.error.code; \
+    } while (0)
+
+/* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
+DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);
+DDP_LIB int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+
+/* ---- start.c, team.c: who takes part ---- */
+
+/* Freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
+DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
+ * as numbers, those that a newcomer must have too first; and what they are called. */
+enum { DDP__SETTINGS = 12, DDP__SETTINGS_JOIN = 8 };
+DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
+DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
+DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
+DDP_LIB const char *ddp__setting_name(int i);
+
+/* links.c: what cfg.net and cfg.net_script say about this rank; *out stays empty if neither is
+ * set. Freed by ddp__links_free. */
+DDP_LIB ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err);
+
+/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
+ * the first of those who share its layers. */
+DDP_LIB uint64_t   ddp__live(const ddp_ctx *d);
+DDP_LIB int        ddp__is_first(const ddp_ctx *d);
+DDP_LIB int        ddp__leads(const ddp_ctx *d);
+
+/* A team are the ranks that register the same layers, and plan and measure together: those of the
+ * group of all of a rank's layers; all ranks where layers belong to none or to several. agree:
+ * whether all ranks see teams ([world]; < 0: lost) and the layers' groups alike. */
+DDP_LIB ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err);
+DDP_LIB ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err);
+DDP_LIB int        ddp__team_rank(const ddp_ctx *d, int i); /* number i of its ranks */
+DDP_LIB int        ddp__group_root(const ddp_ctx *d, int group); /* its first rank */
+
+/* state.c: what checkpoints and newcomers hold, with the values of now; to be freed by
+ * ddp__worker_free also after an error. apply: the small values become the context's (arrays were
+ * written where they are); keep_plan 0: another world plans for itself. follow: the times that the
+ * run's plan came from, for a newcomer: it goes on following the link. */
+DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan,
+                                     ddp_error *err);
+DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+
+/* ---- post.c: which way a message goes ---- */
+
+/* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
+ * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
+ * context go this way, or wait for those that did (flush): one order on all ranks. */
+DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket,
+                             ddp_error *err);
+/* Later work on the layers waits for it: the device, or where there is none, and in the first step,
+ * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
+ * device has to do, also for work that is held. */
+DDP_LIB ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err);
+/* The same of its input alone, and the caller waits. */
+DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err);
+/* The caller waits for it, which is in nobody's account. */
+DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
+DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
+DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
+/* Posted and waited for, in one level; with one worker only the scale is applied. */
+DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
+
+/* The library's own words, as bytes: a message of them that travels unhurried; those of a group's
+ * first rank (or the lowest that lives) reach all; each member's own, size bytes, in its place. */
+DDP_LIB void       ddp__own_word(const ddp_ctx *d, ddp_message *m, ddp_verb verb, const ddp_piece *p);
+DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
+DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
+
+/* ---- second.c, sites.c: more than one link, more than one level ---- */
+
+DDP_LIB int        ddp__two_links(const ddp_config *c);
+/* What cfg.net2 says about this rank. */
+DDP_LIB ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err);
+/* Where the ranks meet for link 1, told over link 0: the address, and on rank 0 the socket that
+ * listens there, or -1. */
+DDP_LIB ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd,
+                                     ddp_error *err);
+DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+
+/* site: [world] of each rank; all 0: none. Collective. */
+DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
+DDP_LIB void       ddp__levels_close(ddp_ctx *d);
+/* How this rank lies in sites; NULL: in one level. */
+DDP_LIB const struct ddp_sites *ddp__levels_site(const ddp_ctx *d);
+/* Submits a mean over all ranks in two levels; the ticket of the last message. Divergence is not
+ * measured. takes: whether it goes so. messages: how many it is on this rank. */
+DDP_LIB int        ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
+DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
+DDP_LIB int        ddp__levels_messages(const ddp_ctx *d);
+/* The part of a mean that crosses sites, on the first rank of each. */
+DDP_LIB void       ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
+
+/* balance.c: with two links, each message goes over the one that should finish it first. The team
+ * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
+DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
+
+/* ---- verbs.c: the strategy ---- */
+
+/* Runs an event that the strategy has; a ddp_status. */
+#define DDP__EVENT(d, what, args) \
+    ((d)->ops.what ? ((d)->event = #what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
+DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
+DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__posted_close(ddp_ctx *d);
+/* Tells the strategy what has arrived. */
+DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
+/* Errors: something is still posted (in_layers: in the memory of layers); in that of this layer, since
+ * an earlier step. */
+DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
+DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
+/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell, or
+ * memory is short. The caller's. */
+DDP_LIB ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps);
+/* Finishes what is in flight. */
+DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
+
+/* average.c: a layer's average; int8 blocks */
+DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler,
+                                      ddp_error *err);
+DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
+DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
+DDP_LIB const ddp__coder *ddp__int8_coder(void);
+DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
+/* Bytes that averaging a layer moves. */
+DDP_LIB size_t     ddp__layer_bytes(const ddp_ctx *d, int layer);
+DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__coded_close(ddp_ctx *d);
+/* Nothing is left to be sent; base: all parameters are equal on all ranks. */
+DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
+/* Rounds what is to be summed to blocks, in place, with what was cut off before; layer is for errors. */
+DDP_LIB ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer,
+                                    float *residual, ddp_error *err);
+
+/* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
+ * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
+typedef struct ddp__walk {
+    const ddp_piece *from, *to;
+    int    from_count, to_count;
+    size_t from_at, to_at;
+} ddp__walk;
+DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
+DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
+DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
+DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
+DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
+DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
+
+/* ---- profile -> plan ---- */
+
+/* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
+ * configured; as measured, agreed on by the team; what transfers take, from d->link. */
+DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
+DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
+DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
+
+/* meter.c: transfers of one size after the other, each repeated until it is settled */
+typedef struct ddp__meter {
+    double bytes[64], seconds[64];
+    int    n, first; /* those from `first` on are of one size */
+    double begun;    /* of that size; 0: not yet */
+} ddp__meter;
+/* 1: the two fastest of this size agree, or it took long enough, and another begins. */
+DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
+/* Times averages over one link, of at most so many times as many floats; all ranks get the first
+ * one's fit. */
+enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
+DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
+
+/* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
+ * layers over another link */
+DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
+/* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
+DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p,
+                                  ddp_error *err);
+
+/* drift.c: the link while training */
+DDP_LIB void       ddp__drift_start(ddp_ctx *d);
+DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
+DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
+
+/* ---- what is told ---- */
+
+/* dump.c: path with %r replaced; NULL when memory is short; the caller's. Writes cfg.dump_path, and
+ * into the context's error where that is. */
+DDP_LIB char *ddp__rank_path(const char *path, int rank);
+DDP_LIB void  ddp__dump_failure(ddp_ctx *d);
+
+/* pace.c: at the end of every step */
+DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
+
+/* notes.c: what changed; members are looked at after every step: 1 if they have changed */
+DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
+DDP_LIB int  ddp__note_members(ddp_ctx *d);
+
+/* account.c */
+DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
+DDP_LIB void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering);
+DDP_LIB void ddp__account_step(ddp_ctx *d, double now);
+DDP_LIB void ddp__account_reset(ddp_ctx *d);
+DDP_LIB void ddp__account_predict(ddp_ctx *d);
+
+#endif /* DDP_RUN_CONTEXT_H */

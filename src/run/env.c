@@ -1,0 +1,342 @@
+#include "base/platform.h"
+#include "base/text.h"
+#include "base/hash.h"
+#include "run/env.h"
+
+#ifdef __APPLE__
+#include <crt_externs.h>
+#define DDP__ENVIRON (*_NSGetEnviron())
+#else
+#define DDP__ENVIRON environ
+#endif
+
+static const char *const ddp__env_known[] = {"RANK",
+                                             "WORLD_SIZE",
+                                             "LOCAL_RANK",
+                                             "ADDR",
+                                             "RUN_ID",
+                                             "LOG",
+                                             "NET",
+                                             "NET_SCRIPT",
+                                             "NET2",
+                                             "ADDR2",
+                                             "WIRE",
+                                             "SITE",
+                                             "STRATEGY",
+                                             "PERIOD",
+                                             "TRANSPORT",
+                                             "MIN_WORLD",
+                                             "MAX_WORLD",
+                                             "PEER_TIMEOUT",
+                                             "OP_TIMEOUT",
+                                             "CONNECT_TIMEOUT",
+                                             "JOIN_TIMEOUT",
+                                             "JOIN",
+                                             "RESUME",
+                                             "DUMP",
+                                             "INSECURE",
+                                             "THREADS",
+                                             "TCP_CONGESTION",
+                                             "DETERMINISTIC",
+                                             "TLS_PSK",
+                                             "TLS_CA",
+                                             "TLS_CERT",
+                                             "TLS_KEY",
+                                             "SOCKET_IFNAME",
+                                             NULL};
+
+/* A launcher's variables; NULL where it has none. */
+typedef struct ddp__launcher {
+    const char *name, *rank, *world, *local_rank, *local_world;
+} ddp__launcher;
+
+static const ddp__launcher ddp__launchers[] = {
+    {"DREAMDDP_RANK", "DREAMDDP_RANK", "DREAMDDP_WORLD_SIZE", "DREAMDDP_LOCAL_RANK", NULL},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
+};
+enum {
+    DDP__LAUNCHED_OWN,
+    DDP__LAUNCHED_TORCH,
+    DDP__LAUNCHED_OMPI,
+    DDP__LAUNCHED_MPICH,
+    DDP__LAUNCHED_PMIX,
+    DDP__LAUNCHED_SLURM,
+    DDP__LAUNCHERS
+};
+
+/* An empty variable counts as unset. */
+static const char *ddp__env_get(const char *name)
+{
+    const char *v = name ? getenv(name) : NULL;
+    return v && *v ? v : NULL;
+}
+
+static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
+{
+    const char *text = ddp__env_get(name);
+    long v;
+
+    if (!text) return DDP_OK;
+    if (!ddp__parse_long(text, &v) || v < least || v > most)
+        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text,
+                         least, most);
+    *out = (int)v;
+    return DDP_OK;
+}
+
+/* Levenshtein distance of two short words. */
+static int ddp__word_distance(const char *a, size_t an, const char *b)
+{
+    int row[32], bn = (int)strlen(b), i, j;
+
+    if (an > 40 || bn > 30) return 99;
+    for (j = 0; j <= bn; j++) row[j] = j;
+    for (i = 1; i <= (int)an; i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (j = 1; j <= bn; j++) {
+            int best = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[bn];
+}
+
+/* A mistyped variable would otherwise be ignored in silence. */
+static ddp_status ddp__env_check_names(ddp_error *err)
+{
+    char **e;
+
+    for (e = DDP__ENVIRON; e && *e; e++) {
+        const char *name = *e + 9, *end = strchr(*e, '=');
+        int i, nearest = 0, least = 100;
+        size_t n;
+        if (strncmp(*e, "DREAMDDP_", 9) || !end) continue;
+        n = (size_t)(end - name);
+        for (i = 0; ddp__env_known[i] && least; i++) {
+            int d = ddp__word_distance(name, n, ddp__env_known[i]);
+            if (d >= least) continue;
+            least = d;
+            nearest = i;
+        }
+        if (least)
+            return ddp__fail(
+                err, DDP_ARG,
+                "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
+                n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
+    }
+    return DDP_OK;
+}
+
+/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01; 0 if the text is not of that form. */
+static int ddp__first_host(const char *list, char *out, size_t room)
+{
+    size_t n = 0, digits;
+
+    while (*list && *list != ',') {
+        if (n + 1 >= room) return 0;
+        if (*list != '[') {
+            out[n++] = *list++;
+            continue;
+        }
+        list++;
+        digits = strspn(list, "0123456789"); /* as they are: zeros in front belong to the name */
+        if (!digits || n + digits >= room) return 0;
+        memcpy(out + n, list, digits);
+        n += digits;
+        list = strchr(list, ']');
+        if (!list) return 0;
+        list++;
+    }
+    out[n] = 0;
+    return n > 0;
+}
+
+static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
+{
+    const char *host = ddp__env_get("MASTER_ADDR"),
+               *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
+    int port = 0, local = 0;
+
+    if (!host || !ddp__env_get("MASTER_PORT"))
+        return ddp__fail(
+            err, DDP_ARG,
+            "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
+            host ? "MASTER_PORT" : "MASTER_ADDR");
+    DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
+    if (store && !strcmp(store, "True")) {
+        port++; /* torchrun's agent itself listens on MASTER_PORT */
+        env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
+    }
+    /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
+     * the same place and open to nobody else */
+    DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
+    if (local == env->world) host = "127.0.0.1";
+    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
+             port);
+    return DDP_OK;
+}
+
+/* Inside a job step: its first host, else the one that srun was called on. */
+static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
+{
+    char host[256];
+    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
+               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
+    int nodes = 0;
+
+    DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
+    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    else if (list && ddp__first_host(list, host, sizeof host))
+        snprintf(env->addr, sizeof env->addr, "%s:29500", host);
+    else if (ip)
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500",
+                 ip);
+    return DDP_OK;
+}
+
+/* Where rank 0 is, as far as the launcher says. */
+static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
+{
+    int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
+
+    if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX)
+        return ddp__slurm_addr(env, err);
+    DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
+    if (which == DDP__LAUNCHED_OWN || local == env->world)
+        snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    else if (which == DDP__LAUNCHED_MPICH && step) /* srun --mpi=pmi2 */
+        return ddp__slurm_addr(env, err);
+    return DDP_OK;
+}
+
+/* Slurm's variables say who this process is only inside a job step: in a batch script, without
+ * srun, every process would be rank 0. */
+static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
+{
+    int tasks = 1;
+
+    *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
+    if (*applies) return DDP_OK;
+    DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
+    if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
+        env->note = "this Slurm job has several tasks, but this process was started by the batch "
+                    "script, not by srun: it trains alone; start it with srun";
+    return DDP_OK;
+}
+
+/* Takes rank and world from the first launcher of which something is set. */
+static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
+{
+    int i, applies;
+
+    for (i = 0; i < DDP__LAUNCHERS; i++) {
+        const ddp__launcher *l = &ddp__launchers[i];
+        const char *world = l->world;
+        if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {
+            if (i == DDP__LAUNCHED_PMIX) applies = ddp__env_get(l->rank) != NULL;
+            else DDP__TRY(ddp__slurm_applies(env, &applies, err));
+            if (!applies) continue; /* SLURM_NTASKS alone is half of nothing */
+            if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
+        }
+        if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
+        if (!ddp__env_get(l->rank) || !ddp__env_get(world))
+            return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither%s",
+                             ddp__env_get(l->rank) ? l->rank : world,
+                             ddp__env_get(l->rank) ? world : l->rank,
+                             i == DDP__LAUNCHED_PMIX
+                                 ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE"
+                                 : "");
+        DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
+        DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
+        env->local_rank = env->rank;
+        if (i == DDP__LAUNCHED_MPICH && ddp__env_get("SLURM_STEP_ID"))
+            DDP__TRY(ddp__env_int("SLURM_LOCALID", 0, 4095, &env->local_rank, err));
+        DDP__TRY(ddp__env_int(l->local_rank, 0, 4095, &env->local_rank, err));
+        env->launcher = l->name;
+        *which = i;
+        return DDP_OK;
+    }
+    return DDP_OK;
+}
+
+uint64_t ddp__run_id(const char *text)
+{
+    size_t n = text ? strlen(text) : 0;
+
+    if (!n) return 0;
+    if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
+    return ddp__hash(DDP__HASH_START, text, n);
+}
+
+/* The own variable, or what the launcher calls its run. */
+static void ddp__env_run_id(ddp__env *env, int which)
+{
+    const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
+               *step = ddp__env_get("SLURM_STEP_ID");
+
+    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
+    if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
+        snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
+    else if (id)
+        snprintf(env->run_id, sizeof env->run_id, "%.127s", id);
+}
+
+ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
+{
+    ddp__env env;
+    const char *addr = ddp__env_get("DREAMDDP_ADDR");
+    int which = -1;
+
+    memset(&env, 0, sizeof env);
+    env.world = 1;
+    DDP__TRY(ddp__env_check_names(err));
+    DDP__TRY(ddp__env_launcher(&env, &which, err));
+    if (addr) {
+        if (strlen(addr) >= sizeof env.addr)
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT",
+                             addr);
+        snprintf(env.addr, sizeof env.addr, "%s", addr);
+    } else if (which >= 0) {
+        DDP__TRY(ddp__launcher_addr(&env, which, err));
+    }
+    ddp__env_run_id(&env, which);
+    env.log = ddp__env_get("DREAMDDP_LOG");
+    env.net = ddp__env_get("DREAMDDP_NET");
+    env.net_script = ddp__env_get("DREAMDDP_NET_SCRIPT");
+    env.net2 = ddp__env_get("DREAMDDP_NET2");
+    env.addr2 = ddp__env_get("DREAMDDP_ADDR2");
+    env.wire = ddp__env_get("DREAMDDP_WIRE");
+    env.site = ddp__env_get("DREAMDDP_SITE");
+    env.strategy = ddp__env_get("DREAMDDP_STRATEGY");
+    env.period = ddp__env_get("DREAMDDP_PERIOD");
+    env.transport = ddp__env_get("DREAMDDP_TRANSPORT");
+    env.min_world = ddp__env_get("DREAMDDP_MIN_WORLD");
+    env.max_world = ddp__env_get("DREAMDDP_MAX_WORLD");
+    env.join = ddp__env_get("DREAMDDP_JOIN");
+    env.peer_timeout = ddp__env_get("DREAMDDP_PEER_TIMEOUT");
+    env.op_timeout = ddp__env_get("DREAMDDP_OP_TIMEOUT");
+    env.connect_timeout = ddp__env_get("DREAMDDP_CONNECT_TIMEOUT");
+    env.join_timeout = ddp__env_get("DREAMDDP_JOIN_TIMEOUT");
+    env.dump = ddp__env_get("DREAMDDP_DUMP");
+    env.insecure = ddp__env_get("DREAMDDP_INSECURE");
+    env.threads = ddp__env_get("DREAMDDP_THREADS");
+    env.tcp_congestion = ddp__env_get("DREAMDDP_TCP_CONGESTION");
+    env.deterministic = ddp__env_get("DREAMDDP_DETERMINISTIC");
+    env.tls_psk = ddp__env_get("DREAMDDP_TLS_PSK");
+    env.tls_ca = ddp__env_get("DREAMDDP_TLS_CA");
+    env.tls_cert = ddp__env_get("DREAMDDP_TLS_CERT");
+    env.tls_key = ddp__env_get("DREAMDDP_TLS_KEY");
+    env.socket_ifname = ddp__env_get("DREAMDDP_SOCKET_IFNAME");
+    *out = env;
+    return DDP_OK;
+}

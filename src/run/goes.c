@@ -1,0 +1,182 @@
+/* What goes with what: one table of settings and strategies, from which refusals, their test and the page
+ * docs/what-goes-with-what.md are made. What no row forbids goes. */
+#include "base/core.h"
+#include "base/backend.h"
+#include "run/launch.h"
+
+/* A setting: its name, its value (%ld; none where there is no %), and whether it is on. */
+#define DDP__FEATURES(X)                                                                            \
+    X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                       \
+    X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                               \
+    X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
+    X(GROUPS, "layers of a group", 0, groups)                                                       \
+    X(SITE, "site %ld", c->site, c->site > 0)                                                       \
+    X(ELASTIC, "min_world %ld", c->min_world, c->min_world > 0)                                     \
+    X(ROOM, "max_world %ld", c->max_world, c->max_world > c->world && c->world > 0)                 \
+    X(JOIN, "join", 0, c->join)                                                                     \
+    X(SECOND, "net2 or addr2", 0, c->net2 || c->addr2)                                              \
+    X(THREADS, "transport threads", 0, c->transport == DDP_THREADS)                                 \
+    X(MPI, "transport mpi", 0, c->transport == DDP_MPI)                                             \
+    X(TLS, "tls_psk or tls_ca, tls_cert, tls_key", 0,                                               \
+      c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key)                                         \
+    X(RING, "algorithm ring", 0, c->algorithm == DDP_RING)                                          \
+    X(DETERMINISTIC, "deterministic", 0, c->deterministic)                                          \
+    X(DEVICE, "a backend", 0, c->backend != NULL)                                                   \
+    X(NCCL, "nccl %ld", c->nccl, c->nccl > 0)                                                       \
+    X(NO_NCCL1, "nccl %ld", c->nccl, c->nccl != 1)                                                  \
+    X(NO_NETWORK, "no backend with a network of its own", 0, !c->backend || !c->backend->join)      \
+    X(STREAM, "cuda_stream", 0, c->cuda_stream != NULL)                                             \
+    X(NO_DEVICE, "no backend", 0, !c->backend)                                                      \
+    X(STEADY, "neither min_world nor join", 0, c->min_world == 0 && !c->join)                       \
+    X(ONE_LINK, "one link", 0, c->world > 1 && !c->net2 && !c->addr2 && c->nccl != 2)
+
+typedef enum ddp__feature {
+#define DDP__FEATURE_ID(id, name, value, on) DDP__ON_##id,
+    DDP__FEATURES(DDP__FEATURE_ID)
+#undef DDP__FEATURE_ID
+    DDP__FEATURE_COUNT
+} ddp__feature;
+
+/* Settings that no run can have all of. */
+static const ddp__goes_row *ddp__goes_rows(int *count)
+{
+#define DDP__BIT(id) (1u << DDP__ON_##id)
+    static const ddp__goes_row row[] = {
+        {DDP__BIT(SITE) | DDP__BIT(ELASTIC), DDP_ARG,
+         "averages in two levels need every rank: leave one of them out"},
+        {DDP__BIT(SITE) | DDP__BIT(INT8), DDP_ARG,
+         "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"},
+        {DDP__BIT(SITE) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
+         "averages in two levels are over all ranks: leave one of the two out"},
+        {DDP__BIT(CLIP) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
+         "no rank knows the norm over the layers of all groups: leave clip_norm 0"},
+        {DDP__BIT(ELASTIC) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
+         "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"},
+        {DDP__BIT(ELASTIC) | DDP__BIT(SECOND), DDP_ARG,
+         "an elastic world has one link: leave out net2 and addr2"},
+        {DDP__BIT(ROOM) | DDP__BIT(THREADS), DDP_ARG,
+         "who comes later comes over tcp: choose that transport"},
+        {DDP__BIT(ROOM) | DDP__BIT(MPI), DDP_ARG, "who comes later comes over tcp: choose that transport"},
+        {DDP__BIT(ROOM) | DDP__BIT(STEADY), DDP_ARG,
+         "only an elastic world has room for newcomers: set min_world"},
+        {DDP__BIT(MPI) | DDP__BIT(SECOND), DDP_ARG,
+         "a second link needs the tcp or threads transport"},
+        {DDP__BIT(MPI) | DDP__BIT(TLS), DDP_ARG,
+         "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls "
+         "options"},
+        {DDP__BIT(RING) | DDP__BIT(DETERMINISTIC), DDP_ARG,
+         "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"},
+        {DDP__BIT(NCCL) | DDP__BIT(ELASTIC), DDP_UNSUPPORTED,
+         "elastic worlds average by transport: set nccl to 0, or leave it out"},
+        {DDP__BIT(NCCL) | DDP__BIT(JOIN), DDP_UNSUPPORTED,
+         "elastic worlds average by transport: set nccl to 0, or leave it out"},
+        {DDP__BIT(DEVICE) | DDP__BIT(SECOND), DDP_UNSUPPORTED,
+         "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"},
+        {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), DDP_UNSUPPORTED,
+         "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set "
+         "that, or leave the site out"},
+        {DDP__BIT(DEVICE) | DDP__BIT(INT8), DDP_UNSUPPORTED,
+         "averages of a backend travel as f32 or bf16: choose one of them"},
+        {DDP__BIT(NCCL) | DDP__BIT(NO_NETWORK), DDP_ARG,
+         "leave nccl 0, or set backend to ddp_cuda(...)"},
+        {DDP__BIT(STREAM) | DDP__BIT(NO_DEVICE), DDP_ARG,
+         "set backend to ddp_cuda(...) too, or leave cuda_stream NULL"}};
+
+    *count = (int)(sizeof row / sizeof row[0]);
+    return row;
+}
+
+/* What a strategy needs a trait for. */
+static const ddp__goes_trait *ddp__goes_traits(int *count)
+{
+    static const ddp__goes_trait trait[] = {
+        {DDP_WITH_CLIP, DDP__BIT(CLIP), "its updates do not wait for all gradients: leave clip_norm 0"},
+        {DDP_WITH_BF16, DDP__BIT(BF16), "its messages are float32: leave the wire f32"},
+        {DDP_WITH_INT8, DDP__BIT(INT8), "its messages are not rounded to blocks: choose another wire"},
+        {DDP_WITH_GROUPS, DDP__BIT(GROUPS), "it sends to all ranks: leave the layers to all of them"},
+        {DDP_WITH_SITES, DDP__BIT(SITE), "its messages go in one level: leave the site out"},
+        {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), "it cannot lose a worker: set min_world to 0"},
+        {DDP_WITH_ELASTIC, DDP__BIT(JOIN), "a newcomer cannot be given its state: leave join 0"},
+        {DDP_WITH_DEVICE, DDP__BIT(DEVICE), "it works in this machine's memory: train on the CPU"},
+        {0, DDP__BIT(ONE_LINK), "it needs a second link: set net2 or addr2"}};
+#undef DDP__BIT
+
+    *count = (int)(sizeof trait / sizeof trait[0]);
+    return trait;
+}
+
+const char *ddp__feature_name(int i)
+{
+#define DDP__FEATURE_NAME(id, name, value, on) name,
+    static const char *const text[] = {DDP__FEATURES(DDP__FEATURE_NAME)};
+#undef DDP__FEATURE_NAME
+
+    return i >= 0 && i < (int)DDP__FEATURE_COUNT ? text[i] : NULL;
+}
+
+/* Of a setting that is on, with its value. */
+static const char *ddp__feature_text(const ddp_config *c, int groups, int i, char *buf, size_t room)
+{
+    long number = 0;
+
+    (void)groups;
+#define DDP__FEATURE_VALUE(id, name, value, on) \
+    if (i == (int)DDP__ON_##id) number = (long)(value);
+    DDP__FEATURES(DDP__FEATURE_VALUE)
+#undef DDP__FEATURE_VALUE
+    snprintf(buf, room, "%s", ddp__feature_name(i));
+    if (strstr(buf, "%ld")) snprintf(strstr(buf, "%ld"), 24, "%ld", number);
+    return buf;
+}
+
+unsigned ddp__features_on(const ddp_config *c, int groups)
+{
+    unsigned on_now = 0;
+
+#define DDP__FEATURE_ON(id, name, value, on) \
+    if (on) on_now |= 1u << DDP__ON_##id;
+    DDP__FEATURES(DDP__FEATURE_ON)
+#undef DDP__FEATURE_ON
+    return on_now;
+}
+
+const ddp__goes_row *ddp__goes_refuses(unsigned on)
+{
+    int n, i;
+    const ddp__goes_row *row = ddp__goes_rows(&n);
+
+    for (i = 0; i < n; i++)
+        if ((on & row[i].all) == row[i].all) return &row[i];
+    return NULL;
+}
+
+const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
+{
+    int n, i;
+    const ddp__goes_trait *t = ddp__goes_traits(&n);
+
+    for (i = 0; i < n; i++)
+        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS)))
+            return &t[i];
+    return NULL;
+}
+
+ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups, ddp_error *err)
+{
+    const unsigned on = ddp__features_on(c, groups);
+    const ddp__goes_row *row = ddp__goes_refuses(on);
+    const ddp__goes_trait *t = ops ? ddp__goes_lacks(on, ops->traits) : NULL;
+    char text[256] = "", one[64];
+    int i, n = 0;
+
+    for (i = 0; row && i < (int)DDP__FEATURE_COUNT; i++)
+        if (row->all >> i & 1)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", n ? " with " : "",
+                          ddp__feature_text(c, groups, i, one, sizeof one));
+    if (row) return ddp__fail(err, row->code, "%s: %s", text, row->why);
+    for (i = 0; t && !(t->on >> i & 1);) i++;
+    if (t)
+        return ddp__fail(err, DDP_UNSUPPORTED, "strategy %s with %s: %s", ops->name,
+                         ddp__feature_text(c, groups, i, one, sizeof one), t->why);
+    return DDP_OK;
+}

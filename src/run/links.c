@@ -1,0 +1,190 @@
+/* From the configuration to the links that are emulated: one text for all of them, or a topology
+ * file, and the script. */
+#include "base/platform.h"
+#include "base/text.h"
+#include "io/json.h"
+#include "profile/network.h"
+#include "run/context.h"
+
+/* Whether a network is given as a file, and the bytes of its path ("@0,16,32" may follow). */
+static size_t ddp__net_path(const char *net)
+{
+    const char *devices = strrchr(net, '@');
+    size_t n = devices ? (size_t)(devices - net) : strlen(net);
+
+    return (n > 5 && !memcmp(net + n - 5, ".json", 5)) || memchr(net, '/', n) ? n : 0;
+}
+
+/* Which device each worker is: the list behind "@", or the first ones. */
+static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device,
+                                   ddp_error *err)
+{
+    int r;
+
+    for (r = 0; r < c->world; r++) device[r] = r;
+    if (!*list) {
+        if (c->world <= devices) return DDP_OK;
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.200s' has %d devices for %d workers: start at most %d, or "
+                         "describe more",
+                         c->net, devices, c->world, devices);
+    }
+    for (r = 0; *list; r++) {
+        size_t n = strcspn(++list, ",");
+        char number[12];
+        long v = -1;
+        if (n < sizeof number) {
+            memcpy(number, list, n);
+            number[n] = 0;
+            if (!ddp__parse_long(number, &v)) v = -1;
+        }
+        if (v < 0 || v >= devices)
+            return ddp__fail(err, DDP_ARG,
+                             "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
+                             n > 40 ? 40 : (int)n, list, devices - 1);
+        if (r < c->world) device[r] = (int)v;
+        list += n;
+    }
+    if (r != c->world)
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.200s' lists %d devices for %d workers: list one for each",
+                         c->net, r, c->world);
+    return DDP_OK;
+}
+
+static double ddp__least_rate(double a, double b)
+{
+    return a > 0 && (!(b > 0) || a < b) ? a : b;
+}
+
+/* The part of the network between the workers' devices, as rank sees it. */
+static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c,
+                           ddp__links *l)
+{
+    size_t N = (size_t)n->devices;
+    double pair = 0, host = 0;
+    int a, b;
+
+    l->by_pair = 1;
+    l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
+    for (a = 0; a < c->world; a++) {
+        const double own = n->host_rate ? n->host_rate[device[a]] : 0;
+        host = ddp__least_rate(host, own);
+        for (b = 0; b < c->world; b++) {
+            size_t at = (size_t)device[a] * N + (size_t)device[b];
+            double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0, flight;
+            ddp__path *p = &l->path[a == c->rank ? b : a];
+            if (a == b) continue;
+            /* two workers on one device have no link between them that a file could describe */
+            pair = ddp__least_rate(pair, n->rate[at]);
+            if (delay + jitter > l->farthest) l->farthest = delay + jitter;
+            if (delay + jitter / 2 > l->plan_delay_s) l->plan_delay_s = delay + jitter / 2;
+            if (a == c->rank) p->rate = n->rate[at];
+            if (b != c->rank) continue;
+            p->delay_s = delay;
+            p->jitter_s = jitter;
+            p->rng = ddp__jitter_rng(c->seed, a, b);
+            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) *
+                     (delay + jitter);
+            if (flight > l->flight) l->flight = flight;
+        }
+    }
+    l->slowest = ddp__least_rate(pair, host);
+    l->plan_rate = ddp__least_rate(pair * (c->world - 1), host);
+}
+
+static ddp_status ddp__links_events(const char *path, int world, ddp__incidents *s, ddp_error *err)
+{
+    ddp__json *root = ddp__json_read(path, err);
+    const ddp__json *events, *v;
+    ddp_status status = DDP_OK;
+
+    if (!root) return err->code;
+    events = ddp__json_get(root, "events");
+    if (events && events->kind != DDP__JSON_ARRAY)
+        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path,
+                           events->line);
+    for (v = events ? events->first : NULL; v && status == DDP_OK; v = v->next)
+        status = v->kind == DDP__JSON_STRING
+                     ? ddp__script_line(path, v->line, v->string, strlen(v->string), world, s, err)
+                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path,
+                                 v->line);
+    ddp__json_free(root);
+    return status;
+}
+
+static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__links *l,
+                                  ddp__incidents *s, ddp_error *err)
+{
+    ddp_network n;
+    int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
+    char *path = ddp__strdup(c->net);
+    ddp_status status;
+    int a, b;
+
+    memset(&n, 0, sizeof n);
+    l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
+    if (!device || !path || !l->path) {
+        status = ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", c->world);
+    } else {
+        path[path_size] = 0;
+        status = ddp_network_read(path, NULL, &n, err);
+    }
+    if (status == DDP_OK)
+        status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
+    for (a = 0; status == DDP_OK && a < c->world; a++)
+        for (b = 0; b < a && status == DDP_OK; b++)
+            if (device[a] == device[b])
+                status = ddp__fail(err, DDP_ARG,
+                                   "network '%.200s': device %d is given to workers %d and %d; "
+                                   "each needs one of its own",
+                                   c->net, device[a], b, a);
+    if (status == DDP_OK) ddp__links_cut(&n, device, c, l);
+    if (status == DDP_OK) status = ddp__links_events(path, c->world, s, err);
+    ddp_network_free(&n);
+    DDP_FREE(path);
+    DDP_FREE(device);
+    return status;
+}
+
+static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
+{
+    int k;
+
+    for (k = 0; k < s->count; k++)
+        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
+            return ddp__fail(err, DDP_ARG,
+                             "the script kills worker %d at t=%g, but on the threads transport all "
+                             "workers are one process: use tcp",
+                             s->list[k].a, s->list[k].at);
+    return DDP_OK;
+}
+
+ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
+{
+    ddp__netspec spec;
+    ddp__incidents s;
+    ddp__links l;
+    ddp_status status = DDP_OK;
+    size_t path = c->net ? ddp__net_path(c->net) : 0;
+
+    memset(out, 0, sizeof *out);
+    memset(&l, 0, sizeof l);
+    memset(&s, 0, sizeof s);
+    memset(&spec, 0, sizeof spec);
+    if (!c->net && !c->net_script) return DDP_OK;
+    if (path) {
+        status = ddp__links_file(c, path, &l, &s, err);
+    } else {
+        if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
+        status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);
+    }
+    if (status == DDP_OK && c->net_script)
+        status = ddp__script_read(c->net_script, c->world, &s, err);
+    if (status == DDP_OK) status = ddp__links_allowed(c, &s, err);
+    if (status == DDP_OK) status = ddp__script_apply(&s, c->rank, &l, err);
+    ddp__incidents_free(&s);
+    if (status == DDP_OK) *out = l;
+    else ddp__links_free(&l);
+    return status;
+}

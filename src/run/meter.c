@@ -1,0 +1,133 @@
+/* The link meter: transfers of one size after the other, each repeated until it is settled; and what
+ * averages over a link take. */
+#include "base/platform.h"
+#include "base/tools.h"
+#include "run/device.h"
+
+enum {
+    DDP__METER_LEAST = 3,
+    DDP__METER_MOST = 16,
+    DDP__PROBE_MEDIUM = 16 /* pieces */
+};
+/* Interference only delays: when the two fastest of some transfers differ by more, the fastest was
+ * probably delayed too. */
+static const double ddp__meter_agree = 0.03;
+static const double ddp__meter_patience_s = 3; /* of repeating one size */
+
+int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
+{
+    const double now = ddp_now();
+    double first = DBL_MAX, second = DBL_MAX;
+    int i, times;
+
+    if (m->n == m->first) m->begun = now;
+    if (m->n == (int)(sizeof m->bytes / sizeof *m->bytes)) m->n--;
+    m->bytes[m->n] = bytes;
+    m->seconds[m->n++] = seconds;
+    for (i = m->first; i < m->n; i++) {
+        const double t = m->seconds[i];
+        second = t < first ? first : t < second ? t : second;
+        first = t < first ? t : first;
+    }
+    times = m->n - m->first;
+    *fastest = first;
+    if (times < DDP__METER_LEAST) return 0;
+    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first &&
+        now < m->begun + ddp__meter_patience_s)
+        return 0;
+    m->first = m->n;
+    return 1;
+}
+
+/* How many pieces to average when those are settled; 0: enough. The last size takes 0.12 s, where a
+ * thread that wakes up late matters little. */
+static int ddp__probe_next(int pieces, double fastest)
+{
+    double in_time;
+
+    if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
+    if (pieces > DDP__PROBE_MEDIUM) return 0;
+    in_time = 0.12 / fastest * pieces;
+    if (in_time < 2 * DDP__PROBE_MEDIUM) return 2 * DDP__PROBE_MEDIUM;
+    return in_time < DDP__PROBE_MOST ? (int)in_time : DDP__PROBE_MOST;
+}
+
+static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces,
+                                  ddp_error *err)
+{
+    ddp_message m;
+    long ticket;
+
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ALL_REDUCE;
+    m.group = d->team;
+    m.from = list;
+    m.from_count = pieces;
+    m.overlap = 1;
+    m.mean = 1;
+    m.step = d->step;
+    m.layer = DDP__OWN_WORD;
+    m.link = link;
+    m.filler = 1;
+    DDP__TRY(ddp__post_flush(d, err));
+    if (d->nccl && ddp__nccl_takes(d, &m)) return ddp__nccl_run(d, &m, err);
+    if (!ddp__levels_takes(d, &m)) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
+    DDP__TRY(ddp__levels_submit(d, &m, &ticket, err));
+    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+}
+
+/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the
+ * last size. */
+static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
+                                   int *pieces, ddp_error *err)
+{
+    float next = 1;
+    ddp_message m;
+    ddp_piece p;
+
+    p.data = &next;
+    p.count = 1;
+    while (next > 0) {
+        const double begin = ddp_now();
+        double fastest;
+        *pieces = (int)next;
+        DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
+        next = 0; /* and it stays 0 where the first one is lost */
+        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces,
+                           ddp_now() - begin, &fastest)) {
+            if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
+        } else if (ddp__leads(d)) {
+            next = (float)*pieces;
+        }
+        /* the first one decides; and all leave this together, as far as the link allows */
+        ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
+        m.bytes = 0;
+        m.group = d->team;
+        m.link = link;
+        DDP__TRY(ddp__run(d, &m, 0, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
+{
+    float *x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
+    ddp_piece *list = (ddp_piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list);
+    ddp__meter meter;
+    ddp_status s = DDP_OK;
+    int i, pieces = 0;
+
+    memset(&meter, 0, sizeof meter);
+    if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
+    for (i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
+        list[i].data = d->nccl && link == 0 && !d->team ? ddp__nccl_zeros(d) : x;
+        list[i].count = DDP__PROBE_FLOATS;
+    }
+    if (s == DDP_OK) s = ddp__probe_sizes(d, link, list, &meter, &pieces, err);
+    DDP_FREE(list);
+    DDP_FREE(x);
+    DDP__TRY(s);
+    if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, &d->links); /* who led was lost */
+    else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
+    return ddp__tell(d, d->team, out, sizeof *out, err);
+}

@@ -1,0 +1,113 @@
+/* How long each rank computes, waits left out: a rank that is slow makes all the others wait, and
+ * in wall-clock times all look alike. The times travel unhurried, every few periods. */
+#include "base/platform.h"
+#include "run/context.h"
+#include "run/device.h"
+
+enum { DDP__PACE_PERIODS = 4 };
+static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
+
+static int ddp__pace_order(const void *a, const void *b)
+{
+    float p = *(const float *)a, q = *(const float *)b;
+
+    return (p > q) - (p < q);
+}
+
+/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was
+ * lost has no time. */
+static double ddp__pace_median(ddp_ctx *d)
+{
+    float *sorted = d->pace + d->team_size;
+    int r, n = 0;
+
+    for (r = 0; r < d->team_size; r++)
+        if (d->pace[r] > 0) sorted[n++] = d->pace[r];
+    qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
+    return n ? (double)sorted[(n - 1) / 2] : 0;
+}
+
+/* The newest note; all ranks have it, one of them says it. */
+static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
+{
+    char text[DDP_ERROR_TEXT];
+    ddp_note note;
+
+    if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
+    ddp_note_text(&note, text, sizeof text);
+    ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
+}
+
+/* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
+static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
+{
+    int rank = d->stats.slowest_rank;
+    double ratio = d->stats.slow_ratio, told = d->pace_told;
+
+    if (ratio < ddp__pace_slow) {
+        if (told > 0) {
+            double now = (double)d->pace[d->pace_place];
+            ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, now);
+            ddp__pace_log(d, DDP_LOG_INFO);
+        }
+        d->pace_told = 0;
+        return;
+    }
+    if (told > 0 && rank == d->pace_rank && fabs(ratio / told - 1) < 0.2) return;
+    d->pace_told = ratio;
+    d->pace_rank = rank;
+    d->pace_place = slowest;
+    ddp__note_add(d, DDP_NOTE_SLOW, rank, median_s, (double)d->pace[slowest]);
+    ddp__pace_log(d, DDP_LOG_WARN);
+}
+
+static void ddp__pace_judge(ddp_ctx *d)
+{
+    double median = ddp__pace_median(d);
+    int slowest = 0, r;
+
+    for (r = 1; r < d->team_size; r++)
+        if (d->pace[r] > d->pace[slowest]) slowest = r;
+    if (!(median > 0)) return;
+    d->stats.slowest_rank = ddp__team_rank(d, slowest);
+    d->stats.slow_ratio = (double)d->pace[slowest] / median;
+    d->stats.median_compute_s = median;
+    ddp__pace_tell(d, slowest, median);
+}
+
+static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    d->pace[d->team_place] = (float)(d->compute_sum_s / (double)d->compute_steps);
+    d->stats.compute_s = (double)d->pace[d->team_place];
+    d->compute_sum_s = 0;
+    d->compute_steps = 0;
+    p.bytes = d->pace;
+    p.count = (size_t)d->team_size * sizeof *d->pace;
+    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
+    m.group = d->team;
+    return ddp__post(d, &m, 0, &d->pace_ticket, err);
+}
+
+/* Submitted in the middle of a stretch of periods and waited for a period later: by then every
+ * rank has been through an averaging that came after it. */
+ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
+{
+    long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
+
+    d->compute_sum_s += d->compute_this_step;
+    d->compute_this_step = 0;
+    d->compute_steps++;
+    if (!d->engine) {
+        d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
+        return DDP_OK;
+    }
+    if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);
+    if (at != 3 * period || d->pace_ticket < 0) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
+    d->pace_ticket = -1;
+    ddp__pace_judge(d);
+    return DDP_OK;
+}

@@ -1,0 +1,391 @@
+/* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
+ * pings, then transfers; then the other one sends transfers.
+ *
+ * On a busy machine a thread wakes up late, which is no property of the link: times are those at
+ * which the comm thread's events were due, and an answer says how long its question lay until the
+ * rank woke up. */
+#include "base/platform.h"
+#include "base/tools.h"
+#include "comm/state.h"
+#include "run/context.h"
+#include "profile/network.h"
+#include "run/probe.h"
+
+enum {
+    DDP__PINGS = 20,
+    DDP__PINGS_LEAST = 8,
+    DDP__PROBE_SMALL = 65536, /* bytes */
+    DDP__PROBE_LARGE = 1048576,
+    DDP__PROBE_SPANS = 16,
+    DDP__PROBE_SIZES = 3 /* that fit a pair: a ping, small, large */
+};
+
+/* What two ranks say to each other between transfers. */
+typedef struct ddp__probe_word {
+    double next;   /* another ping follows; bytes of the next transfer, 0: none; a ping's time */
+    double wall_s; /* clock of who answers */
+    double lay_s;  /* how long the question lay there, until the rank woke up */
+} ddp__probe_word;
+
+typedef struct ddp__prober {
+    ddp_ctx *d;
+    char    *x;                 /* [DDP__PROBE_LARGE] */
+    double   bytes[DDP__PROBE_SIZES], seconds[DDP__PROBE_SIZES]; /* the fastest of the pair in hand */
+    int      n;
+    double  *all_bytes, *all_seconds; /* the same of all pairs */
+    int      all;
+} ddp__prober;
+
+static double ddp__wall(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static int ddp__order_doubles(const void *a, const void *b)
+{
+    double p = *(const double *)a, q = *(const double *)b;
+
+    return (p > q) - (p < q);
+}
+
+static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t bytes, int peer)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    p.bytes = data;
+    p.count = bytes;
+    ddp__own_word(q->d, &m, verb, &p);
+    m.peer = peer;
+    return ddp_exchange(q->d, &m);
+}
+
+static int ddp__say(ddp__prober *q, const ddp__probe_word *w, int peer)
+{
+    ddp__probe_word out = *w;
+
+    return ddp__probe_bytes(q, DDP_SEND, &out, sizeof out, peer);
+}
+
+static int ddp__hear(ddp__prober *q, ddp__probe_word *w, int peer)
+{
+    memset(w, 0, sizeof *w);
+    return ddp__probe_bytes(q, DDP_RECEIVE, w, sizeof *w, peer);
+}
+
+/* The newest message of the verb since then, as the comm thread recorded it. */
+static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
+{
+    ddp__op_span seen[DDP__PROBE_SPANS], last;
+    double now = ddp_now();
+    int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
+
+    while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
+    if (n > 0) return seen[n - 1];
+    memset(&last, 0, sizeof last);
+    last.submitted = since, last.due = now;
+    return last;
+}
+
+/* Seconds for which what was received last has lain here. */
+static double ddp__lay(ddp__prober *q, double since)
+{
+    double seconds = ddp_now() - ddp__recorded(q, DDP_RECEIVE, since).due;
+
+    return seconds > 0 ? seconds : 0;
+}
+
+/* ---- pings ---- */
+
+static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
+{
+    double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
+    int n, bad = 0;
+
+    for (n = -1; !bad && n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
+        ddp__probe_word w;
+        double t0, w0, asked;
+        int enough = n + 1 >= DDP__PINGS || (n + 1 >= DDP__PINGS_LEAST && ddp_now() > begin + 3);
+        memset(&w, 0, sizeof w);
+        w.next = !enough;
+        w0 = ddp__wall();
+        t0 = ddp_now();
+        bad = ddp__say(q, &w, peer);
+        if (!bad) bad = ddp__hear(q, &w, peer);
+        if (bad || n < 0) continue;
+        asked = ddp__recorded(q, DDP_SEND, t0).submitted;
+        trip[n] = ddp__recorded(q, DDP_RECEIVE, t0).due - asked - w.lay_s;
+        if (trip[n] < 1e-9) trip[n] = 1e-9;
+        if (trip[n] < shortest) {
+            shortest = trip[n];
+            out->offset_s = w.wall_s - w.lay_s - (w0 + asked - t0) - shortest / 2;
+        }
+        if (!enough) continue;
+        n++;
+        break;
+    }
+    if (bad) return bad;
+    qsort(trip, (size_t)n, sizeof *trip, ddp__order_doubles);
+    out->ping_s = trip[0] / 2;
+    out->ping_median_s = (trip[(n - 1) / 2] + trip[n / 2]) / 4;
+    return 0;
+}
+
+static int ddp__pong(ddp__prober *q, int peer)
+{
+    ddp__probe_word w;
+    int bad;
+
+    do {
+        double since = ddp_now();
+        bad = ddp__hear(q, &w, peer);
+        w.lay_s = ddp__lay(q, since);
+        w.wall_s = ddp__wall();
+        if (!bad) bad = ddp__say(q, &w, peer);
+    } while (!bad && w.next > 0);
+    return bad;
+}
+
+/* ---- transfers ---- */
+
+/* The way back of the last word is half a round trip. */
+static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
+{
+    ddp__probe_word w;
+    double since;
+    int bad;
+
+    memset(&w, 0, sizeof w);
+    w.next = (double)bytes;
+    bad = ddp__say(q, &w, peer);
+    *seconds = 0;
+    if (bad || bytes == 0) return bad;
+    since = ddp_now();
+    bad = ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer);
+    if (!bad) bad = ddp__hear(q, &w, peer);
+    if (bad) return bad;
+    *seconds = ddp__recorded(q, DDP_RECEIVE, since).due -
+               ddp__recorded(q, DDP_SEND, since).submitted - w.lay_s - back_s;
+    if (*seconds < 1e-9) *seconds = 1e-9;
+    return 0;
+}
+
+static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, double *fastest)
+{
+    ddp__meter meter;
+    double seconds;
+    int bad;
+
+    memset(&meter, 0, sizeof meter);
+    do {
+        bad = ddp__transfer(q, peer, bytes, back_s, &seconds);
+        if (bad) return bad;
+    } while (!ddp__meter_add(&meter, (double)bytes, seconds, fastest));
+    q->bytes[q->n] = (double)bytes;
+    q->seconds[q->n++] = *fastest;
+    return 0;
+}
+
+static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
+{
+    double best, data, none;
+    size_t bytes = DDP__PROBE_SMALL;
+    int i, bad;
+
+    q->n = 0;
+    q->bytes[q->n] = sizeof(ddp__probe_word);
+    q->seconds[q->n++] = out->ping_s;
+    bad = ddp__repeat(q, peer, bytes, out->ping_s, &best);
+    if (bad) return bad;
+    data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
+    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in a quarter of a second */
+    bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
+    if (bytes > DDP__PROBE_SMALL) bad = ddp__repeat(q, peer, bytes, out->ping_s, &best);
+    else bytes = DDP__PROBE_SMALL;
+    if (!bad) bad = ddp__transfer(q, peer, 0, 0, &none);
+    if (bad) return bad;
+    for (i = 0; i < q->n; i++) {
+        q->all_bytes[q->all] = q->bytes[i];
+        q->all_seconds[q->all++] = q->seconds[i];
+    }
+    data = best - out->ping_s;
+    out->rate = (double)bytes / (data > best / 2 ? data : best);
+    return (int)ddp_link_fit(q->bytes, q->seconds, q->n, &out->link, &q->d->host.error);
+}
+
+static int ddp__sink(ddp__prober *q, int peer)
+{
+    ddp__probe_word w;
+    int bad, more;
+
+    do {
+        double since = ddp_now();
+        bad = ddp__hear(q, &w, peer);
+        more = !bad && w.next > 0 && w.next <= (double)DDP__PROBE_LARGE;
+        if (more) bad = ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w.next, peer);
+        w.lay_s = ddp__lay(q, since);
+        if (!bad && more) bad = ddp__say(q, &w, peer);
+    } while (!bad && more);
+    return bad;
+}
+
+static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
+{
+    ddp__probe_word w;
+    int bad;
+
+    memset(&w, 0, sizeof w);
+    if (q->d->rank < peer) {
+        bad = ddp__ping(q, peer, out);
+        w.next = out->ping_s;
+        if (!bad) bad = ddp__say(q, &w, peer);
+        if (!bad) bad = ddp__source(q, peer, out);
+        return bad ? bad : ddp__sink(q, peer);
+    }
+    bad = ddp__pong(q, peer);
+    if (!bad) bad = ddp__hear(q, &w, peer);
+    if (bad) return bad;
+    out->ping_s = w.next;
+    bad = ddp__sink(q, peer);
+    return bad ? bad : ddp__source(q, peer, out);
+}
+
+/* ---- all of them ---- */
+
+/* Whom a rank meets in a round of a tournament of `even` players; the last one keeps its seat. */
+static int ddp__opponent(int rank, int round, int even)
+{
+    int seats = even - 1;
+
+    if (rank == even - 1) return round;
+    if (rank == round) return even - 1;
+    return (2 * round - rank + 2 * seats) % seats;
+}
+
+/* The wire names such a peer by its way: wire_tcp.c. */
+static int ddp__is_relayed(const ddp_ctx *d, int peer)
+{
+    ddp__wire *w = d->engine->wire;
+
+    return !strncmp(w->table->peer_name(w, peer), "via ", 4);
+}
+
+static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
+{
+    int world = q->d->world, even = world + world % 2, round, bad = 0;
+
+    for (round = 0; !bad && round < even - 1; round++) {
+        int peer = ddp__opponent(q->d->rank, round, even);
+        bad = ddp_barrier(q->d);
+        if (bad || peer >= world) continue;
+        bad = ddp__probe_pair(q, peer, &out->pair[q->d->rank * world + peer]);
+        out->pair[q->d->rank * world + peer].relayed = ddp__is_relayed(q->d, peer);
+    }
+    return bad;
+}
+
+/* Every rank's row to everybody. */
+static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
+{
+    const size_t world = (size_t)q->d->world, pairs = world * sizeof *out->pair,
+                 row = pairs + sizeof *out->host + sizeof *out->name;
+    char *all = (char *)ddp__calloc(world, row), *at;
+    size_t r, c;
+    int bad;
+
+    if (!all) return ddp__ctx_failf(q->d, DDP_MEMORY, "out of memory for %zu probed rows", world);
+    at = all + (size_t)q->d->rank * row;
+    memcpy(at, out->pair + (size_t)q->d->rank * world, pairs);
+    memcpy(at + pairs, &out->host[q->d->rank], sizeof *out->host);
+    memcpy(at + pairs + sizeof *out->host, out->name[q->d->rank], sizeof *out->name);
+    bad = (int)ddp__gather_words(q->d, 0, all, row, &q->d->host.error);
+    for (r = 0, at = all; !bad && r < world; r++, at += row) {
+        memcpy(out->pair + r * world, at, pairs);
+        memcpy(&out->host[r], at + pairs, sizeof *out->host);
+        memcpy(out->name[r], at + pairs + sizeof *out->host, sizeof *out->name);
+    }
+    DDP_FREE(all);
+    if (bad) return ddp__ctx_fail(q->d, &q->d->host.error);
+    /* round trips have one end that measured them */
+    for (r = 0; r < world; r++)
+        for (c = 0; c < r; c++) {
+            const ddp_pair *led = &out->pair[c * world + r];
+            ddp_pair *p = &out->pair[r * world + c];
+            p->ping_s = led->ping_s;
+            p->ping_median_s = led->ping_median_s;
+            p->offset_s = -led->offset_s;
+        }
+    return 0;
+}
+
+int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
+{
+    ddp__prober q;
+    size_t world;
+    double begin = ddp_now();
+    int bad;
+
+    DDP__ENTER(d);
+    if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
+    if (ddp_workers(d) < d->world)
+        return ddp__ctx_failf(d, DDP_UNSUPPORTED,
+                              "ddp_probe: %d of %d workers are there; links are measured when all "
+                              "are, so without max_world", ddp_workers(d), d->world);
+    if (d->world < 2)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    world = (size_t)d->world;
+    memset(out, 0, sizeof *out);
+    memset(&q, 0, sizeof q);
+    q.d = d;
+    out->world = d->world;
+    out->pair = (ddp_pair *)ddp__calloc(world * world, sizeof *out->pair);
+    out->host = (ddp_link *)ddp__calloc(world, sizeof *out->host);
+    out->name = (char (*)[64])ddp__calloc(world, sizeof *out->name);
+    q.x = (char *)ddp__calloc(DDP__PROBE_LARGE, 1);
+    q.all_bytes = (double *)ddp__calloc(world * DDP__PROBE_SIZES, sizeof(double));
+    q.all_seconds = (double *)ddp__calloc(world * DDP__PROBE_SIZES, sizeof(double));
+    if (!out->pair || !out->host || !out->name || !q.x || !q.all_bytes || !q.all_seconds) {
+        bad = ddp__ctx_failf(d, DDP_MEMORY, "out of memory for probing %d ranks", d->world);
+    } else {
+        (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
+        bad = ddp__probe_rounds(&q, out);
+        if (!bad)
+            bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank],
+                                    &d->host.error);
+        bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
+    }
+    DDP_FREE(q.x);
+    DDP_FREE(q.all_bytes);
+    DDP_FREE(q.all_seconds);
+    out->seconds = ddp_now() - begin;
+    if (bad) ddp_probe_free(out);
+    return bad;
+}
+
+void ddp_probe_free(ddp_probe_result *r)
+{
+    if (!r) return;
+    if (r->pair) DDP_FREE(r->pair);
+    if (r->host) DDP_FREE(r->host);
+    if (r->name) DDP_FREE(r->name);
+    memset(r, 0, sizeof *r);
+}
+
+ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err)
+{
+    int i, n;
+
+    if (!r || !out || r->world < 2)
+        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks",
+                         r ? r->world : 0);
+    DDP__TRY(ddp_network_new(r->world, out, err));
+    n = r->world * r->world;
+    for (i = 0; i < n; i++) {
+        out->delay_s[i] = r->pair[i].ping_s;
+        out->rate[i] = r->pair[i].link.beta_s > 0 ? 1 / r->pair[i].link.beta_s : r->pair[i].rate;
+    }
+    return DDP_OK;
+}

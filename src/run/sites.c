@@ -1,0 +1,255 @@
+/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum
+ * theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks,
+ * which spread the result. Sums go in rank order inside a site, then in the order of sites: the same
+ * bits on all ranks, not those of one level. */
+#include "base/platform.h"
+#include "run/context.h"
+#include "run/group.h"
+
+typedef struct ddp__levels {
+    ddp_sites  site;
+    int        gather; /* the ranks of site.inside once more, in an order of its own */
+    ddp_piece *slice;  /* [room] a segment of a message */
+    int        room;
+} ddp__levels;
+
+/* ---- which ranks ---- */
+
+/* The ranks r with key[r] == value, in list; how many. */
+static int ddp__ranks_with(int world, const int *key, int value, int *list)
+{
+    int n = 0, r;
+
+    for (r = 0; r < world; r++)
+        if (key[r] == value) list[n++] = r;
+    return n;
+}
+
+/* list, place: [world] to work with. */
+static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *list, int *place)
+{
+    int r, q, n, group, bad = 0, most = 0, least = d->world;
+
+    for (r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
+        n = ddp__ranks_with(d->world, site_of, site_of[r], list);
+        for (place[r] = 0; list[place[r]] != r; place[r]++) {}
+        if (n > most) most = n;
+        if (n < least) least = n;
+        if (place[r]) continue;
+        bad = ddp_group(d, list, n, &group);
+        if (site_of[r] != site_of[d->rank]) continue;
+        out->inside = group;
+        out->members = n;
+        out->leader = r;
+    }
+    out->place = place[d->rank];
+    out->equal = most == least;
+    for (q = 0; !bad && q < (out->equal ? most : 1); q++) {
+        n = ddp__ranks_with(d->world, place, q, list);
+        bad = ddp_group(d, list, n, &group);
+        if (q == out->place) out->across = group;
+    }
+    return bad;
+}
+
+int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
+{
+    int *work, bad;
+
+    DDP__ENTER(d);
+    if (!site_of || !out)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
+    memset(out, 0, sizeof *out);
+    work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
+    if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
+    bad = ddp__sites_make(d, site_of, out, work, work + d->world);
+    DDP_FREE(work);
+    return bad;
+}
+
+/* ---- a message in parts ---- */
+
+/* Values from..to of a message, as a list. */
+static int ddp__levels_slice(const ddp_message *m, ddp_piece *slice, size_t from, size_t to)
+{
+    size_t at = 0;
+    int i, n = 0;
+
+    for (i = 0; i < m->from_count; at += m->from[i++].count) {
+        const ddp_piece *p = &m->from[i];
+        size_t a = from > at ? from - at : 0, b = to > at ? to - at : 0;
+        if (b > p->count) b = p->count;
+        if (a >= b) continue;
+        slice[n].data = p->data + a;
+        slice[n++].count = b - a;
+    }
+    return n;
+}
+
+static void ddp__sites_across(const ddp_sites *s, float scale, const ddp_message *m, ddp_message *part)
+{
+    *part = *m;
+    part->group = s->across;
+    part->mean = 0;
+    part->scale = scale;
+    part->divergence = NULL;
+}
+
+/* The sum of m over all ranks, times scale, as two or three messages, each of which needs the one
+ * before it; slice has as many pieces as m. gather: the group that gathers. */
+static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const ddp_message *m,
+                            ddp_piece *slice, ddp_message *part)
+{
+    const size_t k = (size_t)s->members, j = (size_t)s->place;
+    size_t total = 0;
+    int i, n = 0;
+
+    for (i = 0; i < m->from_count; i++) total += m->from[i].count;
+    part[0] = *m;
+    part[0].ragged = 1;
+    part[0].mean = 0;
+    part[0].scale = 1;
+    part[0].coding = DDP_AS_FLOAT;
+    part[0].divergence = NULL;
+    part[2] = part[0];
+    part[0].verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
+    part[0].group = s->inside;
+    n++;
+    if (s->equal || s->place == 0) {
+        ddp__sites_across(s, scale, m, &part[n]);
+        if (s->equal) { /* as an all-reduce cuts its segments */
+            part[n].from_count = ddp__levels_slice(m, slice, total / k * j + total % k * j / k,
+                                                   total / k * (j + 1) + total % k * (j + 1) / k);
+            part[n].from = slice;
+        }
+        n++;
+    }
+    part[2].verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
+    part[2].group = gather;
+    part[2].peer = s->leader;
+    if (n == 1) part[1] = part[2];
+    return n + 1;
+}
+
+int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale)
+{
+    ddp_message whole, part[3];
+    ddp_piece p, slice;
+    int i, parts;
+
+    DDP__ENTER(d);
+    if (!s || s->members < 1)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
+    memset(&whole, 0, sizeof whole);
+    p.data = x;
+    p.count = n;
+    whole.verb = DDP_ALL_REDUCE;
+    whole.from = &p;
+    whole.from_count = 1;
+    whole.layer = DDP_NO_LAYER;
+    whole.step = d->step;
+    whole.filler = 1;
+    parts = ddp__sites_parts(s, s->inside, scale, &whole, &slice, part);
+    for (i = 0; i < parts; i++)
+        if (ddp__run(d, &part[i], 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+/* ---- a strategy's averages ---- */
+
+/* Pieces of the longest message: all that is averaged, all gradients, or the probe's. */
+static int ddp__levels_room(const ddp_ctx *d)
+{
+    int l, n = DDP__PROBE_MOST;
+
+    for (l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
+    return n;
+}
+
+/* The groups that gather, one for each site. */
+static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *list)
+{
+    int bad = ddp_sites_open(d, site, &v->site), r, n, group;
+
+    for (r = 0; !bad && r < d->world; r++) {
+        n = ddp__ranks_with(d->world, site, site[r], list);
+        if (list[0] != r) continue;
+        bad = ddp_group(d, list, n, &group);
+        if (site[r] == site[d->rank]) v->gather = group;
+    }
+    return bad;
+}
+
+ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
+{
+    ddp__levels *v;
+    int *list, r, q, bad, alike = 1, unlike = 1;
+
+    for (r = 0; r < d->world; r++)
+        if ((site[r] > 0) != (site[0] > 0))
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d has %s site, rank 0 has %s: give every rank its site, or "
+                             "none",
+                             r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
+    if (!(site[0] > 0)) return DDP_OK;
+    list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
+    v = (ddp__levels *)ddp__calloc(1, sizeof *v);
+    if (v) v->room = ddp__levels_room(d);
+    if (v) v->slice = (ddp_piece *)ddp__calloc((size_t)v->room, sizeof *v->slice);
+    d->levels = v;
+    if (!list || !v || !v->slice) {
+        if (list) DDP_FREE(list);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    }
+    bad = ddp__levels_make(d, v, site, list);
+    DDP_FREE(list);
+    if (bad) return (ddp_status)bad; /* err is the context's */
+    for (r = 1; r < d->world; r++) {
+        alike &= site[r] == site[0];
+        for (q = 0; q < r; q++) unlike &= site[r] != site[q];
+    }
+    /* one level is all there is; the devices' own network joins those of a site in any case */
+    if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    return DDP_OK;
+}
+
+const ddp_sites *ddp__levels_site(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
+
+void ddp__levels_close(ddp_ctx *d)
+{
+    if (!d->levels) return;
+    if (d->levels->slice) DDP_FREE(d->levels->slice);
+    DDP_FREE(d->levels);
+    d->levels = NULL;
+}
+
+int ddp__levels_messages(const ddp_ctx *d)
+{
+    return d->levels->site.equal || d->levels->site.place == 0 ? 3 : 2;
+}
+
+int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
+{
+    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to &&
+           m->from_count <= d->levels->room;
+}
+
+void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
+{
+    ddp__sites_across(&d->levels->site, 1.0f / (float)d->world, m, part);
+}
+
+ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    const ddp__levels *v = d->levels;
+    ddp_message part[3];
+    const int n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
+    int i;
+
+    for (i = 0; i < n; i++) {
+        /* the next layers' do not wait for the caller to come back */
+        part[i].after = i ? *ticket + 1 : m->after;
+        DDP__TRY(ddp__engine_submit(ddp__engine_of(d, m->link), &part[i], ticket, err));
+    }
+    return DDP_OK;
+}

@@ -1,0 +1,336 @@
+#include "base/core.h"
+#include "base/tools.h"
+#include "base/thread.h"
+#include "wire/socket.h"
+#include "run/spawn.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#define DDP__MAX_LOCAL 1024
+#ifdef MAP_ANONYMOUS
+#define DDP__MAP_ANON MAP_ANONYMOUS
+#else
+#define DDP__MAP_ANON MAP_ANON
+#endif
+
+/* What a rank leaves behind in memory shared with the supervisor. */
+typedef struct ddp__verdict {
+    int order;     /* 1 for the first that failed, 0 while there is nothing */
+    ddp_error err;
+} ddp__verdict;
+
+typedef struct ddp__family {
+    int world, alive;
+    int min_world, lost;       /* elastic: ranks whose end is none of the others' */
+    int good;                  /* ended with DDP_OK */
+    int    *failures;          /* shared: how many have failed */
+    ddp__verdict *verdict;     /* shared: [world] */
+    size_t  shared_bytes;
+    void   *shared;
+    pid_t  *pid;               /* [world], 0 = ended */
+    int     killed, killed_by; /* first rank killed by a signal that we did not send, -1 */
+    long    killed_pid;
+    int     odd, odd_code;     /* first rank that ended with a code but no verdict, -1 */
+    long    odd_pid;
+    int     rung;              /* next step of the ladder below, -1 = all is well */
+    double  rung_at;           /* when it is due */
+    int     sent;              /* a signal was sent to all */
+} ddp__family;
+
+/* Signals of increasing force and the seconds that each is given. */
+typedef struct ddp__rung {
+    int signal;
+    double wait_s;
+} ddp__rung;
+static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}};
+enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
+
+/* The life of a forked rank. */
+static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr,
+                          ddp__rank_fn fn, void *user)
+{
+    ddp_error e;
+    ddp_status s;
+
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
+#else
+    (void)parent;
+#endif
+    if (rank != 0) close(fd);
+    memset(&e, 0, sizeof e);
+    s = fn(rank, rank == 0 ? fd : -1, addr, user, &e);
+    if (s != DDP_OK) {
+        ddp__verdict *v = &f->verdict[rank];
+        if (!e.msg[0]) snprintf(e.msg, sizeof e.msg, "%s", ddp_status_text(s));
+        e.code = s;
+        v->err = e;
+        ddp__atomic_store(&v->order, 1 + ddp__atomic_add(f->failures, 1));
+    }
+    fflush(NULL);
+    _exit((int)s);
+}
+
+static void ddp__family_signal(ddp__family *f, int signal_number)
+{
+    int r;
+    for (r = 0; r < f->world; r++)
+        if (f->pid[r] > 0) kill(f->pid[r], signal_number);
+}
+
+/* Of an error that a rank ended with: it was lost, or left. */
+static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code == DDP_ABORTED; }
+
+/* The others may go on without a rank that ended like that. */
+static int ddp__is_lost(const ddp__family *f, int rank, int code)
+{
+    const ddp__verdict *v = &f->verdict[rank];
+
+    if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
+    return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
+}
+
+/* Notes how a rank ended. */
+static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
+{
+    int bad = 0;
+    if (ddp__is_lost(f, rank, code)) {
+        f->lost++;
+    } else if (WIFSIGNALED(code)) {
+        bad = 1;
+        if (f->killed < 0 && !f->sent) {
+            f->killed = rank;
+            f->killed_by = WTERMSIG(code);
+            f->killed_pid = (long)f->pid[rank];
+        }
+    } else if (WEXITSTATUS(code)) {
+        bad = 1;
+        if (f->odd < 0 && !f->sent && !ddp__atomic_load(&f->verdict[rank].order)) {
+            f->odd = rank;
+            f->odd_code = WEXITSTATUS(code);
+            f->odd_pid = (long)f->pid[rank];
+        }
+    }
+    if (!bad && WIFEXITED(code) && !WEXITSTATUS(code)) f->good++;
+    f->pid[rank] = 0;
+    f->alive--;
+    if (bad && f->rung < 0) {
+        f->rung = DDP__RUNG_FAILED;
+        f->rung_at = ddp_now() + grace_s;
+    }
+}
+
+/* Waits for all, urging those that do not end. 1 if it was cancelled. */
+static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
+{
+    double pause = 0.001;
+    int cancelled = 0, r, code;
+
+    while (f->alive) {
+        for (r = 0; r < f->world; r++) {
+            pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0)
+                code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got) ddp__rank_ended(f, r, code, grace_s);
+        }
+        if (cancel && !cancelled && ddp__atomic_load(cancel)) {
+            cancelled = 1;
+            f->rung = DDP__RUNG_CANCEL;
+            f->rung_at = ddp_now();
+        }
+        if (f->alive && f->rung >= 0 && ddp_now() >= f->rung_at) {
+            f->sent = 1;
+            ddp__family_signal(f, ddp__ladder[f->rung].signal);
+            f->rung_at = ddp_now() + ddp__ladder[f->rung].wait_s;
+            if (f->rung < DDP__RUNG_LAST) f->rung++;
+        }
+        if (!f->alive) break;
+        ddp__sleep_until(ddp_now() + pause);
+        if (pause < 0.03) pause *= 1.5;
+    }
+    return cancelled;
+}
+
+static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
+{
+    int r, first = -1, order, least = INT_MAX;
+
+    for (r = 0; r < f->world; r++) {
+        order = ddp__atomic_load(&f->verdict[r].order);
+        if (!order || order >= least) continue;
+        if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
+            continue; /* one of those that the others did without */
+        least = order;
+        first = r;
+    }
+    if (first < 0 && f->killed < 0 && f->odd < 0 && !cancelled && f->good < f->min_world)
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
+                         f->world, f->min_world);
+    if (f->killed >= 0)
+        return ddp__fail(err, DDP_PEER_LOST,
+                         "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
+                         f->killed_pid, f->killed_by,
+                         f->killed_by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
+                         first >= 0 ? f->verdict[first].err.msg : "");
+    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent))
+        return ddp__fail(err, DDP_ABORTED, "stopped by request");
+    if (first >= 0)
+        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
+                         f->verdict[first].err.msg);
+    if (f->odd >= 0)
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd,
+                         f->odd_pid, f->odd_code);
+    return DDP_OK;
+}
+
+/* Forks all ranks; on failure ends those that were. */
+static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn,
+                                   void *user, ddp_error *err)
+{
+    pid_t self = getpid();
+    int r, why, code;
+
+    fflush(NULL);
+    for (r = 0; r < f->world; r++) {
+        f->pid[r] = fork();
+        if (f->pid[r] == 0) ddp__rank_run(f, r, self, fd, addr, fn, user);
+        if (f->pid[r] < 0) break;
+        f->alive++;
+    }
+    if (r == f->world) return DDP_OK;
+    why = errno;
+    f->world = r;
+    ddp__family_signal(f, SIGKILL);
+    while (r-- > 0)
+        while (waitpid(f->pid[r], &code, 0) < 0 && errno == EINTR) {}
+    return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
+}
+
+ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+                      void *user, ddp_error *err)
+{
+    return ddp__spawn_elastic(world, 0, cancel, grace_s, fn, user, err);
+}
+
+ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err)
+{
+    ddp__family f;
+    ddp__addr at;
+    char addr[DDP__ADDR_TEXT];
+    ddp_status bad;
+    int fd = -1, count = 0;
+
+    if (world < 1 || world > DDP__MAX_LOCAL)
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
+    memset(&f, 0, sizeof f);
+    f.world = world;
+    f.min_world = min_world;
+    f.killed = f.odd = f.rung = -1;
+    DDP__TRY(ddp__addr_parse("127.0.0.1:0", &at, 1, &count, err));
+    DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
+    ddp__addr_text(&at, addr);
+    f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
+    f.shared =
+        mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
+    f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
+    if (f.shared == MAP_FAILED || !f.pid) {
+        bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
+    } else {
+        f.verdict = (ddp__verdict *)f.shared;
+        f.failures = &f.verdict[world].order;
+        bad = ddp__family_fork(&f, fd, addr, fn, user, err);
+    }
+    close(fd);
+    if (!bad) {
+        int cancelled = ddp__family_watch(&f, cancel, grace_s > 0 ? grace_s : 15);
+        bad = ddp__family_result(&f, cancelled, err);
+    }
+    if (f.shared != MAP_FAILED) munmap(f.shared, f.shared_bytes);
+    DDP_FREE(f.pid);
+    return bad;
+}
+
+/* ---- threads ---- */
+
+typedef struct ddp__team {
+    pthread_mutex_t lock;
+    pthread_cond_t  gate;
+    int open;                /* 1: go, -1: not all could be started */
+    ddp__rank_fn fn;
+    void *user;
+    ddp_error first;
+} ddp__team;
+
+typedef struct ddp__member {
+    ddp__team *team;
+    int rank;
+    pthread_t thread;
+} ddp__member;
+
+static void *ddp__member_run(void *arg)
+{
+    ddp__member *m = (ddp__member *)arg;
+    ddp__team *t = m->team;
+    ddp_error e;
+    ddp_status s;
+    int open;
+
+    pthread_mutex_lock(&t->lock);
+    while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
+    open = t->open;
+    pthread_mutex_unlock(&t->lock);
+    if (open < 0) return NULL;
+    memset(&e, 0, sizeof e);
+    s = t->fn(m->rank, -1, "", t->user, &e);
+    if (s == DDP_OK) return NULL;
+    pthread_mutex_lock(&t->lock);
+    if (t->first.code == DDP_OK)
+        ddp__fail(&t->first, s, "rank %d: %.380s", m->rank, e.msg[0] ? e.msg : ddp_status_text(s));
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
+{
+    ddp__team t;
+    ddp__member *m;
+    int started, why = 0, r;
+
+    if (world < 1 || world > DDP__MAX_LOCAL)
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
+    memset(&t, 0, sizeof t);
+    t.fn = fn;
+    t.user = user;
+    m = (ddp__member *)ddp__calloc((size_t)world, sizeof *m);
+    if (!m) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
+    pthread_mutex_init(&t.lock, NULL);
+    pthread_cond_init(&t.gate, NULL);
+    for (started = 0; started < world; started++) {
+        m[started].team = &t;
+        m[started].rank = started;
+        why = ddp__thread_deep(&m[started].thread, ddp__member_run, &m[started]);
+        if (why) break;
+    }
+    pthread_mutex_lock(&t.lock);
+    t.open = why ? -1 : 1;
+    pthread_cond_broadcast(&t.gate);
+    pthread_mutex_unlock(&t.lock);
+    for (r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
+    pthread_cond_destroy(&t.gate);
+    pthread_mutex_destroy(&t.lock);
+    DDP_FREE(m);
+    if (why)
+        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started,
+                         strerror(why));
+    if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
+    return DDP_OK;
+}

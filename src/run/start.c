@@ -1,0 +1,410 @@
+/* The start of a session: layers are frozen, compared across ranks and made equal. */
+#include "base/core.h"
+#include "base/tools.h"
+#include "base/text.h"
+#include "base/hash.h"
+#include "run/context.h"
+#include "run/device.h"
+#include "run/join.h"
+
+/* ---- memory of the layers ---- */
+
+static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
+{
+    size_t trained = 0;
+    int b;
+
+    u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
+    u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
+    if (!u->average || !u->gradient)
+        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    for (b = 0; b < u->blocks; b++) {
+        const ddp_block *k = &u->block[b];
+        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
+        u->average[u->averages].data = k->params;
+        u->average[u->averages++].count = k->count;
+        u->count += k->count;
+        if (k->kind != DDP_PARAMS) continue;
+        u->gradient[u->gradients].data = k->grads;
+        u->gradient[u->gradients++].count = k->count;
+        trained += k->count;
+    }
+    u->state_count = trained * (size_t)d->optimizer.state_per_param;
+    if (u->state_count) {
+        u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
+        if (!u->state)
+            return ddp__fail(err, DDP_MEMORY,
+                             "layer %s: out of memory for %zu bytes of optimizer state", u->name,
+                             u->state_count * sizeof(float));
+        if (d->cfg.average_state) {
+            u->average[u->averages].data = u->state;
+            u->average[u->averages++].count = u->state_count;
+        }
+    }
+    u->trained = trained;
+    u->ticket = u->other_ticket = -1;
+    u->forward_step = -1;
+    return DDP_OK;
+}
+
+/* A system that promises more memory than it has would end the process later, without a word. */
+static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
+{
+    const double total = ddp__memory_total();
+    double state = 0, graphs = 0;
+    const ddp__owned *o;
+    int l, b;
+
+    if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
+    for (l = 0; l < d->layers; l++)
+        for (b = 0; b < d->unit[l].blocks; b++)
+            if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
+                state += (double)d->unit[l].block[b].count;
+    state *= (double)d->optimizer.state_per_param * sizeof(float);
+    for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
+    if (state + graphs <= total) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside "
+                     "%.0f of parameters, gradients and activations; this machine has %.0f: use a "
+                     "smaller model, or an optimizer with less state", state, d->optimizer.name,
+                     graphs, total);
+}
+
+static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
+{
+    int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
+
+    DDP__TRY(ddp__session_fits(d, err));
+    for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    DDP__TRY(ddp__coded_memory(d, err));
+    DDP__TRY(ddp__posted_open(d, err));
+    d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
+    d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
+    d->merge_room = per_step + d->op_room;
+    d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
+    d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
+    d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
+    d->pace = (float *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
+    d->pace_ticket = -1;
+    if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
+        !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
+    return DDP_OK;
+}
+
+/* ---- comparison ---- */
+
+/* What each rank says of itself; all 0: it is lost. */
+typedef struct ddp__fingerprint {
+    int32_t  version, layers, micro_batches, coding, team, mixed, site, same;
+    char     strategy[32], optimizer[32];
+    uint64_t layout;                     /* layers and optimizer */
+    uint64_t model;                      /* the graph's operators */
+    double   setting[DDP__SETTINGS];
+    char     name[DDP_SAME][32];         /* ddp_same */
+    int64_t  value[DDP_SAME];
+} ddp__fingerprint;
+
+static uint64_t ddp__unit_hash(const ddp__unit *u)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
+    int b;
+
+    for (b = 0; b < u->blocks; b++) {
+        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 +
+                     (u->block[b].grads != NULL);
+        h = ddp__hash(h, &n, sizeof n);
+    }
+    return h;
+}
+
+uint64_t ddp__layout_hash(const ddp_ctx *d)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
+    int l;
+
+    for (l = 0; l < d->layers; l++) {
+        uint64_t u = ddp__unit_hash(&d->unit[l]);
+        h = ddp__hash(h, &u, sizeof u);
+    }
+    return h;
+}
+
+void ddp__settings(const ddp_ctx *d, double *value)
+{
+    value[0] = d->cfg.average_state;
+    value[1] = (double)d->cfg.clip_norm;
+    value[2] = (double)d->cfg.bucket_bytes;
+    value[3] = d->cfg.deterministic;
+    value[4] = d->cfg.paper;
+    value[5] = d->links.slowest; /* decides the size of chunks */
+    value[6] = (double)d->cfg.seed;
+    value[7] = (double)d->optimizer.lr;
+    value[8] = d->cfg.period;
+    value[9] = d->cfg.nccl;
+    value[10] = d->cfg.min_world;
+    value[11] = d->cfg.profile_steps;
+}
+
+const char *ddp__setting_name(int i)
+{
+    static const char *const name[DDP__SETTINGS] = {
+        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
+        "profile_steps"};
+
+    return name[i];
+}
+
+uint64_t ddp__model_hash(const ddp_ctx *d)
+{
+    const ddp__owned *o;
+    uint64_t h = DDP__HASH_START;
+
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
+    return h;
+}
+
+static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
+{
+    int i;
+
+    f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
+    f->layers = d->layers;
+    f->micro_batches = d->cfg.micro_batches;
+    f->coding = (int32_t)ddp__wire_coding(d->cfg.wire);
+    f->team = d->team;
+    f->mixed = d->mixed;
+    f->site = d->cfg.site;
+    snprintf(f->strategy, sizeof f->strategy, "%s", d->ops.name);
+    snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
+    f->layout = ddp__layout_hash(d);
+    f->model = ddp__model_hash(d);
+    ddp__settings(d, f->setting);
+    f->same = d->sames;
+    for (i = 0; i < d->sames; i++) {
+        memcpy(f->name[i], d->same[i].name, sizeof f->name[i]);
+        f->value[i] = d->same[i].value;
+    }
+}
+
+static int ddp__in_team(const ddp_ctx *d, int rank)
+{
+    int i;
+
+    for (i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == rank) return 1;
+    return 0;
+}
+
+/* Rank r against the first one that lives. */
+static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero,
+                                        ddp_error *err)
+{
+    static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
+    int i;
+
+    if (f->version != zero->version)
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d runs dreamddp version %06d, rank 0 has %06d: build all "
+                         "ranks from one header",
+                         r, (int)f->version, (int)zero->version);
+    if (strcmp(f->strategy, zero->strategy))
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
+                         "strategy", r, f->strategy, zero->strategy);
+    if (f->micro_batches != zero->micro_batches)
+        return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
+                         (int)f->micro_batches, (int)zero->micro_batches);
+    for (i = 0; i < DDP__SETTINGS; i++)
+        if (!(f->setting[i] == zero->setting[i]))
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
+                             ddp__setting_name(i), f->setting[i], zero->setting[i]);
+    if (f->coding != zero->coding)
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d sends averages as %s, rank 0 as %s: start every rank with "
+                         "the same wire format",
+                         r, coding[f->coding], coding[zero->coding]);
+    for (i = 0; i < DDP_SAME; i++)
+        if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with the "
+                             "same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
+                             zero->name[i][0] ? zero->name[i] : "nothing", (long long)zero->value[i]);
+    return DDP_OK;
+}
+
+static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
+{
+    const ddp__fingerprint *zero = all, *team;
+    int r;
+
+    while (zero->version == 0) zero++; /* a lost worker's */
+    team = d->team ? all + d->team_root : zero;
+    for (r = 0; r < d->world; r++) {
+        const ddp__fingerprint *f = all + r;
+        if (f->version == 0) continue;
+        if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d registered %d layers, rank %d has %d: every rank%s must "
+                             "register the same model",
+                             r, (int)f->layers, d->team_root, (int)team->layers,
+                             d->team ? " of a group" : "");
+        DDP__TRY(ddp__compare_settings(r, f, zero, err));
+    }
+    return DDP_OK;
+}
+
+/* Same number of layers, other contents: the first rank's hashes tell which layer differs. */
+static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
+{
+    const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
+    uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
+    ddp_status s;
+    int l;
+
+    if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
+    s = ddp__tell(d, d->team, hash, bytes, err);
+    for (l = 0; s == DDP_OK && l < d->layers; l++)
+        if (hash[l] != ddp__unit_hash(&d->unit[l]))
+            s = ddp__fail(err, DDP_MISMATCH,
+                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
+                          "something else: "
+                          "every rank%s must register the same model",
+                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks,
+                          d->team_root, d->team ? " of a group" : "");
+    DDP_FREE(hash);
+    return s;
+}
+
+/* Some rank of the team registered something else: which layer, or the optimizer, or the operators
+ * between the layers. */
+static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
+{
+    float token = 0;
+    ddp_message m;
+    ddp_piece p;
+
+    DDP__TRY(ddp__compare_layers(d, err));
+    /* this rank agrees with the first; wait for the abort of the one that does not */
+    p.data = &token;
+    p.count = 1;
+    ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
+    m.bytes = 0;
+    m.group = d->team;
+    DDP__TRY(ddp__run(d, &m, 0, err));
+    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers or operators; rank %d has "
+                     "%s: start every rank with the same model", d->rank, d->optimizer.name);
+}
+
+static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
+{
+    const size_t world = (size_t)d->world;
+    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
+    int *place = (int *)ddp__calloc(world, sizeof *place), r, equal = 1, mixed = 0;
+    ddp_status s;
+
+    if (!all || !place) {
+        if (all) DDP_FREE(all);
+        if (place) DDP_FREE(place);
+        return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
+    }
+    own = all + d->rank;
+    ddp__fingerprint_fill(d, own);
+    s = ddp__gather_words(d, 0, all, sizeof *all, err);
+    for (r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
+    if (s == DDP_OK) s = ddp__team_agree(d, place, err);
+    if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
+    for (r = 0; r < d->world; r++) {
+        place[r] = (int)all[r].site;
+        mixed |= all[r].mixed;
+        if (all[r].version && ddp__in_team(d, r) &&
+            (all[r].layout != own->layout || all[r].model != own->model))
+            equal = 0;
+    }
+    if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
+    DDP_FREE(all);
+    DDP_FREE(place);
+    if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
+    return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
+}
+
+int ddp_same(ddp_ctx *d, const char *name, int64_t value)
+{
+    DDP__ENTER(d);
+    if (!name || !*name || strlen(name) >= sizeof d->same->name || d->sames == DDP_SAME || d->started)
+        return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
+                              "ddp_same: '%.40s': at most %d names of up to %d characters, before the "
+                              "first step", name ? name : "", DDP_SAME, (int)sizeof d->same->name - 1);
+    snprintf(d->same[d->sames].name, sizeof d->same->name, "%s", name);
+    d->same[d->sames++].value = value;
+    return 0;
+}
+
+/* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
+ * and frozen layers included. */
+static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
+{
+    ddp_message m;
+    ddp_piece p;
+    int l, b;
+
+    for (l = 0; l < d->layers; l++)
+        for (b = 0; b < d->unit[l].blocks; b++) {
+            ddp__own_word(d, &m, DDP_BROADCAST, &p);
+            m.bytes = 0;
+            m.layer = DDP_NO_LAYER;
+            m.group = d->unit[l].group;
+            m.peer = ddp__group_root(d, m.group);
+            p.data = d->unit[l].block[b].params;
+            p.count = d->unit[l].block[b].count;
+            DDP__TRY(ddp__run(d, &m, 1, err));
+        }
+    return DDP_OK;
+}
+
+/* The longest message of a session is all its layers at once. */
+static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
+{
+    size_t count = 0;
+    int l;
+
+    for (l = 0; l < d->layers; l++)
+        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
+    return ddp__engine_guard(d->engine, count, err);
+}
+
+ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
+{
+    const int joins = d->joiner != NULL;
+
+    if (d->started) return DDP_OK;
+    if (d->layers == 0)
+        return ddp__fail(err, DDP_USAGE,
+                         "no layer is registered: call ddp_add_layer, or ddp_graph_build, before "
+                         "the first step");
+    DDP__TRY(ddp__team_find(d, err));
+    DDP__TRY(ddp__session_memory(d, err));
+    if (d->engine) {
+        if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
+        DDP__TRY(ddp__agree(d, err));
+    }
+    if (!joins) DDP__TRY(ddp__device_start(d, err));
+    if (d->engine) {
+        DDP__TRY(ddp__share_parameters(d, err));
+        ddp__coded_start(d, 1);
+    }
+    DDP__TRY(DDP__EVENT(d, start, (d, d->self)));
+    if (d->engine) ddp__admission_ready(d);
+    if (joins) { /* from here on it has an engine, and the members' state */
+        DDP__TRY(ddp__arrival_enter(d, err));
+        DDP__TRY(ddp__device_start(d, err));
+    }
+    if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
+    d->started = 1;
+    d->mark = d->step_begin = ddp_now();
+    return DDP_OK;
+}

@@ -1,0 +1,216 @@
+/* What a context is made of, as a list for checkpoints and newcomers; and saving and loading it. */
+#include "base/platform.h"
+#include "member/checkpoint.h"
+#include "run/checkpoint.h"
+#include "run/context.h"
+#include "run/device.h"
+
+enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 };
+
+/* ---- the list ---- */
+
+static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path,
+                                     ddp_error *err)
+{
+    const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
+    const ddp__tensor *profile = ddp__worker_find(s, "profile");
+
+    if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
+        number[DDP__N_TAKEN] >= number[DDP__N_STEP] &&
+        (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
+        return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest",
+                     path);
+}
+
+/* told: parameters and optimizer state are the same on all workers, between steps. */
+static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
+{
+    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    ddp__unit *u = &d->unit[l];
+    int b;
+
+    for (b = 0; b < u->blocks; b++)
+        ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
+                       told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
+    if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
+    /* the layer's last average, which was another when a newcomer's clone was taken */
+    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, DDP__WORKER_TOLD);
+    if (u->residual && u->trained)
+        ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
+}
+
+/* More than any plan takes: nothing that arrives decides about an allocation. */
+static size_t ddp__plan_most(const ddp_ctx *d)
+{
+    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
+}
+
+static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers, times = 2 * L + 2;
+    const ddp__owned *o;
+    int64_t *number, *updates, *random;
+    unsigned char *plan;
+    double *profile;
+    size_t graphs = 0;
+    float *lr;
+    int l;
+
+    for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
+    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0,
+                                         DDP__WORKER_TOLD);
+    updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
+    random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
+    plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
+                                             DDP__WORKER_TOLD | DDP__WORKER_BLOB);
+    profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
+                                         DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
+    lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
+    if (!number || !updates || !random || !plan || !profile || !lr)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", d->layers);
+    number[DDP__N_STEP] = d->step;
+    number[DDP__N_TAKEN] = d->taken;
+    number[DDP__N_FINAL] = d->plan_final;
+    for (l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) *random++ = (int64_t)*o->passes;
+    if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
+    *lr = d->lr;
+    if (!d->measured) return DDP_OK;
+    memcpy(profile, d->profile.forward_s, L * sizeof *profile);
+    memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
+    profile[2 * L] = d->link.alpha_s;
+    profile[2 * L + 1] = d->link.beta_s;
+    return DDP_OK;
+}
+
+ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
+{
+    const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
+    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    int l, i, room = DDP__SMALL + d->kepts;
+
+    for (l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
+    DDP__TRY(ddp__worker_open(s, d->layers, room, err));
+    s->host = &d->host;
+    s->engine = d->engine;
+    s->rank = d->rank, s->world = d->world;
+    s->step = d->step;
+    s->strategy = d->ops.name, s->optimizer = d->optimizer.name;
+    s->period = d->cfg.period;
+    s->model = ddp__model_hash(d);
+    s->run = d->saves_as;
+    s->check = ddp__worker_is_sane;
+    for (l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
+    DDP__TRY(ddp__worker_values(d, s, told, err));
+    for (l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
+    for (i = 0; i < d->kepts; i++) {
+        const ddp__own_state *k = &d->kept[i];
+        ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
+                        there | (k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err)
+{
+    const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data,
+                  *updates = (const int64_t *)ddp__worker_find(s, "updates")->data,
+                  *random = (const int64_t *)ddp__worker_find(s, "random")->data;
+    const ddp__tensor *plan = ddp__worker_find(s, "plan");
+    ddp__owned *o;
+    ddp_blob blob;
+    int l;
+
+    d->step = (long)number[DDP__N_STEP];
+    d->taken = number[DDP__N_TAKEN];
+    d->saves_as = s->run;
+    d->lr = *(const float *)ddp__worker_find(s, "lr")->data;
+    for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) *o->passes = (uint64_t)*random++;
+    if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
+    if (!d->plan_final) d->cfg.profile_steps += (int)d->step; /* it has still to measure */
+    if (!keep_plan || !plan->count) return DDP_OK;
+    blob.bytes = (unsigned char *)plan->data;
+    blob.size = plan->count;
+    return ddp__plan_take(d, &blob, NULL, err);
+}
+
+ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
+{
+    const ddp__tensor *t = ddp__worker_find(s, "profile");
+    const double *profile = (const double *)t->data;
+    const size_t L = (size_t)d->layers;
+
+    d->measured = t->count != 0;
+    d->drift_ticket = -1;
+    if (!d->measured) return DDP_OK;
+    ddp_profile_free(&d->profile);
+    DDP__TRY(ddp__profile_start(d, &d->profile, err));
+    memcpy(d->profile.forward_s, profile, L * sizeof *profile);
+    memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
+    d->link.alpha_s = profile[2 * L];
+    d->link.beta_s = profile[2 * L + 1];
+    return DDP_OK;
+}
+
+/* ---- checkpoints ---- */
+
+static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
+    if (code == DDP_OK) d->saves_as = s.run;
+    ddp__worker_free(&s);
+    return code;
+}
+
+int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
+{
+    DDP__ENTER(d);
+    if (!folder || !*folder || keep < 0)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
+    if (d->phase != DDP__OUTSIDE)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
+                              "after ddp_step_end", d->step);
+    if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code;
+    int same = 0;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &same, world, err);
+    if (code == DDP_OK) code = ddp__worker_apply(d, &s, same, err);
+    if (code == DDP_OK && !same) ddp__coded_start(d, 1);
+    ddp__worker_free(&s);
+    return code;
+}
+
+int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
+{
+    int of = 0;
+
+    DDP__ENTER(d);
+    if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
+    if (d->step || d->phase != DDP__OUTSIDE)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before "
+                              "the first", d->step);
+    if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (world) *world = of;
+    return 0;
+}

@@ -1,0 +1,156 @@
+/* A strategy decides, at each event of a step, what is updated and what is sent. The library's own fill
+ * a ddp_strategy_ops each (src/strategy); ddp_config.own_strategy takes yours (docs/own-strategy.md). */
+#ifndef DDP_RUN_STRATEGY_H
+#define DDP_RUN_STRATEGY_H
+
+#include "comm/message.h"
+#include "run/session.h"
+
+struct ddp_plan;
+struct ddp_profile;
+
+/* What is averaged: decides what sync_all does, what a newcomer is given, how int8 blocks are made. */
+typedef enum ddp_averages {
+    DDP_AVERAGES_GRADIENTS,  /* parameters are equal on all ranks after every step */
+    DDP_AVERAGES_PARAMETERS, /* they part, and are averaged now and then */
+    DDP_AVERAGES_CHANGES     /* what they changed by since the last average is */
+} ddp_averages;
+
+/* ddp_strategy_ops.traits: what it needs, and which settings it can do with (DDP_WITH_). */
+enum {
+    DDP_NEEDS_FORWARD = 1 << 0, /* ddp_forward_begin of every layer in every step */
+    DDP_NEEDS_SERVERS = 1 << 1, /* push, serve, pull and answer */
+    DDP_NEEDS_TWO_LINKS = 1 << 2,
+    DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are whole */
+    DDP_WITH_BF16 = 1 << 9,     /* wire: it posts what it averages with ddp_average or ddp_coding_of */
+    DDP_WITH_INT8 = 1 << 10,
+    DDP_WITH_GROUPS = 1 << 11,  /* layers of ddp_group */
+    DDP_WITH_SITES = 1 << 12,   /* averages in two levels */
+    DDP_WITH_ELASTIC = 1 << 13, /* min_world: messages that survive a loss, state that a newcomer gets */
+    DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
+    DDP_WITH_ALL = 0x7f00
+};
+
+/* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
+ * parameters of layers first down to last, in step `step` of the period. */
+typedef struct ddp_transfer {
+    int step, first, last;
+    int behind; /* it may begin when the backward of that layer is over; -1: when the step's is */
+} ddp_transfer;
+
+/* A plan as its strategy packs it: run shares, hashes, saves it and makes it again when a link drifts. */
+typedef struct ddp_blob {
+    unsigned char *bytes; /* of ddp_blob_new */
+    size_t         size;
+} ddp_blob;
+
+/* Events come on the context's thread, inside the call that they are named after. self: self_bytes of
+ * memory, zero at first. Each returns 0, or a ddp_status: the context fails with the error that a verb
+ * noted or ddp_complain wrote. NULL where an event needs no answer; backward_end or step_end is needed. */
+typedef struct ddp_strategy_ops {
+    const char  *name;       /* the same on all ranks; part of a checkpoint */
+    ddp_averages averages;
+    unsigned     traits;
+    size_t       self_bytes;
+    /* The layers are known and equal on all ranks: declares state (ddp_keep), makes lists. */
+    int  (*start)(ddp_ctx *d, void *self);
+    /* Before the layer is used: its parameters have to be whole. */
+    int  (*forward_begin)(ddp_ctx *d, void *self, int layer);
+    /* Its gradient is complete (the mean of the micro-batches). */
+    int  (*backward_end)(ddp_ctx *d, void *self, int layer);
+    /* Every layer has had its backward_end. forward: all had their forward_begin in this step. */
+    int  (*step_end)(ddp_ctx *d, void *self, int forward);
+    /* A message of this strategy is done: once for each, at the next hook or when it is held. */
+    int  (*arrived)(ddp_ctx *d, void *self, long ticket);
+    /* Finishes what it posted, averages nothing more: ddp_wait, checkpoints, joins, new plans. Averages
+     * of layers (ddp_average) are held behind it. */
+    int  (*wait)(ddp_ctx *d, void *self);
+    /* Every rank leaves with equal parameters; NULL: they are averaged (buffers alone where gradients
+     * are). Nothing is in flight. */
+    int  (*sync_all)(ddp_ctx *d, void *self);
+    /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
+    int  (*members_changed)(ddp_ctx *d, void *self);
+    /* Frees what it has; also where start never came. */
+    void (*close)(ddp_ctx *d, void *self);
+
+    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share
+     * it. first: while the profile is not known. take: what all ranks have now; nothing is in flight.
+     * adopt: from a ddp_plan (ddp_plan_adopt, plan_path). view: it as one, or NULL. */
+    int  (*plan_first)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_blob *out);
+    int  (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_blob *out);
+    int  (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
+    int  (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
+    const struct ddp_plan *(*plan_view)(const void *self);
+    /* The exposed part of a period's transfers in seconds, by the plan's own model. NULL: predicted from
+     * `transfers`. */
+    double (*plan_exposed)(const void *self);
+    /* What is sent in one period (*period steps), into out[room], in the order in which it is posted; how
+     * many. NULL: nothing can be predicted. */
+    int  (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+} ddp_strategy_ops;
+
+/* ---- what an event may call ----
+ *
+ * Each returns 0, or a ddp_status and the context has the error; outside of a strategy's events
+ * DDP_USAGE. Memory is that of the layers' device. Nothing is allocated but by ddp_keep. */
+
+/* ddp_post - posts a message; *ticket names it. m and its lists are copied, the memory is the message's
+ *   until it is held. Averages of whole groups with m->mean go in two levels where sites are set.
+ * ddp_hold - what is done from here on with the layers' memory waits until the message is done (on a
+ *   device without waiting here), and its arrived event comes. layer: for the accounts, or DDP_NO_LAYER.
+ *   Every message has to be held, at the latest in `wait`.
+ * ddp_hold_input - the same of m->from alone, where m->to is another memory.
+ * ddp_is_done - 1 if ddp_hold would not wait. */
+DDP_API int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket);
+DDP_API int ddp_hold(ddp_ctx *d, long ticket, int layer);
+DDP_API int ddp_hold_input(ddp_ctx *d, long ticket);
+DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
+
+/* ddp_average - posts the average of a layer over its group, with the wire's coding: parameters with
+ *   gradients, buffers, and the optimizer's state where average_state is set. filler: 1 = it fills idle
+ *   time and is left out of the hidden share. ddp_average_hold - holds it, a no-op where none is in flight.
+ *   ddp_average_exact - the same as float32, held at once.
+ * ddp_update - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
+ *   from an array of as many floats, which are left, as are the layer's own.
+ * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
+DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
+DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
+DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
+DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
+DDP_API int ddp_clip(ddp_ctx *d);
+
+/* y += a x; y = x; x *= a; x = a; *out = sum of x^2, added up in double. Arrays of n floats; ddp_norm2
+ * waits for the device. */
+DDP_API int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
+DDP_API int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n);
+DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
+DDP_API int ddp_set(ddp_ctx *d, float *x, size_t n, float a);
+DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
+
+/* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
+ *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
+ *   equal: 1 = the same on all ranks between two steps. NULL: the context has the error.
+ * ddp_complain - notes an error of the strategy's own and returns DDP_FAILED. */
+DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
+DDP_API int    ddp_complain(ddp_ctx *d, const char *fmt, ...) DDP__PRINTF(2, 3);
+
+/* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
+ * its group; the settings in force; the wire's coding and the link for a message of that layer, what its
+ * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
+ * ddp_forward_begin in this step, or had it in the last. */
+DDP_API int              ddp_layers(const ddp_ctx *d);
+DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
+DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
+DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
+DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
+DDP_API ddp_coding       ddp_coding_of(const ddp_ctx *d);
+DDP_API int              ddp_link_of(const ddp_ctx *d, int layer);
+DDP_API float           *ddp_residual_of(const ddp_ctx *d, int layer);
+DDP_API int              ddp_has_forward(const ddp_ctx *d);
+
+/* A plan of size bytes, zero; NULL bytes when memory is short. At most 64 KiB and 16 x layers x (period +
+ * 16) bytes. Freed by run, or ddp_blob_free. */
+DDP_API ddp_blob ddp_blob_new(size_t size);
+DDP_API void     ddp_blob_free(ddp_blob *b);
+
+#endif /* DDP_RUN_STRATEGY_H */

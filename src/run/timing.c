@@ -1,0 +1,159 @@
+/* What the layers and the link take: from FLOPs and the link as configured, or as the hooks measured it,
+ * the same on all ranks. */
+#include "base/platform.h"
+#include "run/context.h"
+
+static double ddp__unit_flops(const ddp__unit *u)
+{
+    return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1);
+}
+
+ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    int l;
+
+    memset(p, 0, sizeof *p);
+    DDP__TRY(ddp_profile_new(d->layers, p, err));
+    for (l = 0; l < d->layers; l++) {
+        p->name[l] = ddp__strdup(d->unit[l].name);
+        p->params[l] = (double)d->unit[l].count;
+        if (p->name[l]) continue;
+        ddp_profile_free(p);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
+    }
+    return DDP_OK;
+}
+
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
+ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
+{
+    ddp_link k;
+    /* 1 Gbit/s where no link is described */
+    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
+    int n = d->team ? d->team_size : ddp_workers(d);
+
+    k.beta_s = 2.0 * (n - 1) / n / rate;
+    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
+    return k;
+}
+
+void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
+{
+    /* only so many operations are in flight, and each takes alpha at least */
+    double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) : 0;
+    int l;
+
+    p->alpha_s = d->link.alpha_s;
+    for (l = 0; l < d->layers; l++) {
+        double bytes = (double)ddp__layer_bytes(d, l),
+               seconds = d->link.beta_s * bytes;
+        p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
+    }
+}
+
+/* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
+void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
+{
+    int l;
+
+    d->link = ddp__link_nominal(d, &d->links);
+    for (l = 0; l < d->layers; l++) {
+        p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
+        p->backward_s[l] = 2 * p->forward_s[l];
+    }
+    ddp__profile_link(d, p);
+}
+
+/* Scales x so that it sums to total, where both are known. */
+static void ddp__scale_to(double *x, int n, double total)
+{
+    double sum = 0;
+    int i;
+
+    for (i = 0; i < n; i++) sum += x[i];
+    for (i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
+}
+
+/* What this rank measured; times that no hook told apart are split by FLOPs. */
+static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
+{
+    double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
+    int l;
+
+    for (l = 0; l < d->layers; l++) {
+        p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
+        p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
+        flops += ddp__unit_flops(&d->unit[l]);
+    }
+    /* layers in proportion to their medians, passes as long as passes are */
+    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_FORWARD));
+    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_BACKWARD));
+    l = d->layers - 1;
+    if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
+        int k;
+        for (k = 0; k < d->layers; k++)
+            p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
+        p->backward_s[l] += d->timer.whole * last / (flops + last);
+    } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
+        p->backward_s[l] = p->forward_s[l] * 2 / 3;
+        p->forward_s[l] /= 3;
+    }
+    for (l = 0; l < d->layers; l++)
+        p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+}
+
+/* The slowest rank of each layer, because an average cannot start before the last worker is
+ * there; the passes as long as the slowest rank's: unlike ranks stumble over unlike layers. */
+static void ddp__slowest(const double *all, int world, size_t layers, double *out)
+{
+    double longest = 0;
+    size_t l;
+    int r;
+
+    memset(out, 0, layers * sizeof *out);
+    for (r = 0; r < world; r++) {
+        const double *x = all + (size_t)r * 2 * layers;
+        double pass = 0;
+        for (l = 0; l < layers; l++) {
+            pass += x[l];
+            if (x[l] > out[l]) out[l] = x[l];
+        }
+        if (pass > longest) longest = pass;
+    }
+    ddp__scale_to(out, (int)layers, longest);
+}
+
+static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers, row = 2 * L * sizeof(double);
+    double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
+    ddp_status s;
+
+    if (!all)
+        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers",
+                         d->layers);
+    own = all + (size_t)d->team_place * 2 * L;
+    memcpy(own, p->forward_s, L * sizeof *own);
+    memcpy(own + L, p->backward_s, L * sizeof *own);
+    s = ddp__gather_words(d, d->team, all, row, err);
+    if (s == DDP_OK) {
+        ddp__slowest(all, d->team_size, L, p->forward_s);
+        ddp__slowest(all + L, d->team_size, L, p->backward_s);
+    }
+    DDP_FREE(all);
+    return s;
+}
+
+ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    ddp_profile_free(p);
+    DDP__TRY(ddp__profile_start(d, p, err));
+    ddp__profile_local(d, p);
+    if (d->engine) {
+        DDP__TRY(ddp__probe_link(d, 0, &d->link, err));
+        if (ddp_links(d) == 2) DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
+        DDP__TRY(ddp__profile_agree(d, p, err));
+    }
+    ddp__profile_link(d, p);
+    return DDP_OK;
+}

@@ -1,0 +1,124 @@
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of
+ * the device. */
+#include "base/platform.h"
+#include "nn/exact.h"
+#include "run/context.h"
+#include "run/device.h"
+
+/* No multiply-add: replicas on unlike processors stay equal. */
+void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    size_t i = 0;
+
+    if (d->host.backend) {
+        d->host.backend->axpy(d->host.device, y, x, n, a);
+        return;
+    }
+    for (; i + 4 <= n; i += 4)
+        ddp__f4_store(y + i, ddp__f4_load(y + i) + ddp__f4_mul(ddp__f4_all(a), ddp__f4_load(x + i)));
+    for (; i < n; i++) {
+        float product = a * x[i];
+        DDP__ROUNDED(product);
+        y[i] += product;
+    }
+}
+
+void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
+{
+    if (d->host.backend) d->host.backend->scale(d->host.device, x, n, a);
+    else ddp__scale(x, n, a);
+}
+
+size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
+{
+    size_t n;
+
+    while (w->from_count && w->from_at == w->from->count) w->from++, w->from_count--, w->from_at = 0;
+    while (w->to_count && w->to_at == w->to->count) w->to++, w->to_count--, w->to_at = 0;
+    if (!w->from_count || !w->to_count) return 0;
+    n = w->from->count - w->from_at;
+    if (n > w->to->count - w->to_at) n = w->to->count - w->to_at;
+    *from = w->from->data + w->from_at;
+    *to = w->to->data + w->to_at;
+    w->from_at += n;
+    w->to_at += n;
+    return n;
+}
+
+void ddp__mean_gradients(ddp_ctx *d, int layer)
+{
+    ddp__unit *u = &d->unit[layer];
+    const float part = 1.0f / (float)d->cfg.micro_batches;
+    int i;
+
+    for (i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
+}
+
+void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
+{
+    ddp__unit *u = &d->unit[layer];
+    float *state = u->state;
+    int b;
+
+    ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
+    for (b = 0; b < u->blocks; b++) {
+        ddp_block *k = &u->block[b];
+        ddp_update call;
+        if (k->kind != DDP_PARAMS || !k->grads) continue;
+        memset(&call, 0, sizeof call);
+        call.layer = layer;
+        call.params = k->params;
+        call.grads = from ? from : k->grads;
+        call.state = state;
+        call.count = k->count;
+        call.step = u->updates;
+        call.lr = d->lr;
+        if (state) state += (size_t)d->optimizer.state_per_param * k->count;
+        if (from) from += k->count;
+        if (d->host.backend) {
+            d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
+            continue;
+        }
+        d->optimizer.update(&d->optimizer, &call);
+        if (!from) memset(k->grads, 0, k->count * sizeof *k->grads);
+    }
+    u->updates++;
+    ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
+}
+
+/* The norm stays on the device. */
+static void ddp__clip_there(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+    int l, i, first = 1;
+
+    for (l = 0; l < d->layers; l++)
+        for (i = 0; i < d->unit[l].gradients; i++, first = 0)
+            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
+                        first);
+    for (l = 0; l < d->layers; l++)
+        for (i = 0; i < d->unit[l].gradients; i++)
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data,
+                          d->unit[l].gradient[i].count, d->cfg.clip_norm);
+}
+
+void ddp__clip_gradients(ddp_ctx *d)
+{
+    double squares = 0, norm;
+    int l, i;
+
+    if (d->host.backend) {
+        ddp__clip_there(d);
+        return;
+    }
+    for (l = 0; l < d->layers; l++)
+        for (i = 0; i < d->unit[l].gradients; i++)
+            squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
+    norm = sqrt(squares);
+    if (norm + 1e-6 <= (double)d->cfg.clip_norm) return;
+    for (l = 0; l < d->layers; l++)
+        for (i = 0; i < d->unit[l].gradients; i++)
+            ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
+                       (float)((double)d->cfg.clip_norm / (norm + 1e-6)));
+}

@@ -1,0 +1,449 @@
+/* What a strategy's events may call: messages, updates, arithmetic, state. */
+#include "base/platform.h"
+#include "base/tools.h"
+#include "nn/exact.h"
+#include "run/context.h"
+#include "run/device.h"
+
+/* ---- events ---- */
+
+ddp_status ddp__event_over(ddp_ctx *d, int code)
+{
+    const char *event = d->event;
+
+    d->event = NULL;
+    if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
+    if (!code) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_FAILED,
+                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives one",
+                     d->ops.name, event, code);
+}
+
+/* First line of every verb. */
+static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
+{
+    if (!d) return DDP_ARG;
+    if (d->host.error.code) return d->host.error.code;
+    if (d->event) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "%s was called outside of an event of strategy %s: only start, forward_begin, "
+                     "backward_end, step_end and their like may", verb, d->ops.name);
+}
+#define DDP__VERB(verb) DDP__TRY(ddp__verb_enter(d, verb))
+
+int ddp_complain(ddp_ctx *d, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return (int)DDP_ARG;
+    if (d->host.error.code) return (int)d->host.error.code;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return (int)ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s", d->ops.name, text);
+}
+
+/* ---- messages ---- */
+
+ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
+{
+    d->posted_room = 4 * d->layers + 64;
+    d->posted = (ddp__posted *)ddp__calloc((size_t)d->posted_room, sizeof *d->posted);
+    return d->posted ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of strategy "
+                                          "%s", d->posted_room, d->ops.name);
+}
+
+void ddp__posted_close(ddp_ctx *d)
+{
+    int i;
+
+    for (i = 0; d->posted && i < d->posted_room; i++)
+        if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
+    if (d->posted) DDP_FREE(d->posted);
+    for (i = 0; i < d->kepts; i++)
+        ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    if (d->kept) DDP_FREE(d->kept);
+    if (d->self) DDP_FREE(d->self);
+    ddp_blob_free(&d->plan);
+}
+
+static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
+{
+    int i, b;
+
+    for (i = 0; i < n; i++)
+        for (b = 0; b < u->blocks; b++) {
+            const ddp_block *k = &u->block[b];
+            if (list[i].data >= k->params && list[i].data < k->params + k->count) return 1;
+            if (k->grads && list[i].data >= k->grads && list[i].data < k->grads + k->count) return 1;
+        }
+    return 0;
+}
+
+ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
+{
+    const ddp__posted *p = d->posted;
+    int i = 0;
+
+    while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
+    if (i == d->posted_count) return DDP_OK;
+    p += i;
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "strategy %s posted a message of %s%s in step %ld and did not hold it %s: "
+                     "every message has to be held, at the latest in its event wait",
+                     d->ops.name, p->layer >= 0 && p->layer < d->layers ? "layer " : "no layer",
+                     p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
+}
+
+ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
+{
+    int i;
+
+    for (i = 0; i < d->posted_count; i++)
+        if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
+            return ddp__fail(&d->host.error, DDP_USAGE,
+                             "strategy %s: layer %s was used in step %ld while its message of step "
+                             "%ld was still on its way: hold it in forward_begin or in step_end",
+                             d->ops.name, d->unit[layer].name, d->step, d->posted[i].step);
+    return DDP_OK;
+}
+
+/* A device has no message that adds: what comes replaces `from`, which is then added to `to`. */
+static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_error *err)
+{
+    const int most = m->from_count + m->to_count;
+    float *from, *to;
+    ddp__walk w;
+    size_t n;
+
+    if (p->room < most) {
+        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, 2 * (size_t)most * sizeof *grown);
+        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
+        p->sum = grown;
+        p->room = most;
+    }
+    memset(&w, 0, sizeof w);
+    w.from = m->from, w.from_count = m->from_count;
+    w.to = m->to, w.to_count = m->to_count;
+    for (p->sums = 0; (n = ddp__walk_next(&w, &from, &to)) > 0; p->sums++) {
+        p->sum[2 * p->sums].data = from;
+        p->sum[2 * p->sums + 1].data = to;
+        p->sum[2 * p->sums].count = p->sum[2 * p->sums + 1].count = n;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message *m, ddp_error *err)
+{
+    ddp_message in_place = *m;
+
+    p->sums = 0;
+    if (m->coding == DDP_AS_INT8 && m->residual)
+        DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
+    if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
+    DDP__TRY(ddp__posted_sums(p, m, err));
+    in_place.add = 0;
+    in_place.to = NULL;
+    return ddp__post(d, &in_place, 1, &p->ticket, err);
+}
+
+int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
+{
+    ddp__posted *p;
+
+    DDP__VERB("ddp_post");
+    if (!m || !ticket)
+        return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
+                              "a place for its ticket", d->ops.name);
+    if (!strcmp(d->event, "wait") || !strcmp(d->event, "start"))
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start "
+                              "declares state and wait finishes what is in flight; post in "
+                              "forward_begin, backward_end, step_end, arrived or sync_all",
+                              d->ops.name, d->event);
+    if (d->posted_count == d->posted_room)
+        return (int)ddp__fail(&d->host.error, DDP_USAGE,
+                              "strategy %s has %d messages that it did not hold; hold some of them "
+                              "before it posts more", d->ops.name, d->posted_room);
+    p = &d->posted[d->posted_count];
+    DDP__TRY(ddp__posted_send(d, p, m, &d->host.error));
+    p->layer = m->layer;
+    p->link = m->link;
+    p->step = d->step;
+    p->told = 0;
+    p->in_layer = m->layer >= 0 && m->layer < d->layers &&
+                  (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
+                   ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
+    *ticket = p->name = d->posted_next++;
+    d->posted_count++;
+    return 0;
+}
+
+static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
+{
+    int i;
+
+    for (i = 0; i < d->posted_count; i++)
+        if (d->posted[i].name == ticket) return &d->posted[i];
+    return NULL;
+}
+
+static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
+{
+    const char *event = d->event;
+    long name = p->name;
+    int code;
+
+    if (p->told || !d->ops.arrived) return DDP_OK;
+    p->told = 1;
+    d->event = "arrived";
+    code = d->ops.arrived(d, d->self, name);
+    DDP__TRY(ddp__event_over(d, code));
+    d->event = event;
+    return DDP_OK;
+}
+
+ddp_status ddp__posted_look(ddp_ctx *d)
+{
+    int i;
+
+    if (!d->ops.arrived) return DDP_OK;
+    for (i = 0; i < d->posted_count; i++)
+        if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
+            DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
+    return DDP_OK;
+}
+
+int ddp_hold(ddp_ctx *d, long ticket, int layer)
+{
+    ddp__posted *p, held;
+    int i;
+
+    DDP__VERB("ddp_hold");
+    p = ddp__posted_find(d, ticket);
+    if (!p)
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: message %ld was held before, "
+                              "or was never posted", d->ops.name, ticket);
+    held = *p;
+    *p = d->posted[--d->posted_count];
+    d->posted[d->posted_count] = held; /* its list stays with the place */
+    DDP__TRY(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
+    for (i = 0; i < held.sums; i++)
+        ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
+    return (int)ddp__posted_tell(d, &held);
+}
+
+int ddp_hold_input(ddp_ctx *d, long ticket)
+{
+    const ddp__posted *p;
+
+    DDP__VERB("ddp_hold_input");
+    p = ddp__posted_find(d, ticket);
+    if (p && p->sums) return 0; /* `from` is taken until the message is held */
+    return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, &d->host.error) : 0;
+}
+
+int ddp_is_done(ddp_ctx *d, long ticket)
+{
+    const ddp__posted *p = d ? ddp__posted_find(d, ticket) : NULL;
+
+    return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
+}
+
+/* ---- layers ---- */
+
+int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
+{
+    DDP__VERB("ddp_average");
+    return (int)ddp__average_layer(d, layer, priority, filler, &d->host.error);
+}
+
+int ddp_average_hold(ddp_ctx *d, int layer)
+{
+    DDP__VERB("ddp_average_hold");
+    return (int)ddp__average_hold(d, layer, &d->host.error);
+}
+
+int ddp_average_exact(ddp_ctx *d, int layer)
+{
+    DDP__VERB("ddp_average_exact");
+    return (int)ddp__average_exact(d, layer, &d->host.error);
+}
+
+int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
+{
+    DDP__VERB("ddp_update_layer");
+    ddp__update_layer(d, layer, from);
+    return 0;
+}
+
+int ddp_clip(ddp_ctx *d)
+{
+    DDP__VERB("ddp_clip");
+    if (d->cfg.clip_norm > 0) ddp__clip_gradients(d);
+    return 0;
+}
+
+/* ---- arithmetic ---- */
+
+int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_axpy");
+    ddp__axpy(d, y, x, n, a);
+    return 0;
+}
+
+int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_copy");
+    ddp__host_copy(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_scale");
+    ddp__scale_there(d, x, n, a);
+    return 0;
+}
+
+int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
+{
+    size_t i;
+
+    DDP__VERB("ddp_set");
+    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
+    else
+        for (i = 0; i < n; i++) x[i] = a;
+    return 0;
+}
+
+int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
+{
+    DDP__VERB("ddp_norm2");
+    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
+    *out = ddp__sum_squares(x, n);
+    return 0;
+}
+
+/* ---- state ---- */
+
+static float *ddp__state_add(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
+{
+    ddp__own_state *k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
+    float *data = (float *)ddp__host_alloc(&d->host, n * sizeof *data);
+
+    if (k) d->kept = k;
+    if (!k || !data) {
+        if (data) ddp__host_release(&d->host, data, n * sizeof *data);
+        ddp__fail(&d->host.error, DDP_MEMORY, "strategy %s: out of memory for %zu floats of state %s",
+                  d->ops.name, n, name);
+        return NULL;
+    }
+    k += d->kepts++;
+    memset(k, 0, sizeof *k);
+    snprintf(k->name, sizeof k->name, "%s", name);
+    k->layer = layer < 0 ? DDP_NO_LAYER : layer;
+    k->equal = equal;
+    k->data = data;
+    k->count = n;
+    return data;
+}
+
+float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
+{
+    if (ddp__verb_enter(d, "ddp_keep")) return NULL;
+    if (d->started || strcmp(d->event, "start")) {
+        ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: state %s is declared in %s; only start may",
+                  d->ops.name, name, d->event);
+        return NULL;
+    }
+    if (layer >= d->layers || !name || strlen(name) >= sizeof d->kept->name || n == 0) {
+        ddp__fail(&d->host.error, DDP_ARG, "strategy %s: state '%.40s' of %zu floats for layer %d: a "
+                  "name of at most %d characters, a size and a layer below %d are needed", d->ops.name,
+                  name ? name : "", n, layer, (int)sizeof d->kept->name - 1, d->layers);
+        return NULL;
+    }
+    return ddp__state_add(d, layer, name, n, equal);
+}
+
+ddp_blob ddp_blob_new(size_t size)
+{
+    ddp_blob b;
+
+    b.size = size;
+    b.bytes = (unsigned char *)ddp__calloc(size ? size : 1, 1);
+    return b;
+}
+
+void ddp_blob_free(ddp_blob *b)
+{
+    if (b->bytes) DDP_FREE(b->bytes);
+    memset(b, 0, sizeof *b);
+}
+
+/* ---- reading ---- */
+
+int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
+
+const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = d->unit[layer].gradients;
+    return d->unit[layer].gradient;
+}
+
+const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = d->unit[layer].averages;
+    return d->unit[layer].average;
+}
+
+int ddp_group_of(const ddp_ctx *d, int layer) { return d->unit[layer].group; }
+
+const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
+
+ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
+
+int ddp_link_of(const ddp_ctx *d, int layer) { return d->unit[layer].link; }
+
+float *ddp_residual_of(const ddp_ctx *d, int layer) { return d->unit[layer].residual; }
+
+int ddp_has_forward(const ddp_ctx *d)
+{
+    int l;
+
+    if (d->hooks_forward) return 1;
+    for (l = 0; l < d->layers; l++)
+        if (d->unit[l].forward_step != d->step) return 0;
+    return 1;
+}
+
+/* ---- what run asks of it ---- */
+
+ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps)
+{
+    int room = d->layers;
+    ddp_transfer *list = NULL, *grown;
+
+    *n = 0;
+    *steps = 1;
+    for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
+        grown = (ddp_transfer *)DDP_REALLOC(list, (size_t)room * sizeof *list);
+        if (!grown) break;
+        list = grown;
+        *n = d->ops.transfers(d, d->self, steps, list, room);
+        if (*n < room || room > 1000 * d->layers) return list;
+    }
+    if (list) DDP_FREE(list);
+    *n = 0;
+    return NULL;
+}
+
+ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
+{
+    int l;
+
+    DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
+    for (l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
+    return ddp__posted_none(d, 0, "in its event wait");
+}

@@ -1,0 +1,354 @@
+/* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
+#include "base/core.h"
+#include "plan/partial.h"
+#include "run/config.h"
+#include "run/stats.h"
+#include "strategy/strategy.h"
+
+/* ---- localsgd ---- */
+
+static int ddp__update_now(ddp_ctx *d, int layer)
+{
+    /* the norm needs all gradients: then updates come at the end of the step */
+    return ddp_settings(d)->clip_norm > 0 ? 0 : ddp_update_layer(d, layer, NULL);
+}
+
+static int ddp__clip_and_update(ddp_ctx *d)
+{
+    int l, bad;
+
+    if (!(ddp_settings(d)->clip_norm > 0)) return 0;
+    bad = ddp_clip(d);
+    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
+    return bad;
+}
+
+static int ddp__hold_all(ddp_ctx *d)
+{
+    int l, bad = 0;
+
+    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
+    return bad;
+}
+
+static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
+{
+    (void)self;
+    return ddp__update_now(d, layer);
+}
+
+static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
+{
+    int l, bad = ddp__clip_and_update(d);
+
+    (void)self;
+    (void)forward;
+    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
+    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
+    return bad ? bad : ddp__hold_all(d);
+}
+
+static int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+{
+    int i, layers = ddp_layers(d);
+
+    (void)self;
+    *period = ddp_settings(d)->period;
+    for (i = 0; i < layers && i < room; i++) {
+        out[i].step = *period - 1;
+        out[i].first = out[i].last = layers - 1 - i;
+        out[i].behind = -1;
+    }
+    return i;
+}
+
+void ddp__strategy_localsgd(ddp_strategy_ops *ops)
+{
+    ops->name = "localsgd";
+    ops->averages = DDP_AVERAGES_PARAMETERS;
+    ops->traits = DDP_WITH_ALL;
+    ops->backward_end = ddp__local_backward_end;
+    ops->step_end = ddp__local_step_end;
+    ops->transfers = ddp__local_transfers;
+}
+
+/* ---- enp, dreamddp: each layer once per period, by a plan ---- */
+
+typedef struct ddp__partial {
+    ddp_plan plan;
+} ddp__partial;
+
+static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
+{
+    const ddp_plan *p = &((const ddp__partial *)self)->plan;
+    /* the layer that the next forward needs first goes first; the paper's rule is first come */
+    const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
+    /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
+     * averaged as they stand and updated at step end, once the norm is known */
+    int bad = ddp__update_now(d, layer);
+
+    if (bad) return bad;
+    if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
+    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer])
+        return ddp_average(d, layer, priority, 1);
+    return 0;
+}
+
+static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
+{
+    (void)self;
+    return ddp_average_hold(d, layer);
+}
+
+static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
+{
+    int bad;
+
+    (void)self;
+    if (ddp_settings(d)->clip_norm > 0) {
+        bad = ddp__hold_all(d);
+        return bad ? bad : ddp__clip_and_update(d);
+    }
+    /* with forward hooks a transfer may end as late as its layer's own next forward */
+    return forward && !ddp_settings(d)->paper ? 0 : ddp__hold_all(d);
+}
+
+/* ---- their plan ---- */
+
+static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err)
+{
+    return ddp_complain(d, "%s", err->msg);
+}
+
+/* As bytes, the same on all ranks: numbers, step_of, fill. */
+typedef struct ddp__packed_plan {
+    int32_t layers, period, solver, cost;
+    double  objective_s, exposed_s, lower_bound_s;
+} ddp__packed_plan;
+
+static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
+{
+    const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
+    ddp__packed_plan head;
+    unsigned char *at;
+    size_t l;
+
+    *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
+    if (!out->bytes) return ddp_complain(d, "out of memory for the plan of %d layers", p->layers);
+    memset(&head, 0, sizeof head);
+    head.layers = p->layers;
+    head.period = p->period;
+    head.solver = (int32_t)p->solver;
+    head.cost = (int32_t)p->cost;
+    head.objective_s = p->objective_s;
+    head.exposed_s = p->exposed_s;
+    head.lower_bound_s = p->lower_bound_s;
+    memcpy(out->bytes, &head, sizeof head);
+    at = out->bytes + sizeof head;
+    for (l = 0; l < L; l++, at += sizeof(int32_t)) {
+        const int32_t step = p->step_of[l];
+        memcpy(at, &step, sizeof step);
+    }
+    if (p->fill) memcpy(at, p->fill, fill);
+    return 0;
+}
+
+static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+{
+    ddp__partial *x = (ddp__partial *)self;
+    ddp__packed_plan head;
+    const unsigned char *at = blob->bytes + sizeof head;
+    ddp_error err;
+    ddp_plan p;
+    int l, bad = 0;
+
+    memset(&head, 0, sizeof head);
+    if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
+    if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
+        blob->size != sizeof head + (size_t)head.layers * (sizeof(int32_t) + (size_t)head.period))
+        return ddp_complain(d, "a plan of %lu bytes for %d layers and period %d does not fit this model "
+                            "of %d layers", (unsigned long)blob->size, (int)head.layers,
+                            (int)head.period, ddp_layers(d));
+    if (ddp_plan_new(head.layers, head.period, &p, &err)) return ddp__plan_failed(d, &err);
+    p.solver = (ddp_solver)head.solver;
+    p.cost = (ddp_cost)head.cost;
+    p.objective_s = head.objective_s;
+    p.exposed_s = head.exposed_s;
+    p.lower_bound_s = head.lower_bound_s;
+    for (l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
+        int32_t step;
+        memcpy(&step, at, sizeof step);
+        bad |= step < 0 || step >= head.period;
+        p.step_of[l] = step;
+    }
+    if (bad) {
+        ddp_plan_free(&p);
+        return ddp_complain(d, "a plan names a step beyond its period of %d", (int)head.period);
+    }
+    memcpy(p.fill, at, (size_t)p.layers * (size_t)p.period);
+    ddp_plan_free(&x->plan);
+    x->plan = p;
+    /* the same figures on every rank */
+    if (profile && ddp_plan_evaluate(profile, p.cost, &x->plan, &err)) return ddp__plan_failed(d, &err);
+    return 0;
+}
+
+static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
+{
+    const ddp_config *c = ddp_settings(d);
+
+    memset(o, 0, sizeof *o);
+    o->period = c->period;
+    o->fill = c->fill;
+    o->cost = c->cost;
+    o->solver = c->solver;
+    if (o->cost == DDP_COST_DEFAULT)
+        o->cost = ddp_has_forward(d) && !c->paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW
+                                                                         : DDP_COST_TIMELINE;
+    if (o->solver == DDP_SOLVER_DEFAULT) o->solver = c->paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
+}
+
+/* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
+ * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
+ * where it costs at most one per cent on the link as measured. */
+static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan,
+                                       ddp_error *err)
+{
+    ddp_profile slower = *p;
+    ddp_plan other;
+    ddp_status s = ddp_plan_partial(p, o, plan, err);
+    int l;
+
+    if (s != DDP_OK) return s;
+    slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
+    for (l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
+    slower.alpha_s *= 1.1;
+    memset(&other, 0, sizeof other);
+    s = slower.comm_s ? ddp_plan_partial(&slower, o, &other, err)
+                      : ddp__fail(err, DDP_MEMORY, "out of memory planning %d layers", p->layers);
+    if (s == DDP_OK) s = ddp_plan_evaluate(p, other.cost, &other, err);
+    if (s == DDP_OK && other.objective_s <= 1.01 * plan->objective_s) {
+        ddp_plan swap = *plan;
+        *plan = other;
+        other = swap;
+    }
+    ddp_plan_free(&other);
+    DDP_FREE(slower.comm_s);
+    if (s != DDP_OK) ddp_plan_free(plan);
+    return s;
+}
+
+static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack,
+                             ddp_blob *out)
+{
+    ddp_error err;
+    ddp_plan plan;
+    int bad;
+
+    memset(&plan, 0, sizeof plan);
+    if (slack ? ddp__plan_with_slack(p, o, &plan, &err) : ddp_plan_partial(p, o, &plan, &err))
+        return ddp__plan_failed(d, &err);
+    if (!plan.solver) plan.solver = o->solver;
+    if (!plan.cost) plan.cost = o->cost;
+    bad = ddp__plan_pack(d, &plan, out);
+    ddp_plan_free(&plan);
+    return bad;
+}
+
+/* While profiling: equal numbers of layers, which needs no measurement. */
+static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    ddp_plan_options o;
+
+    (void)self;
+    ddp__plan_options(d, &o);
+    o.solver = DDP_SOLVER_ENP;
+    o.fill = DDP_FILL_NONE;
+    return ddp__partial_make(d, p, &o, 0, out);
+}
+
+static int ddp__dreamddp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    ddp_plan_options o;
+
+    (void)self;
+    ddp__plan_options(d, &o);
+    return ddp__partial_make(d, p, &o, !ddp_settings(d)->paper, out);
+}
+
+static int ddp__enp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    ddp_plan_options o;
+
+    (void)self;
+    ddp__plan_options(d, &o);
+    o.solver = DDP_SOLVER_ENP;
+    return ddp__partial_make(d, p, &o, !ddp_settings(d)->paper, out);
+}
+
+static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
+{
+    (void)self;
+    return ddp__plan_pack(d, plan, out);
+}
+
+static const ddp_plan *ddp__partial_view(const void *self)
+{
+    const ddp_plan *p = &((const ddp__partial *)self)->plan;
+
+    return p->layers ? p : NULL;
+}
+
+static double ddp__partial_exposed(const void *self)
+{
+    return ((const ddp__partial *)self)->plan.exposed_s;
+}
+
+static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+{
+    const ddp_plan *p = &((const ddp__partial *)self)->plan;
+    int h, l, n = 0;
+
+    (void)d;
+    *period = p->layers ? p->period : 1;
+    for (h = 0; p->layers && h < p->period; h++)
+        for (l = p->layers - 1; l >= 0 && n < room; l--) {
+            if (p->step_of[l] != h) continue;
+            out[n].step = h;
+            out[n].first = out[n].last = out[n].behind = l;
+            n++;
+        }
+    return n;
+}
+
+static void ddp__partial_close(ddp_ctx *d, void *self)
+{
+    (void)d;
+    ddp_plan_free(&((ddp__partial *)self)->plan);
+}
+
+void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
+{
+    ops->name = "dreamddp";
+    ops->averages = DDP_AVERAGES_PARAMETERS;
+    ops->traits = DDP_WITH_ALL;
+    ops->self_bytes = sizeof(ddp__partial);
+    ops->forward_begin = ddp__partial_forward_begin;
+    ops->backward_end = ddp__partial_backward_end;
+    ops->step_end = ddp__partial_step_end;
+    ops->close = ddp__partial_close;
+    ops->plan_first = ddp__partial_first;
+    ops->plan_make = ddp__dreamddp_make;
+    ops->plan_adopt = ddp__partial_adopt;
+    ops->plan_take = ddp__partial_take;
+    ops->plan_view = ddp__partial_view;
+    ops->plan_exposed = ddp__partial_exposed;
+    ops->transfers = ddp__partial_transfers;
+}
+
+void ddp__strategy_enp(ddp_strategy_ops *ops)
+{
+    ddp__strategy_dreamddp(ops);
+    ops->name = "enp";
+    ops->plan_make = ddp__enp_make;
+}

@@ -1,0 +1,20 @@
+/* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero.
+ * They see what anybody's own strategy sees, the verbs of run/strategy.h. */
+#ifndef DDP_STRATEGY_STRATEGY_H
+#define DDP_STRATEGY_STRATEGY_H
+
+#include "base/core.h"
+#include "run/launch.h"
+
+/* table.c: all of them */
+DDP_LIB const ddp__strategies *ddp__built_in(void);
+
+/* gradient.c */
+DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
+/* local.c */
+DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
+
+#endif /* DDP_STRATEGY_STRATEGY_H */

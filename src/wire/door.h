@@ -1,0 +1,64 @@
+/* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
+#ifndef DDP_WIRE_DOOR_H
+#define DDP_WIRE_DOOR_H
+
+#include "base/status.h"
+#include "wire/hello.h"
+#include "wire/socket.h"
+#include "wire/stream.h"
+
+#include <poll.h>
+
+/* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the
+ * decider's; 0: it is closed. */
+typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
+
+typedef struct ddp__caller {
+    int fd;                   /* -1: free */
+    double since;
+    int spoken;               /* its first byte has come */
+    size_t got;
+    unsigned char bytes[DDP__HELLO_BYTES];
+    ddp__addr from;
+} ddp__caller;
+
+typedef struct ddp__door {
+    int listen_fd;            /* -1: nobody comes; may be set later, and is closed with the door */
+    ddp__tls *tls;            /* NULL = plain; borrowed */
+    ddp__door_fn decide;
+    void *user;               /* of decide */
+    ddp_logger log;
+    int broken;               /* errno of an accept that failed for want of something here, or 0 */
+    char refused[200];        /* who was turned away last, and why */
+    int room, inside;         /* callers at a time, of them there now */
+    ddp__caller *caller;      /* [room] */
+    int turned, lines;        /* callers turned away, and lines about them, from `counted` on */
+    double counted, shut;     /* it stays shut until then */
+    double pause;             /* for which it was shut last */
+} ddp__door;
+
+/* The policy, for everybody who accepts connections:
+ *   a caller may be silent for 2 s, and has 5 s for its hello, a handshake of TLS included;
+ *   what does not begin as a hello is turned away at its first byte;
+ *   64 callers, or 2 x world, are undecided at a time. When there are more, the oldest that is
+ *   silent makes room, else the oldest that had 1 s; where one address holds more than half of the
+ *   places, its callers make room for those from elsewhere at once;
+ *   after 64 that were turned away within a second the door stays shut for 0.1 to 0.8 s;
+ *   each is a line in the log, ten in a second at most.
+ * 0 if memory is short. */
+DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log,
+                            ddp__door_fn decide, void *user);
+DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
+/* Callers leave; the door stays. */
+DDP_LIB void ddp__door_empty(ddp__door *d);
+/* Fills polls[room + 1] and returns room + 1; *next is lowered to the time of the next deadline. */
+DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
+/* Lets in who waits and hears who is inside; never blocks. */
+DDP_LIB void ddp__door_serve(ddp__door *d, double now);
+/* For decide: a line in the log, and in `refused`, that "ADDRESS why". */
+DDP_LIB void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why);
+/* The same for a hello that does not fit ours, and a frame that tells the caller. */
+DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self,
+                              ddp__refusal why, const ddp__hello *other);
+
+#endif /* DDP_WIRE_DOOR_H */

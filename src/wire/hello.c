@@ -1,0 +1,128 @@
+#include "base/platform.h"
+#include "wire/hello.h"
+
+static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 'd', 'p'};
+
+void ddp__hello_put(unsigned char *at, uint64_t v, int bytes)
+{
+    int i;
+    for (i = 0; i < bytes; i++) at[i] = (unsigned char)(v >> (8 * i) & 255);
+}
+
+uint64_t ddp__hello_get(const unsigned char *at, int bytes)
+{
+    uint64_t v = 0;
+    int i;
+    for (i = 0; i < bytes; i++) v |= (uint64_t)at[i] << (8 * i);
+    return v;
+}
+
+uint32_t ddp__hello_world(int world, int ids)
+{
+    return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0);
+}
+
+void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
+                     unsigned char *b)
+{
+    memset(b, 0, DDP__HELLO_BYTES);
+    memcpy(b, ddp__hello_magic, sizeof ddp__hello_magic);
+    ddp__hello_put(b + 8, self->version, 4);
+    ddp__hello_put(b + 12, (uint64_t)kind, 4);
+    ddp__hello_put(b + 16, self->run_id, 8);
+    ddp__hello_put(b + 24, self->rank, 4);
+    ddp__hello_put(b + 28, self->world, 4);
+    ddp__hello_put(b + 32, self->port, 4);
+    ddp__hello_put(b + 36, (uint64_t)reason, 4);
+    ddp__hello_put(b + 40, (uint64_t)detail, 4);
+    ddp__hello_put(b + 44, self->family, 4);
+    memcpy(b + 48, self->ip, sizeof self->ip);
+}
+
+int ddp__hello_begins(const unsigned char *b, size_t got)
+{
+    return !memcmp(b, ddp__hello_magic,
+                   got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
+}
+
+int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
+{
+    if (!ddp__hello_begins(b, DDP__HELLO_BYTES)) return 0;
+    h->version = (uint32_t)ddp__hello_get(b + 8, 4);
+    h->kind = (uint32_t)ddp__hello_get(b + 12, 4);
+    h->run_id = ddp__hello_get(b + 16, 8);
+    h->rank = (uint32_t)ddp__hello_get(b + 24, 4);
+    h->world = (uint32_t)ddp__hello_get(b + 28, 4);
+    h->port = (uint32_t)ddp__hello_get(b + 32, 4);
+    h->reason = (uint32_t)ddp__hello_get(b + 36, 4);
+    h->detail = (uint32_t)ddp__hello_get(b + 40, 4);
+    h->family = (uint32_t)ddp__hello_get(b + 44, 4);
+    memcpy(h->ip, b + 48, sizeof h->ip);
+    h->run_name = NULL;
+    return 1;
+}
+
+ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
+{
+    if (other->version != self->version) return DDP__REFUSE_VERSION;
+    if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
+    if ((other->world ^ self->world) == DDP__HELLO_RESUMES) return DDP__REFUSE_RESUME;
+    if (other->world != self->world) return DDP__REFUSE_WORLD;
+    if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;
+    return DDP__WELCOME;
+}
+
+/* "4 ranks", "4 ranks of at most 8" */
+static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
+{
+    uint32_t ids = (world & ~DDP__HELLO_RESUMES) >> 16;
+
+    if (ids) snprintf(buf, room, "%u ranks of at most %u", world & 65535, ids);
+    else snprintf(buf, room, "%u ranks", world);
+    return buf;
+}
+
+void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
+                        const char *name, char *out, size_t room)
+{
+    unsigned mine = (unsigned)self->rank;
+    char count[2][40];
+
+    switch (reason) {
+    case DDP__REFUSE_VERSION:
+        snprintf(out, room,
+                 "%s speaks protocol version %u, rank %u version %u: build all ranks from "
+                 "one version of dreamddp",
+                 name, (unsigned)other->version, mine, (unsigned)self->version);
+        break;
+    case DDP__REFUSE_RUN:
+        snprintf(out, room,
+                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run "
+                 "uses this port, or DREAMDDP_RUN_ID differs",
+                 name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
+                 self->run_name ? self->run_name : "", self->run_name ? "')" : "");
+        break;
+    case DDP__REFUSE_WORLD:
+        snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
+                 ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
+                 ddp__hello_count(self->world, count[1], sizeof count[1]));
+        break;
+    case DDP__REFUSE_TWICE:
+        snprintf(out, room,
+                 "%s calls itself rank %u, but a rank %u is already here: give each process a "
+                 "rank of its own",
+                 name, (unsigned)other->rank, (unsigned)other->rank);
+        break;
+    case DDP__REFUSE_RESUME:
+        snprintf(count[0], sizeof count[0], "rank %u", mine);
+        mine = other->world & DDP__HELLO_RESUMES;
+        snprintf(out, room,
+                 "min_world or DREAMDDP_RESUME is set for %s, not for %s: start all ranks with the "
+                 "same --min-world",
+                 mine ? name : count[0], mine ? count[0] : name);
+        break;
+    default:
+        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
+                 (unsigned)other->rank, (unsigned)other->world & 65535, mine);
+    }
+}

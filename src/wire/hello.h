@@ -1,0 +1,70 @@
+/* The 64 bytes that two ranks exchange before anything else, and the quarrels about them. */
+#ifndef DDP_WIRE_HELLO_H
+#define DDP_WIRE_HELLO_H
+
+#include "base/config.h"
+
+#define DDP__PROTOCOL    2
+#define DDP__HELLO_BYTES 64
+#define DDP__HELLO_RESUMES 0x80000000u /* of world */
+
+typedef enum ddp__hello_kind {
+    DDP__HELLO = 1, /* who I am and where I listen */
+    DDP__TABLE,     /* followed by the addresses of all ranks */
+    DDP__READY,     /* all my connections stand */
+    DDP__GO,        /* everybody's stand */
+    DDP__RELAY,     /* to rank 0: join this connection to rank `detail`'s; from rank 0: ask so */
+    DDP__REFUSED,
+    DDP__RESUME = 16, /* a broken link comes back; wire/reconnect_link.c has its further fields */
+    DDP__JOIN_ASK,    /* from somebody who wants to join: where is your service? answer: port */
+    DDP__JOIN_MESH    /* from a newcomer to each member: our connection from its entry on */
+} ddp__hello_kind;
+
+typedef enum ddp__refusal {
+    DDP__WELCOME,
+    DDP__REFUSE_VERSION,
+    DDP__REFUSE_RUN,
+    DDP__REFUSE_WORLD,
+    DDP__REFUSE_RANK,
+    DDP__REFUSE_TWICE,
+    DDP__REFUSE_LATE,
+    DDP__REFUSE_LOST,
+    DDP__REFUSE_NAME, /* the certificate is another rank's */
+    DDP__REFUSE_RESUME /* links outlive their connections on one side only */
+} ddp__refusal;
+
+/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
+ * A refusal carries the sender's own run, rank and world, so that both sides can name both.
+ * world: the ranks that meet in the lower 16 bits; above them the ids of an elastic world that has
+ * room for more, else 0; the highest bit says that links outlive their connections. */
+typedef struct ddp__hello {
+    uint32_t version, kind;
+    uint64_t run_id;
+    uint32_t rank, world, port, reason;
+    uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
+    uint32_t family;          /* 4 or 6: where the sender listens, with port; 0 = not said */
+    unsigned char ip[16];
+    const char *run_name;     /* own side only: the run as the user called it, or NULL */
+} ddp__hello;
+
+/* Little-endian integers of 1 to 8 bytes. */
+DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes);
+DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
+
+/* What a hello says of a world of so many ranks and ids, which are at least as many. */
+DDP_LIB uint32_t ddp__hello_world(int world, int ids);
+
+/* self's version, run, rank, world and port with that kind, reason and detail. */
+DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
+                             int detail, unsigned char *b);
+/* 1 if the first `got` bytes may begin a frame. */
+DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);
+/* 0 if the 64 bytes are not a frame of ours. */
+DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h);
+/* Whether a peer's frame fits ours. */
+DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
+/* The sentence about it, naming both values; `name` is the peer's. */
+DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason,
+                                const ddp__hello *other, const char *name, char *out, size_t room);
+
+#endif /* DDP_WIRE_HELLO_H */

@@ -1,0 +1,302 @@
+#include "base/platform.h"
+#include "base/tools.h"
+#include "base/thread.h"
+#include "wire/meeting.h"
+
+double ddp__slice(const ddp__meeting *m, double until)
+{
+    double slice = ddp_now() + 0.2, next = m->next_note;
+
+    if ((m->r->cancel || m->path) && slice < next) next = slice;
+    return until < next ? until : next;
+}
+
+ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
+{
+    if (!m->r->cancel || !ddp__atomic_load(m->r->cancel)) return DDP_OK;
+    return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
+}
+
+void ddp__noted(ddp__meeting *m)
+{
+    m->next_note = m->begin + 2 * (m->next_note - m->begin);
+}
+
+int ddp__missing(const ddp__meeting *m, char *out, size_t room)
+{
+    char list[96];
+    size_t n = 0;
+    int p, missing = 0, shown = 0;
+
+    list[0] = 0;
+    for (p = m->meshing ? 1 : m->r->rank + 1; p < m->r->world; p++) {
+        if (m->fd[p] >= 0 || p == m->r->rank) continue;
+        missing++;
+        if (n + 24 > sizeof list) continue;
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", shown ? ", " : "", p);
+        shown++;
+    }
+    if (missing > shown) snprintf(list + n, sizeof list - n, " and %d more", missing - shown);
+    snprintf(out, room, "rank%s %s of %d", missing == 1 ? "" : "s", list, m->r->world);
+    return missing;
+}
+
+/* A file that an earlier run left behind may have led to a program that never answers. */
+static int ddp__root_moved(const ddp__meeting *m)
+{
+    char addr[DDP__MEETFILE_TEXT];
+    uint64_t run;
+
+    return m->path && m->r->rank && ddp__meetfile_read(m->path, addr, &run) &&
+           (run != m->self.run_id || strcmp(addr, m->named));
+}
+
+ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
+                          ddp_error *err)
+{
+    if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
+    DDP__TRY(ddp__cancelled(m, err));
+    if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
+    if (ddp_now() < m->next_note || ddp_now() >= m->until) return DDP_OK;
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank,
+             ddp_now() - m->begin, name, more);
+    ddp__noted(m);
+    return DDP_OK;
+}
+
+int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
+{
+    double grace =
+        ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
+    m->sent[peer] += n;
+    return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
+}
+
+ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
+                           const char *name, ddp__hello *h, ddp_error *err)
+{
+    const ddp__rendezvous *r = m->r;
+    unsigned char b[DDP__HELLO_BYTES];
+    char text[256];
+    ddp__refusal why;
+    size_t got = 0;
+
+    while (!ddp__stream_wait(r->tls, m->fd[peer], ddp_now()) && ddp_now() < m->until)
+        DDP__TRY(ddp__wait_word(m, peer, kind == DDP__HELLO, name,
+                                kind == DDP__TABLE ? ", which waits for other ranks" : "", err));
+    if (ddp__stream_recv_all(r->tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
+        int broken = errno;
+        const char *tls = ddp__stream_why(r->tls, m->fd[peer]);
+        if (tls) return ddp__fail(err, DDP_MISMATCH, "%s %s", name, tls);
+        if (!r->tls && ddp__stream_is_tls(b, got))
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a "
+                             "certificate",
+                             name);
+        if (broken != ETIMEDOUT)
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+                             strerror(broken));
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            kind == DDP__TABLE
+                ? "after %.3g s %s still waits for other ranks; DREAMDDP_JOIN_TIMEOUT waits longer"
+                : "after %.3g s %s is connected but has not answered: another program may own that "
+                  "address",
+            m->until - m->begin, name);
+    }
+    if (!ddp__hello_parse(b, h))
+        return ddp__fail(err, DDP_NET,
+                         "%s does not answer as a rank of dreamddp: another program owns that "
+                         "address, choose another with --addr or DREAMDDP_ADDR",
+                         name);
+    why = ddp__hello_check(&m->self, h);
+    if (!why && h->kind != DDP__REFUSED &&
+        (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
+        why = DDP__REFUSE_RANK;
+    if (h->kind == DDP__REFUSED && !why) {
+        if (h->reason == DDP__REFUSE_LATE)
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%s gave up: only %u of %d ranks had connected in its time", name,
+                             (unsigned)h->detail, r->world);
+        if (h->reason == DDP__REFUSE_LOST)
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
+                             (unsigned)h->detail);
+        if (h->reason == DDP__REFUSE_TWICE)
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s already has a rank %d: give each process a rank of its own", name,
+                             r->rank);
+        if (h->reason == DDP__REFUSE_NAME)
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s refused the certificate of this rank: it does not name rank-%d",
+                             name, r->rank);
+        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank,
+                         r->world);
+    }
+    if (why) {
+        ddp__hello_dispute(&m->self, why, h, name, text, sizeof text);
+        return ddp__fail(err, DDP_MISMATCH, "%s", text);
+    }
+    return DDP_OK;
+}
+
+/* What rank 0 says to a worker, or a worker to rank 0, while the mesh is made. */
+static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
+{
+    char name[32];
+    ddp__hello h;
+
+    if (m->r->rank == 0) {
+        snprintf(name, sizeof name, "rank %d", peer);
+        m->lost = peer;
+        DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, 0, name, &h, err));
+        m->lost = 0;
+        m->ready[peer] = 1;
+        return DDP_OK;
+    }
+    DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, DDP__RELAY, m->root, &h, err));
+    if (h.kind == DDP__GO) m->go = 1;
+    else if (h.detail > 0 && h.detail < (uint32_t)m->r->world && h.detail != h.rank)
+        return ddp__leg_relay(m, (int)h.detail, err);
+    return DDP_OK;
+}
+
+static void ddp__poll_set(struct pollfd *p, int fd, int events)
+{
+    p->fd = fd;
+    p->events = (short)events;
+    p->revents = 0;
+}
+
+/* Fills the list: the door, then peers and legs; when to look again at the latest. */
+static double ddp__poll_list(ddp__meeting *m, double now, double next)
+{
+    struct pollfd *peers = m->polls + m->door.room + 1, *legs = peers + m->r->world;
+    ddp__tls *tls = m->r->tls;
+    int i;
+
+    (void)ddp__door_polls(&m->door, m->polls, &next);
+    for (i = 0; i < m->r->world; i++) {
+        const ddp__leg *l = &m->leg[i];
+        int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
+        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1,
+                      ddp__stream_events(tls, m->fd[i], POLLIN));
+        if (listen && ddp__stream_ready(tls, m->fd[i])) next = now;
+        ddp__poll_set(&legs[i], l->fd,
+                      l->state == DDP__LEG_CONNECT ? POLLOUT
+                                                   : ddp__stream_events(tls, l->fd, POLLIN));
+        if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
+    }
+    return next;
+}
+
+ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
+{
+    struct pollfd *peers = m->polls + m->door.room + 1, *legs = peers + m->r->world;
+    double now = ddp_now(), next = ddp__slice(m, until);
+    int i, got;
+
+    DDP__TRY(ddp__cancelled(m, err));
+    next = ddp__poll_list(m, now, next);
+    got = poll(m->polls, (nfds_t)(m->door.room + 1 + 2 * m->r->world),
+               next > now ? (int)((next - now) * 1000) + 1 : 0);
+    now = ddp_now();
+    for (i = 0; i < m->r->world; i++) {
+        const ddp__leg *l = &m->leg[i];
+        int revents = got > 0 ? legs[i].revents : 0;
+        if (l->state != DDP__LEG_NONE && (revents || now >= l->until))
+            DDP__TRY(ddp__leg_serve(m, i, revents, err));
+    }
+    for (i = 0; i < m->r->world; i++)
+        if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
+            ((got > 0 && peers[i].revents) || ddp__stream_ready(m->r->tls, m->fd[i])))
+            DDP__TRY(ddp__peer_serve(m, i, err));
+    ddp__door_serve(&m->door, now);
+    if (m->door.broken)
+        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
+    if (m->failed.code && err) *err = m->failed;
+    return m->failed.code;
+}
+
+/* A connection becomes that of a peer. */
+static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    char name[DDP__ADDR_TEXT];
+    ddp__addr *where = &m->where[h->rank];
+
+    m->fd[h->rank] = fd;
+    m->sent[h->rank] = 0;
+    if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
+    ddp__addr_set_port(where, (int)(h->port & 65535));
+    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
+    if (ddp__frame_send(m, (int)h->rank, b, sizeof b) < 0) {
+        ddp__stream_close(m->r->tls, fd);
+        m->fd[h->rank] = -1;
+    } else {
+        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank,
+                 ddp__addr_text(from, name));
+    }
+}
+
+int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
+{
+    ddp__meeting *m = (ddp__meeting *)user;
+    unsigned char b[DDP__HELLO_BYTES];
+    char who[DDP__STREAM_TEXT];
+    int rank = m->r->rank;
+    ddp__tls *tls = m->r->tls;
+    ddp__hello h;
+    ddp__refusal why;
+
+    if (!ddp__hello_parse(bytes, &h)) return 0;
+    why = ddp__hello_check(&m->self, &h);
+    if (!why && !ddp__stream_may_be(tls, fd, (int)h.rank, who)) {
+        ddp__door_note(&m->door, from, who);
+        ddp__hello_pack(&m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0, b);
+        (void)ddp__stream_send_all(tls, fd, b, sizeof b, ddp_now());
+        return 0;
+    }
+    if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
+        h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
+        (void)ddp__wish_take(m, &h, fd, &m->failed);
+        return 1;
+    }
+    if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;
+    if (!why && rank && m->leg[h.rank].relay) return 0; /* it has given that attempt up */
+    if (!why && m->fd[h.rank] >= 0) {
+        /* a rank that was started again, or dials again; rank 0 has told all where it was */
+        if ((rank || !m->meshing) && ddp__stream_gone(tls, m->fd[h.rank])) {
+            ddp__stream_close(tls, m->fd[h.rank]);
+            m->fd[h.rank] = -1;
+        } else {
+            why = DDP__REFUSE_TWICE;
+        }
+    }
+    if (why) ddp__door_refuse(&m->door, fd, from, &m->self, why, &h);
+    else ddp__peer_take(m, fd, &h, from);
+    return !why;
+}
+
+ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
+{
+    char text[128];
+    int missing;
+
+    while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
+        double now = ddp_now();
+        if (now >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "after %.3g s %s %s not connected to %s: start what is missing, or "
+                             "raise DREAMDDP_JOIN_TIMEOUT%s%s",
+                             m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
+                             m->door.refused[0] ? "; last refused: " : "", m->door.refused);
+        if (now >= m->next_note) {
+            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
+                     now - m->begin, text);
+            ddp__noted(m);
+        }
+        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+    }
+    ddp__door_empty(&m->door);
+    return DDP_OK;
+}

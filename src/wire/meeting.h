@@ -1,0 +1,119 @@
+/* What the files of the meeting share, in the order of the wire:
+ *   worker -> rank 0   hello (who I am, where I listen)   rank 0 answers with its own, or refuses
+ *   rank 0 -> workers  table of addresses, once all are there
+ *   worker -> lower    hello for each pair without rank 0; the lower rank answers
+ *   worker -> rank 0   on a connection of its own, where that failed: relay me to rank `detail`
+ *   rank 0 -> lower    relay `detail`: do the same, the higher rank could not reach you
+ *   rank 0 -> both     relay: from here on each hears the other
+ *   worker -> rank 0   ready;  rank 0 -> workers  go
+ * Every frame is 64 bytes, little endian; only the table is followed by 24 bytes per rank. */
+#ifndef DDP_WIRE_MEETING_H
+#define DDP_WIRE_MEETING_H
+
+#include "wire/door.h"
+#include "wire/meetfile.h"
+#include "wire/relay.h"
+#include "wire/rendezvous.h"
+
+#define DDP__ENTRY_BYTES  24
+#define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
+#define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0 */
+#define DDP__ADDRESSES    8
+
+typedef enum ddp__leg_state {
+    DDP__LEG_NONE,
+    DDP__LEG_PAUSE,           /* a direct attempt broke off; the next is due */
+    DDP__LEG_CONNECT,
+    DDP__LEG_GREET,           /* TLS handshake with whom we dialled */
+    DDP__LEG_ANSWER,          /* our frame is out */
+    DDP__LEG_PAIR             /* TLS handshake with the other rank, rank 0 passes it on */
+} ddp__leg_state;
+
+/* A worker's connection to another while it is made. */
+typedef struct ddp__leg {
+    ddp__leg_state state;
+    int relay;                /* by way of rank 0 */
+    int fd;
+    double begin, until;
+    size_t got;
+    unsigned char bytes[DDP__HELLO_BYTES];
+    ddp__addr to;
+    char why[64];             /* why the direct attempt failed */
+} ddp__leg;
+
+/* Rank 0: two ranks that want to be joined. */
+typedef struct ddp__wish {
+    int low, high;
+    int fd[2];                /* of low, of high; -1: not here yet */
+} ddp__wish;
+
+typedef struct ddp__meeting {
+    const ddp__rendezvous *r;
+    int ids;                   /* of the wire: as many as meet, or more */
+    double begin, until, next_note;
+    double join_s;             /* until all have to be there, from begin */
+    char addr[DDP__ADDR_TEXT]; /* of rank 0 */
+    char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
+    const char *path;          /* file that says where rank 0 is, or NULL */
+    char named[DDP__MEETFILE_TEXT]; /* there, of run self.run_id */
+    ddp__hello self;           /* what this rank says of itself, its address included */
+    ddp__door door;
+    struct pollfd *polls;      /* [door.room + 1 + 2 x world]: the door, peers, legs */
+    ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */
+    int *fd;                   /* [world] */
+    size_t *sent;              /* [world] */
+    ddp__addr *where;          /* [world] where a rank listens */
+    unsigned char *table;      /* frame and entries */
+    /* once all have met rank 0 */
+    int meshing;
+    ddp__leg *leg;             /* [world] */
+    unsigned char *relayed;    /* [world] */
+    unsigned char *ready;      /* rank 0: [world] */
+    int lost;                  /* rank 0: the worker that the error is about, or 0 */
+    int go;                    /* others: rank 0 has said so */
+    ddp__wish *wish;           /* rank 0: [wishes], relays not yet joined */
+    int wishes, wish_room;
+    ddp__relay *relay;         /* rank 0: NULL until one is needed */
+} ddp__meeting;
+
+/* meeting.c */
+/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
+DDP_LIB double ddp__slice(const ddp__meeting *m, double until);
+DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
+/* Lines about waiting come after 5, 10, 20, ... seconds. */
+DDP_LIB void ddp__noted(ddp__meeting *m);
+/* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
+DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
+/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first:
+ * rank 0 has said nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
+DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name,
+                                  const char *more, ddp_error *err);
+DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
+/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none)
+ * is an error. `name` says who it is. */
+DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
+                                   const char *name, ddp__hello *h, ddp_error *err);
+/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh
+ * is made the legs and what rank 0 and workers say. */
+DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
+/* Accepts all ranks above this one. */
+DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
+/* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
+DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes,
+                                const ddp__addr *from);
+
+/* mesh.c: pairs without rank 0 */
+/* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
+DDP_LIB ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err);
+/* Something happened on a leg. */
+DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
+/* The leg to a peer goes by way of rank 0 from now on. */
+DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
+
+/* wishes.c: rank 0 joins those who cannot reach each other */
+/* Waits until all are ready and all wishes are fulfilled. */
+DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
+/* A worker asks on this connection, which is ours from now on, for a relay to another. */
+DDP_LIB ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err);
+
+#endif /* DDP_WIRE_MEETING_H */

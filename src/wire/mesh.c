@@ -1,0 +1,224 @@
+#include "base/platform.h"
+#include "base/tools.h"
+#include "wire/meeting.h"
+
+#include <netinet/in.h>
+
+#define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
+
+static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
+{
+    ddp__stream_close(m->r->tls, l->fd);
+    l->fd = -1;
+    l->got = 0;
+    l->state = DDP__LEG_NONE;
+}
+
+static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error *err);
+
+static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+
+    ddp__leg_drop(m, l);
+    l->state = DDP__LEG_CONNECT;
+    l->until = l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT;
+    l->fd = ddp__tcp_dial_begin(&l->to);
+    return l->fd < 0 ? ddp__leg_failed(m, peer, errno, err) : DDP_OK;
+}
+
+ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+
+    if (l->relay && l->state != DDP__LEG_NONE) return DDP_OK;
+    ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
+    m->fd[peer] = -1;
+    l->relay = 1;
+    memset(&l->to, 0, sizeof l->to);
+    l->to.size = sizeof l->to.sa;
+    if (getpeername(m->fd[0], (struct sockaddr *)&l->to.sa, &l->to.size) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
+                         strerror(errno));
+    return ddp__leg_dial(m, peer, err);
+}
+
+/* A direct attempt is over: this pair meets at rank 0. */
+static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    char text[DDP__ADDR_TEXT];
+
+    snprintf(l->why, sizeof l->why, "%s", why);
+    ddp__log(&m->r->log, DDP_LOG_WARN,
+             "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is slower "
+             "than a direct connection",
+             m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    return ddp__leg_relay(m, peer, err);
+}
+
+static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    double now = ddp_now();
+    /* a full house, or a listener that is just closing: worth another attempt */
+    int again = why == ECONNRESET || why == EPIPE || why == ECONNABORTED;
+
+    ddp__leg_drop(m, l);
+    if (again && now + DDP__AGAIN < (l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT)) {
+        l->state = DDP__LEG_PAUSE;
+        l->until = now + DDP__AGAIN;
+        return DDP_OK;
+    }
+    if (!l->relay) return ddp__leg_turn(m, peer, strerror(why), err);
+    return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
+                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s",
+                     m->r->rank, peer, l->why[0] ? l->why : "it did not try", m->root,
+                     strerror(why));
+}
+
+static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
+{
+    ddp__leg *l = &m->leg[peer];
+
+    m->fd[peer] = l->fd;
+    m->sent[peer] = DDP__HELLO_BYTES;
+    m->relayed[peer] = (unsigned char)l->relay;
+    l->fd = -1;
+    ddp__leg_drop(m, l);
+    return DDP_OK;
+}
+
+/* A step of a TLS handshake, with whom was dialled (after it our frame leaves) or, passed on by rank
+ * 0, with the other end of a relayed pair (after it the pair stands). */
+static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    int with = l->relay && l->state == DDP__LEG_GREET ? 0 : peer;
+    int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    unsigned char b[DDP__HELLO_BYTES];
+    char text[DDP__STREAM_TEXT];
+    const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
+
+    if (!done) return DDP_OK;
+    if (done < 0 && !why) return ddp__leg_failed(m, peer, broken, err);
+    if (why) snprintf(text, sizeof text, "%s", why);
+    if (why || !ddp__stream_may_be(m->r->tls, l->fd, with, text)) {
+        if (!l->relay) return ddp__leg_turn(m, peer, text, err);
+        return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
+    }
+    if (l->state == DDP__LEG_PAIR) return ddp__leg_done(m, peer);
+    ddp__hello_pack(&m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME, l->relay ? peer : 0,
+                    b);
+    if (ddp__stream_send_all(m->r->tls, l->fd, b, sizeof b, ddp_now()) < 0) /* its buffer is empty */
+        return ddp__leg_failed(m, peer, errno, err);
+    l->state = DDP__LEG_ANSWER;
+    return DDP_OK;
+}
+
+/* The other end has answered: the connection is a pair's, or somebody else is there. */
+static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    ddp__hello h;
+    int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->self, &h);
+
+    if (l->relay) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
+    else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
+    if (ok && l->relay && m->r->tls) {
+        if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0)
+            return ddp__leg_failed(m, peer, ENOMEM, err);
+        l->state = DDP__LEG_PAIR;
+        return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
+    }
+    if (ok) return ddp__leg_done(m, peer);
+    ddp__leg_drop(m, l);
+    if (!l->relay) return ddp__leg_turn(m, peer, "somebody else answers there", err);
+    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root,
+                     m->r->rank, peer);
+}
+
+ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    long n;
+
+    if (l->state == DDP__LEG_PAUSE) return ddp__leg_dial(m, peer, err);
+    if (!revents) return ddp__leg_failed(m, peer, ETIMEDOUT, err);
+    if (l->state == DDP__LEG_CONNECT) {
+        if (ddp__tcp_dial_end(l->fd) < 0) return ddp__leg_failed(m, peer, errno, err);
+        if (ddp__stream_begin(m->r->tls, l->fd, 0) < 0)
+            return ddp__leg_failed(m, peer, ENOMEM, err);
+        l->state = DDP__LEG_GREET;
+    }
+    if (l->state != DDP__LEG_ANSWER) return ddp__leg_shake(m, peer, err);
+    n = ddp__stream_recv(m->r->tls, l->fd, l->bytes + l->got, sizeof l->bytes - l->got);
+    if (n < 0) return ddp__leg_failed(m, peer, errno, err);
+    l->got += (size_t)n;
+    return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
+}
+
+/* Reads the table of addresses and begins to dial those below. */
+static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
+{
+    ddp__addr own;
+    int p;
+
+    memset(&own, 0, sizeof own);
+    own.size = sizeof own.sa;
+    getsockname(m->fd[0], (struct sockaddr *)&own.sa, &own.size);
+    for (p = 1; p < m->r->rank; p++) {
+        const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
+        ddp__leg *l = &m->leg[p];
+        ddp__addr *a = &m->where[p];
+        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
+            return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
+        ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
+        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6) {
+            struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
+            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) /* the interface has to be named */
+                six->sin6_scope_id =
+                    ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
+        }
+        l->begin = ddp_now();
+        l->to = *a;
+        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err)
+                                 : ddp__leg_dial(m, p, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    char text[128];
+    int missing, ready = 0;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    DDP__TRY(ddp__mesh_begin(m, err));
+    for (;;) {
+        double now = ddp_now();
+        missing = ddp__missing(m, text, sizeof text);
+        if (!missing && !ready) {
+            ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
+            if (ddp__frame_send(m, 0, b, sizeof b) < 0)
+                return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s",
+                                 m->root, strerror(errno));
+            ready = 1;
+        }
+        if (!missing && m->go) break;
+        if (now >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s",
+                             m->until - m->begin, m->r->rank,
+                             missing ? text : "rank 0, which waits for others to be ready");
+        if (now >= m->next_note) {
+            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
+                     now - m->begin, missing ? text : m->root);
+            ddp__noted(m);
+        }
+        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+    }
+    ddp__door_empty(&m->door);
+    return DDP_OK;
+}

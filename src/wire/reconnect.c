@@ -1,0 +1,512 @@
+/* Streams over connections that may be replaced: records out of the replay ring and into the
+ * engine's memory. */
+#include "base/core.h"
+#include "base/tools.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "base/hash.h"
+#include "wire/reconnect_state.h"
+#include "wire/tcp.h"
+
+#define DDP__REPLAY_BYTES ((size_t)4 << 20)
+#define DDP__REPLAY_LEAST ((size_t)256 << 10)
+#define DDP__REPLAY_ALL   ((size_t)32 << 20)
+#define DDP__RECORD_MOST  ((size_t)160 << 10) /* one frame of the engine in one record */
+#define DDP__ACK_LATER    0.05                /* seconds that a lone byte waits for its receipt */
+
+/* ---- sending ---- */
+
+void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value)
+{
+    unsigned char *at;
+
+    if (p->pre_sent == p->pre_len) p->pre_sent = p->pre_len = 0;
+    at = p->pre + p->pre_len;
+    if (p->pre_len + DDP__RECORD_BYTES > sizeof p->pre) return;
+    at[0] = (unsigned char)kind;
+    at[1] = at[2] = 'd';
+    at[3] = 'p';
+    ddp__hello_put(at + 4, value, 4);
+    p->pre_len += DDP__RECORD_BYTES;
+}
+
+/* Between two records: a receipt that is owed, and the head of the next one. */
+static void ddp__way_next_record(ddp__way *p)
+{
+    uint64_t left = p->ring.end - p->next;
+
+    if (p->received != p->acked && (left > 0 || p->ack_due == 0)) {
+        ddp__way_record(p, DDP__RECORD_ACK, (uint32_t)p->received);
+        p->acked = p->received;
+        p->ack_due = -1;
+    }
+    if (!left) return;
+    p->record_left = left < DDP__RECORD_MOST ? (size_t)left : DDP__RECORD_MOST;
+    ddp__way_record(p, DDP__RECORD_DATA, (uint32_t)p->record_left);
+}
+
+void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
+{
+    while (p->state == DDP__LINK_LIVE) {
+        struct iovec iov[3];
+        size_t head;
+        int runs;
+        long n;
+
+        if (!p->record_left && p->pre_sent == p->pre_len) ddp__way_next_record(p);
+        head = p->pre_len - p->pre_sent;
+        if (!head && !p->record_left) return;
+        iov[0].iov_base = p->pre + p->pre_sent;
+        iov[0].iov_len = head;
+        runs = p->record_left ? ddp__replay_find(&p->ring, p->next, p->record_left, iov + 1) : 0;
+        n = ddp__stream_send(t->cfg.tls, p->fd, iov, 1 + runs);
+        if (n < 0) ddp__way_break(t, p, errno);
+        if (n <= 0) return;
+        if ((size_t)n < head) {
+            p->pre_sent += (size_t)n;
+            return;
+        }
+        p->pre_sent = p->pre_len;
+        p->next += (size_t)n - head;
+        p->record_left -= (size_t)n - head;
+        if (p->record_left) return; /* the socket is full */
+    }
+}
+
+static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[peer];
+    size_t room, waiting, took = 0;
+
+    if (p->state == DDP__LINK_ENDED) {
+        errno = p->why;
+        return -1;
+    }
+    if (p->state != DDP__LINK_LIVE) return 0;
+    waiting = (size_t)(p->ring.end - p->next);
+    if (waiting >= DDP__RECORD_MOST) { /* more would only delay what is urgent later */
+        ddp__way_flush(t, p);
+        waiting = (size_t)(p->ring.end - p->next);
+        if (p->state != DDP__LINK_LIVE || waiting >= DDP__RECORD_MOST) return 0;
+    }
+    room = ddp__replay_free(&p->ring);
+    if (room > DDP__RECORD_MOST - waiting) room = DDP__RECORD_MOST - waiting;
+    if (!room) return 0;
+    if (p->ring.end == p->ring.first) p->unheard_since = ddp_now();
+    for (int i = 0; i < count && took < room; i++) {
+        size_t n = iov[i].iov_len < room - took ? iov[i].iov_len : room - took;
+        ddp__replay_put(&p->ring, iov[i].iov_base, n);
+        took += n;
+    }
+    ddp__way_flush(t, p);
+    return (long)took;
+}
+
+/* ---- receiving ---- */
+
+/* One record's head. 0 if the stream is damaged. */
+static int ddp__way_record_read(ddp__way *p)
+{
+    const unsigned char *b = p->stage + p->stage_from;
+    uint32_t value = (uint32_t)ddp__hello_get(b + 4, 4);
+    uint64_t upto;
+
+    p->stage_from += DDP__RECORD_BYTES;
+    if (b[1] != 'd' || b[2] != 'd' || b[3] != 'p') return 0;
+    switch (b[0]) {
+    case DDP__RECORD_HI:
+        if (!value || (p->peer_number && p->peer_number != value)) return 0;
+        p->peer_number = value;
+        return 1;
+    case DDP__RECORD_DATA:
+        p->in_left = value;
+        return value > 0;
+    case DDP__RECORD_ACK:
+        upto = p->ring.first + (uint32_t)(value - (uint32_t)p->ring.first);
+        if (upto > p->next || !ddp__replay_forget(&p->ring, upto)) return 0;
+        p->unheard_since = p->heard;
+        return 1;
+    case DDP__RECORD_BYE:
+        p->bye = 1;
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* recv of the socket: bytes, 0 = none now, -1 = the connection has broken (and was given up). */
+static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t bytes)
+{
+    long n = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+
+    if (n > 0) p->heard = ddp_now();
+    if (n < 0) ddp__way_break(t, p, errno);
+    return n;
+}
+
+/* Reads record heads until bytes of the stream are next: 1; 0 = there are none now. */
+static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
+{
+    while (!p->in_left) {
+        size_t have = p->stage_to - p->stage_from;
+        long n;
+        if (have >= DDP__RECORD_BYTES) {
+            if (!ddp__way_record_read(p)) ddp__way_end(t, p, EPROTO);
+            else if (p->bye) ddp__way_end(t, p, ECONNRESET);
+            if (p->state != DDP__LINK_LIVE) return 0;
+            continue;
+        }
+        memmove(p->stage, p->stage + p->stage_from, have);
+        p->stage_from = 0;
+        p->stage_to = have;
+        n = ddp__way_read(t, p, p->stage + have, sizeof p->stage - have);
+        if (n <= 0) return 0;
+        p->stage_to += (size_t)n;
+    }
+    return 1;
+}
+
+static void ddp__way_received(ddp__resume_wire *t, ddp__way *p, size_t n)
+{
+    p->in_left -= n;
+    p->received += n;
+    if (p->received - p->acked >= t->ack_bytes) {
+        p->ack_due = 0; /* now */
+        ddp__way_flush(t, p);
+    } else if (p->ack_due < 0) {
+        p->ack_due = p->heard + DDP__ACK_LATER;
+    }
+}
+
+static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[peer];
+    size_t n;
+    long got = 0;
+
+    if (!bytes) return 0;
+    if (t->away) { /* an engine that is busy with others does not come to wait */
+        double now = ddp_now();
+        if (now >= t->ticked + 0.005) (void)ddp__resume_tick(t, now);
+    }
+    if (p->state == DDP__LINK_LIVE) {
+        if (p->next != p->ring.end) ddp__way_flush(t, p);
+        if (p->state == DDP__LINK_LIVE && ddp__way_to_data(t, p)) {
+            size_t most = bytes < p->in_left ? bytes : p->in_left;
+            n = p->stage_to - p->stage_from < most ? p->stage_to - p->stage_from : most;
+            memcpy(buf, p->stage + p->stage_from, n);
+            p->stage_from += n;
+            if (n < most) got = ddp__way_read(t, p, (unsigned char *)buf + n, most - n);
+            if (got > 0) n += (size_t)got;
+            if (n) {
+                ddp__way_received(t, p, n);
+                return (long)n;
+            }
+        }
+    }
+    if (p->state != DDP__LINK_ENDED) return 0;
+    p->told = 1;
+    errno = p->why;
+    return -1;
+}
+
+/* ---- sleeping ---- */
+
+static void ddp__resume_poll(struct pollfd *polls, int count, double until)
+{
+    double left = until - ddp_now();
+
+    if (left < 0) left = 0;
+    if (left > 3600) left = 3600;
+#ifdef __linux__
+    {
+        struct timespec ts;
+        ts.tv_sec = (time_t)left;
+        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
+        (void)ppoll(polls, (nfds_t)count, &ts, NULL);
+    }
+#else
+    (void)poll(polls, (nfds_t)count, (int)(left * 1000) + (left > 0));
+#endif
+}
+
+/* Whether the engine, which wants to receive or to send as told, has to look at a link. */
+static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv)
+{
+    if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
+    if (p->state != DDP__LINK_LIVE) return 0;
+    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST)
+        return 1;
+    if (!want_recv) return 0;
+    if (p->stage_to - p->stage_from >= DDP__RECORD_BYTES) (void)ddp__way_to_data(t, p);
+    if (p->in_left && p->stage_to > p->stage_from) return 1;
+    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) &&
+           ddp__way_to_data(t, p);
+}
+
+/* What to sleep for on a link. */
+static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, double *next)
+{
+    int events = 0;
+
+    if (p->state == DDP__LINK_DIALLING) return POLLOUT;
+    if (p->state >= DDP__LINK_SHAKING && p->state <= DDP__LINK_MEETING) return POLLIN;
+    if (p->state != DDP__LINK_LIVE) return 0;
+    if (want_recv) {
+        events |= POLLIN;
+    } else if (want_send) { /* its bytes stay unread, and behind them are receipts: look at times */
+        double soon = ddp_now() + 0.001;
+        if (soon < *next) *next = soon;
+    }
+    if (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0) events |= POLLOUT;
+    return events;
+}
+
+/* Takes notice of what a link has; 1 if there is something for the engine. */
+static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv,
+                           int revents)
+{
+    if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
+    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p))
+        return 1;
+    return ddp__way_calls(t, p, want_send, want_recv);
+}
+
+static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
+                             const unsigned char *want_recv, double until)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    int i, called = 0, first = w->world + 1, count;
+
+    while (!called) {
+        double next = ddp__resume_tick(t, ddp_now());
+        for (i = 0; i < w->world; i++)
+            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i],
+                                     !want_recv || want_recv[i]);
+        if (called) return;
+        if (until >= 0 && until < next) next = until;
+        for (i = 0; i < w->world; i++) {
+            ddp__way *p = &t->way[i];
+            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i],
+                                         &next);
+            if (events && p->state != DDP__LINK_DIALLING)
+                events = ddp__stream_events(t->cfg.tls, p->fd, events);
+            t->polls[i].events = (short)events;
+            t->polls[i].fd = events ? p->fd : -1;
+            t->polls[i].revents = 0;
+        }
+        t->polls[w->world].revents = 0;
+        count = first + ddp__door_polls(&t->door, t->polls + first, &next);
+        ddp__resume_poll(t->polls, count, next);
+        if (t->polls[w->world].revents) {
+            char sink[16];
+            while (read(t->bell[0], sink, sizeof sink) > 0) {}
+            /* after the drain: a wake() that finds the flag still set came before we return */
+            ddp__atomic_swap(&t->called, 0);
+            called = 1;
+        }
+        for (i = 0; i < w->world; i++)
+            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i],
+                                      !want_recv || want_recv[i], t->polls[i].revents);
+        for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
+        if (until >= 0 && ddp_now() >= until) called = 1;
+    }
+}
+
+static void ddp__resume_wake(ddp__wire *w)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ssize_t n;
+
+    if (ddp__atomic_swap(&t->called, 1)) return;
+    do n = write(t->bell[1], "", 1);
+    while (n < 0 && errno == EINTR);
+}
+
+static const char *ddp__resume_peer_name(ddp__wire *w, int peer)
+{
+    return ((ddp__resume_wire *)(void *)w)->way[peer].name;
+}
+
+/* ---- opening and closing ---- */
+
+static void ddp__resume_free(ddp__resume_wire *t)
+{
+    if (t->bell[0] >= 0) close(t->bell[0]);
+    if (t->bell[1] >= 0) close(t->bell[1]);
+    ddp__door_close(&t->door);
+    ddp__rejoin_close(t);
+    DDP_FREE(t->congestion);
+    DDP_FREE(t->polls);
+    DDP_FREE(t->rings);
+    DDP_FREE(t->way);
+    DDP_FREE(t);
+}
+
+static void ddp__resume_close(ddp__wire *w)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    double until = ddp_now() + 0.5;
+
+    for (int i = 0; i < w->world; i++) {
+        ddp__way *p = &t->way[i];
+        int said = 0;
+        ddp__stream_close(t->cfg.tls, p->newcomer_fd);
+        while (p->state == DDP__LINK_LIVE) { /* our last words and the farewell */
+            ddp__way_flush(t, p);
+            if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
+                if (said) break;
+                said = 1;
+                ddp__way_record(p, DDP__RECORD_BYE, 0);
+            } else if (p->state == DDP__LINK_LIVE &&
+                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT),
+                                     until)) {
+                break;
+            }
+        }
+        if (p->state == DDP__LINK_DIALLING) close(p->fd);
+        else ddp__stream_close(t->cfg.tls, p->fd);
+    }
+    ddp__relay_close(t->cfg.relay);
+    ddp__resume_free(t);
+}
+
+/* The connection goes; the link comes back by another one. */
+static void ddp__resume_cut(ddp__wire *w, int peer)
+{
+    ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[peer];
+
+    if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
+}
+
+static const ddp__wire_table ddp__resume_table = {
+    ddp__resume_send,      ddp__resume_recv,  ddp__resume_wait, ddp__resume_wake,
+    ddp__resume_peer_name, ddp__resume_close, ddp__resume_cut,
+};
+
+ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
+{
+    ddp__addr a;
+
+    memset(&a, 0, sizeof a);
+    a.size = sizeof a.sa;
+    if (getpeername(fd, (struct sockaddr *)&a.sa, &a.size) < 0)
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer,
+                         strerror(errno));
+    DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
+    ddp__addr_text(&a, p->name);
+    p->fd = fd;
+    p->state = DDP__LINK_LIVE;
+    p->heard = p->unheard_since = ddp_now();
+    p->ack_due = -1;
+    ddp__way_record(p, DDP__RECORD_HI, t->number);
+    return DDP_OK;
+}
+
+static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *err)
+{
+    const ddp__resume_config *c = &t->cfg;
+
+    if (c->where) p->where = c->where[p->peer];
+    if (p->peer == c->rank) return DDP_OK;
+    if (c->fds[p->peer] < 0) { /* it is not there */
+        p->state = DDP__LINK_ENDED;
+        p->why = ECONNRESET;
+        snprintf(p->name, sizeof p->name, "nobody");
+        return DDP_OK;
+    }
+    DDP__TRY(ddp__way_open(t, p, c->fds[p->peer], err));
+    p->relayed = c->relayed && c->relayed[p->peer];
+    if (p->relayed) snprintf(p->name, sizeof p->name, "relayed by rank 0");
+    p->sent_before = c->sent_before ? c->sent_before[p->peer] : 0;
+    return DDP_OK;
+}
+
+/* How much each ring may hold. */
+static size_t ddp__replay_room(const ddp__resume_config *c)
+{
+    size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
+
+    if (c->replay_bytes) return c->replay_bytes;
+    if (share > DDP__REPLAY_BYTES) share = DDP__REPLAY_BYTES;
+    return share < DDP__REPLAY_LEAST ? DDP__REPLAY_LEAST : share;
+}
+
+static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
+{
+    const ddp__resume_config *c = &t->cfg;
+    size_t world = (size_t)c->world, room = ddp__replay_room(c);
+    double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
+    double now = ddp_now();
+    uint64_t seed[3];
+
+    t->base.table = &ddp__resume_table;
+    t->base.rank = c->rank;
+    t->base.world = c->world;
+    t->self = c->self;
+    t->quiet_s = 1.5 * beat;
+    t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
+    memcpy(&seed[0], &now, sizeof now);
+    seed[1] = (uint64_t)getpid();
+    seed[2] = (uint64_t)(size_t)t + (uint64_t)c->rank;
+    t->number = (uint32_t)(ddp__hash(DDP__HASH_START, seed, sizeof seed) >> 16) | 1;
+    t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
+    if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
+    t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
+    t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
+    t->congestion = ddp__strdup(c->congestion ? c->congestion : "");
+    if (!t->way || !t->polls || !t->rings || !t->congestion)
+        return ddp__fail(
+            err, DDP_MEMORY,
+            "out of memory for the wire of rank %d, which keeps %lu bytes to send again", c->rank,
+            (unsigned long)((world - 1) * room));
+    t->cfg.congestion = t->congestion;
+    t->stats.replay_bytes = (world - 1) * room;
+    if (pipe(t->bell) < 0) {
+        t->bell[0] = t->bell[1] = -1;
+        return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
+    }
+    if (ddp__fd_prepare(t->bell[0]) < 0 || ddp__fd_prepare(t->bell[1]) < 0)
+        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    t->polls[world].fd = t->bell[0];
+    t->polls[world].events = POLLIN;
+    for (int i = 0; i < c->world; i++) {
+        ddp__way *p = &t->way[i];
+        p->peer = i;
+        p->fd = p->newcomer_fd = -1;
+        p->ring.data = t->rings + (size_t)(i - (i > c->rank)) * room;
+        p->ring.room = room;
+        DDP__TRY(ddp__way_first(t, p, err));
+    }
+    if (c->listen_fd >= 0 && ddp__fd_prepare(c->listen_fd) < 0)
+        return ddp__fail(err, DDP_NET, "cannot prepare the listening socket: %s", strerror(errno));
+    t->door.listen_fd = c->listen_fd;
+    return DDP_OK;
+}
+
+ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_error *err)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)ddp__calloc(1, sizeof *t);
+    ddp_status bad;
+
+    if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
+    t->cfg = *cfg;
+    t->bell[0] = t->bell[1] = -1;
+    bad = ddp__resume_fill(t, err);
+    t->cfg.fds = NULL;
+    t->cfg.where = NULL;
+    t->cfg.relayed = NULL;
+    t->cfg.sent_before = NULL;
+    if (bad) t->door.listen_fd = -1; /* still the caller's */
+    if (bad) ddp__resume_free(t);
+    else *out = &t->base;
+    return bad;
+}
+
+void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out)
+{
+    *out = ((ddp__resume_wire *)(void *)w)->stats;
+}

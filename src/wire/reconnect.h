@@ -1,0 +1,65 @@
+/* The wire between processes whose links may break and come back: a stream goes on over a new
+ * connection at the very byte where the old one left it. */
+#ifndef DDP_WIRE_RECONNECT_H
+#define DDP_WIRE_RECONNECT_H
+
+#include "base/status.h"
+#include "wire/hello.h"
+#include "wire/relay.h"
+#include "wire/socket.h"
+#include "wire/stream.h"
+#include "wire/wire.h"
+
+typedef struct ddp__resume_config {
+    int rank, world;
+    const int *fds; /* [world] one connection per peer, own entry -1, and of those who are
+                       not there */
+    const size_t *sent_before; /* [world] as in ddp__wire_tcp; may be NULL */
+    int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
+    const ddp__addr *where; /* [world] where a rank listens: lower ranks are dialled there, higher
+                               ones only asked whether they live; size 0 = unknown */
+    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two
+                                     again when it breaks; may be NULL */
+    ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
+    ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
+    ddp__hello self;           /* version, run, rank and world */
+    double peer_timeout_s;     /* a link that stays broken for so long is given up; 0 = never */
+    size_t replay_bytes; /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where
+                            all peers together would take more than 32 MiB */
+    const char *congestion;    /* as in ddp__wire_tcp */
+    ddp_logger log;            /* warn: links that break and return */
+} ddp__resume_config;
+
+/* What happened to the links of one rank so far. */
+typedef struct ddp__resume_stats {
+    long   breaks, returns;    /* connections that broke; links that came back */
+    int64_t bytes_again;       /* bytes of streams sent twice */
+    double longest_s;          /* longest time a link was away and came back */
+    size_t replay_bytes;       /* memory of all rings */
+} ddp__resume_stats;
+
+/* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
+ *
+ * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are
+ * unacknowledged, is replaced: the higher rank dials the lower one's listening address anew, both
+ * say how many bytes of the stream they have, and the rest is sent again from memory. Meanwhile
+ * send takes nothing and recv has nothing. recv and send return -1 when the peer said that it
+ * closes, when its listening port has refused connections for 0.3 s (its process is gone), or when
+ * the link stayed broken for peer_timeout_s.
+ * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
+DDP_LIB ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_error *err);
+/* Only from the thread that uses the wire, or while none does. */
+DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
+
+/* ---- newcomers (resume_join.c) ---- */
+
+/* Who asks at the door to join is told this port, 0 = nobody can join. Any thread. */
+DDP_LIB void ddp__wire_resume_service(ddp__wire *w, int port);
+/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire,
+ * or in a ddp__attach_fn. */
+DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
+/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins
+ * anew. Without one the stream has ended already. */
+DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
+
+#endif /* DDP_WIRE_RECONNECT_H */

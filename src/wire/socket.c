@@ -1,0 +1,333 @@
+#include "base/platform.h"
+#include "base/tools.h"
+#include "base/text.h"
+#include "wire/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
+{
+    const char *s = spec, *end, *colon;
+    size_t n;
+    long number = DDP__DEFAULT_PORT;
+
+    if (!strncmp(s, "tcp://", 6)) s += 6;
+    if (*s == '[' && (end = strchr(s, ']')) != NULL) {
+        s++;
+        colon = end[1] == ':' ? end + 1 : NULL;
+        if (end[1] && !colon) end = s; /* text after the bracket: no host */
+    } else {
+        colon = strrchr(s, ':');
+        end = colon ? colon : s + strlen(s);
+    }
+    n = (size_t)(end - s);
+    if (n == 0 || n >= DDP__HOST_TEXT || strchr(s, '/'))
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s' names no host: write HOST:PORT, for example "
+                         "127.0.0.1:29500",
+                         spec);
+    if (*(s - (s > spec)) != '[' && memchr(s, ':', n))
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s' has several colons: write an IPv6 address in brackets, "
+                         "for example [::1]:29500",
+                         spec);
+    if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) ||
+                  number < 0 || number > 65535))
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
+                         colon + 1);
+    memcpy(host, s, n);
+    host[n] = 0;
+    *port = (int)number;
+    return DDP_OK;
+}
+
+ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err)
+{
+    char host[DDP__HOST_TEXT], port[16];
+    struct addrinfo hints, *found = NULL, *a;
+    int why, four, number = 0;
+
+    *count = 0;
+    DDP__TRY(ddp__addr_split(spec, host, &number, err));
+    snprintf(port, sizeof port, "%d", number);
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV;
+    why = getaddrinfo(host, port, &hints, &found);
+    if (why)
+        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host,
+                         spec, gai_strerror(why));
+    for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 for everybody */
+        for (a = found; a && *count < room; a = a->ai_next) {
+            if ((a->ai_family == AF_INET) != four || a->ai_addrlen > sizeof list[0].sa) continue;
+            memset(&list[*count], 0, sizeof list[0]);
+            memcpy(&list[*count].sa, a->ai_addr, a->ai_addrlen);
+            list[*count].size = a->ai_addrlen;
+            ++*count;
+        }
+    }
+    freeaddrinfo(found);
+    if (!*count) return ddp__fail(err, DDP_NET, "'%.200s' has no address", host);
+    return DDP_OK;
+}
+
+const char *ddp__addr_text(const ddp__addr *a, char *out)
+{
+    char host[64], port[8]; /* IPv6 and %interface */
+
+    if (getnameinfo((const struct sockaddr *)&a->sa, a->size, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV))
+        snprintf(out, DDP__ADDR_TEXT, "unknown address");
+    else
+        snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+    return out;
+}
+
+int ddp__addr_port(const ddp__addr *a)
+{
+    if (a->sa.ss_family == AF_INET6)
+        return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
+    return ntohs(((const struct sockaddr_in *)(const void *)&a->sa)->sin_port);
+}
+
+void ddp__addr_set_port(ddp__addr *a, int port)
+{
+    if (a->sa.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
+}
+
+int ddp__addr_is_loopback(const ddp__addr *a)
+{
+    if (a->sa.ss_family == AF_INET6) {
+        const struct in6_addr *six =
+            &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
+        if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
+        return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
+    }
+    if (a->sa.ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 ==
+               127;
+    return 0;
+}
+
+uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip)
+{
+    memset(ip, 0, 16);
+    if (a->sa.ss_family == AF_INET6) {
+        memcpy(ip, &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr, 16);
+        return 6;
+    }
+    memcpy(ip, &((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr, 4);
+    return 4;
+}
+
+int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
+{
+    memset(a, 0, sizeof *a);
+    if (family == 6) {
+        struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
+        six->sin6_family = AF_INET6;
+        memcpy(&six->sin6_addr, ip, 16);
+        a->size = sizeof *six;
+    } else if (family == 4) {
+        struct sockaddr_in *in = (struct sockaddr_in *)(void *)&a->sa;
+        in->sin_family = AF_INET;
+        memcpy(&in->sin_addr, ip, 4);
+        a->size = sizeof *in;
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+int ddp__fd_prepare(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return -1;
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) return -1;
+#ifdef SO_NOSIGPIPE
+    {
+        int on = 1;
+        setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on); /* no socket: no harm */
+    }
+#endif
+    return 0;
+}
+
+ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err)
+{
+    char text[DDP__ADDR_TEXT];
+    int s = socket(at->sa.ss_family, SOCK_STREAM, 0), on = 1, why;
+
+    if (s >= 0 && ddp__fd_prepare(s) == 0) {
+        setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (bind(s, (const struct sockaddr *)&at->sa, at->size) == 0 && listen(s, 128) == 0) {
+            if (bound) {
+                memset(bound, 0, sizeof *bound);
+                bound->size = sizeof bound->sa;
+                getsockname(s, (struct sockaddr *)&bound->sa, &bound->size);
+            }
+            *fd = s;
+            return DDP_OK;
+        }
+    }
+    why = errno;
+    if (s >= 0) close(s);
+    ddp__addr_text(at, text);
+    if (why == EADDRINUSE)
+        return ddp__fail(
+            err, DDP_NET,
+            "cannot listen on %s: %s; another run may hold it: choose another port with --addr or "
+            "DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with "
+            "--addr file://PATH",
+            text, strerror(why));
+    if (why == EADDRNOTAVAIL)
+        return ddp__fail(err, DDP_NET,
+                         "cannot listen on %s: %s; rank 0 must run on the machine that "
+                         "--addr or DREAMDDP_ADDR names",
+                         text, strerror(why));
+    return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
+}
+
+int ddp__fd_wait(int fd, int events, double until)
+{
+    struct pollfd p;
+    int got;
+
+    for (;;) {
+        double left = until - ddp_now();
+        if (left > 3600) left = 3600;
+        p.fd = fd;
+        p.events = (short)events;
+        p.revents = 0;
+        got = poll(&p, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
+        if (got > 0) return p.revents;
+        if (got < 0 && errno != EINTR) return POLLERR;
+        if (ddp_now() >= until) return 0;
+    }
+}
+
+int ddp__tcp_dial_begin(const ddp__addr *to)
+{
+    int s = socket(to->sa.ss_family, SOCK_STREAM, 0), why;
+
+    if (s < 0) return -1;
+    /* EINTR: the attempt goes on, as with EINPROGRESS */
+    if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
+                                    errno == EINPROGRESS || errno == EINTR))
+        return s;
+    why = errno;
+    close(s);
+    errno = why;
+    return -1;
+}
+
+int ddp__tcp_dial_end(int s)
+{
+    ddp__addr own, peer;
+    socklen_t size = sizeof(int);
+    int on = 1, why = 0;
+
+    if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
+    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
+                 */
+        memset(&own, 0, sizeof own);
+        memset(&peer, 0, sizeof peer);
+        own.size = peer.size = sizeof own.sa;
+        if (getsockname(s, (struct sockaddr *)&own.sa, &own.size) < 0 ||
+            getpeername(s, (struct sockaddr *)&peer.sa, &peer.size) < 0)
+            why = errno;
+        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
+            why = ECONNREFUSED;
+    }
+    errno = why;
+    if (why) return -1;
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return 0;
+}
+
+int ddp__tcp_dial(const ddp__addr *to, double until)
+{
+    int s = ddp__tcp_dial_begin(to), why = 0;
+
+    if (s < 0) return -1;
+    if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
+    else if (ddp__tcp_dial_end(s) < 0) why = errno;
+    if (!why) return s;
+    close(s);
+    errno = why;
+    return -1;
+}
+
+int ddp__tcp_accept(int listen_fd, ddp__addr *from)
+{
+    ddp__addr a;
+    int s, on = 1, why;
+
+    memset(&a, 0, sizeof a);
+    a.size = sizeof a.sa;
+    do s = accept(listen_fd, (struct sockaddr *)&a.sa, &a.size);
+    while (s < 0 && errno == EINTR);
+    if (s < 0) return -1;
+    if (ddp__fd_prepare(s) < 0) {
+        why = errno;
+        close(s);
+        errno = why;
+        return -1;
+    }
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (from) *from = a;
+    return s;
+}
+
+int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until)
+{
+    const char *at = (const char *)buf;
+
+    while (bytes) {
+        ssize_t n = send(fd, at, bytes, DDP__NOSIGNAL);
+        if (n > 0) {
+            at += n;
+            bytes -= (size_t)n;
+        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            if (!ddp__fd_wait(fd, POLLOUT, until)) {
+                errno = ETIMEDOUT;
+                return -1;
+            }
+        } else if (n < 0 && errno != EINTR) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until)
+{
+    char *at = (char *)buf;
+
+    while (bytes) {
+        ssize_t n = recv(fd, at, bytes, 0);
+        if (n > 0) {
+            at += n;
+            bytes -= (size_t)n;
+        } else if (n == 0) {
+            errno = ECONNRESET;
+            return -1;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!ddp__fd_wait(fd, POLLIN, until)) {
+                errno = ETIMEDOUT;
+                return -1;
+            }
+        } else if (errno != EINTR) {
+            return -1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,60 @@
+/* TCP sockets without surprises: addresses, listening, dialling, whole frames with a deadline. */
+#ifndef DDP_WIRE_SOCKET_H
+#define DDP_WIRE_SOCKET_H
+
+#include "base/core.h"
+
+#include <sys/socket.h>
+
+#ifdef MSG_NOSIGNAL
+#define DDP__NOSIGNAL MSG_NOSIGNAL
+#else
+#define DDP__NOSIGNAL 0 /* SO_NOSIGPIPE is set instead */
+#endif
+
+#define DDP__ADDR_TEXT 72
+#define DDP__HOST_TEXT 256
+#define DDP__DEFAULT_PORT 29500
+
+typedef struct ddp__addr {
+    struct sockaddr_storage sa;
+    socklen_t size;
+} ddp__addr;
+
+/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT].
+ * Errors: DDP_ARG. */
+DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
+/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first.
+ * Errors: DDP_ARG if the text is malformed, DDP_NET if the name cannot be resolved. */
+DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count,
+                                   ddp_error *err);
+/* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
+DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
+DDP_LIB int  ddp__addr_port(const ddp__addr *a);
+DDP_LIB void ddp__addr_set_port(ddp__addr *a, int port);
+DDP_LIB int  ddp__addr_is_loopback(const ddp__addr *a);
+/* An address as family 4 or 6 and 16 bytes, without its port, and back; 0 = no such family. */
+DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
+DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
+
+/* Non-blocking and closed on exec; 0, or -1 and errno. */
+DDP_LIB int ddp__fd_prepare(int fd);
+/* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
+DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
+/* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
+DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
+/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1
+ * and errno; once POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
+DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
+DDP_LIB int ddp__tcp_dial_end(int fd);
+/* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1
+ * and errno, EAGAIN when none waits. */
+DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
+/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the
+ * end of the stream: ECONNRESET). */
+DDP_LIB int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until);
+DDP_LIB int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until);
+/* poll of one descriptor until then; its revents, 0 when the time is over. */
+DDP_LIB int ddp__fd_wait(int fd, int events, double until);
+
+#endif /* DDP_WIRE_SOCKET_H */

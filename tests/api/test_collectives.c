@@ -1,0 +1,348 @@
+/* [patient] Plain collectives of a program that knows nothing but the header: over all ranks, groups, sites and two
+ * links, among threads and processes, and what their wrong use is told. */
+#include "dreamddp.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { WORLD = 4, N = 5003 };
+
+/* In a worker: cmocka's own assertions belong to the main thread. */
+#define CHECK(cond)                                                                        \
+    do {                                                                                   \
+        if (!(cond)) {                                                                     \
+            fprintf(stderr, "%s:%d: rank %d: %s\n", __FILE__, __LINE__, ddp_rank(d), #cond); \
+            return DDP_FAILED;                                                             \
+        }                                                                                  \
+    } while (0)
+
+/* Whole numbers, so that every sum is exact. */
+static float number(int rank, size_t i) { return (float)((rank + 1) * 3 + (int)(i % 11)); }
+
+static void fill(float *x, size_t n, int rank)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) x[i] = number(rank, i);
+}
+
+/* 1 if x[i] is scale times the sum over the ranks of the bits of `who`. */
+static int is_sum(const float *x, size_t n, unsigned who, float scale)
+{
+    size_t i;
+    int r;
+
+    for (i = 0; i < n; i++) {
+        float sum = 0;
+        for (r = 0; r < WORLD; r++)
+            if (who >> r & 1) sum += number(r, i);
+        if (x[i] != scale * sum) return 0;
+    }
+    return 1;
+}
+
+static int over_all_ranks(ddp_ctx *d, void *user)
+{
+    float x[N], y[WORLD * 100], total[WORLD * 100];
+    int rank = ddp_rank(d), r;
+    size_t n;
+
+    (void)user;
+    for (n = 1; n <= N; n = n * 5 + 2) {
+        fill(x, n, rank);
+        CHECK(ddp_all_reduce(d, x, n, 2) == 0 && is_sum(x, n, 15, 2));
+        fill(x, n, rank);
+        CHECK(ddp_all_mean(d, x, n) == 0 && is_sum(x, n, 15, 0.25f));
+        fill(x, n, rank);
+        CHECK(ddp_broadcast(d, x, n, 2) == 0 && is_sum(x, n, 4, 1));
+    }
+    for (r = 0; r < WORLD; r++) fill(y + 100 * r, 100, rank);
+    CHECK(ddp_reduce_scatter(d, y, 100, 1) == 0 && is_sum(y + 100 * rank, 100, 15, 1));
+    CHECK(ddp_all_gather(d, y, 100) == 0);
+    for (r = 0; r < WORLD; r++) CHECK(is_sum(y + 100 * r, 100, 15, 1));
+    fill(total, 100, rank);
+    CHECK(ddp_all_reduce(d, total, 100, 1) == 0 && !memcmp(total, y, 100 * sizeof *y));
+    fill(x, 9, rank);
+    if (rank == 1) CHECK(ddp_send(d, x, 9, 3) == 0);
+    if (rank == 3) CHECK(ddp_recv(d, x, 9, 1) == 0 && is_sum(x, 9, 2, 1));
+    CHECK(ddp_barrier(d) == 0 && strlen(ddp_last_algorithm(d)) > 3);
+    CHECK(ddp_all_reduce(d, x, 0, 1) == 0);
+    return 0;
+}
+
+static int exchange(ddp_ctx *d, ddp_verb verb, int group, int link, ddp_coding coding, float *x,
+                    size_t n, int root)
+{
+    ddp_message m = {0};
+    ddp_piece p = {0};
+
+    p.data = x;
+    p.count = n;
+    m.verb = verb;
+    m.from = &p;
+    m.from_count = 1;
+    m.peer = root;
+    m.group = group;
+    m.link = link;
+    m.coding = coding;
+    return ddp_exchange(d, &m);
+}
+
+static int in_groups(ddp_ctx *d, void *user)
+{
+    const int even[] = {0, 2}, most[] = {1, 2, 3}, site_of[] = {7, 7, 2, 2};
+    int rank = ddp_rank(d), first, second;
+    float x[300], y[300];
+    ddp_sites sites;
+
+    (void)user;
+    CHECK(ddp_group(d, even, 2, &first) == 0 && ddp_group(d, most, 3, &second) == 0 && second == first + 1);
+    fill(x, 300, rank);
+    if (rank % 2 == 0) CHECK(exchange(d, DDP_ALL_REDUCE, first, 0, DDP_AS_FLOAT, x, 300, 0) == 0 && is_sum(x, 300, 5, 1));
+    if (rank > 0) {
+        fill(x, 300, rank);
+        CHECK(exchange(d, DDP_BROADCAST, second, 0, DDP_AS_FLOAT, x, 300, 3) == 0 && is_sum(x, 300, 8, 1));
+        fill(y + 100 * (rank - 1), 100, rank);
+        CHECK(exchange(d, DDP_ALL_GATHER, second, 0, DDP_AS_FLOAT, y, 300, 0) == 0 && is_sum(y + 100, 100, 4, 1));
+        fill(y, 100, rank), fill(y + 100, 100, rank), fill(y + 200, 100, rank);
+        CHECK(exchange(d, DDP_REDUCE_SCATTER, second, 0, DDP_AS_FLOAT, y, 300, 0) == 0);
+        CHECK(is_sum(y + 100 * (rank - 1), 100, 14, 1));
+    }
+    CHECK(ddp_sites_open(d, site_of, &sites) == 0 && sites.equal && sites.members == 2);
+    CHECK(sites.leader == (rank < 2 ? 0 : 2) && sites.place == rank % 2);
+    fill(x, 300, rank);
+    CHECK(ddp_sites_all_reduce(d, &sites, x, 300, 1) == 0 && is_sum(x, 300, 15, 1));
+    return 0;
+}
+
+static int over_two_links(ddp_ctx *d, void *user)
+{
+    float x[500];
+    ddp_link_stats s;
+    int link;
+
+    (void)user;
+    CHECK(ddp_links(d) == 2);
+    for (link = 0; link < 2; link++) {
+        fill(x, 500, ddp_rank(d));
+        CHECK(exchange(d, DDP_ALL_REDUCE, 0, link, DDP_AS_FLOAT, x, 500, 0) == 0 && is_sum(x, 500, 15, 1));
+        fill(x, 500, ddp_rank(d));
+        CHECK(exchange(d, DDP_BROADCAST, 0, link, DDP_AS_FLOAT, x, 500, 1) == 0 && is_sum(x, 500, 2, 1));
+        fill(x + 100 * ddp_rank(d), 100, ddp_rank(d));
+        CHECK(exchange(d, DDP_ALL_GATHER, 0, link, DDP_AS_FLOAT, x, 100 * (size_t)ddp_world(d), 0) == 0 && is_sum(x + 300, 100, 8, 1));
+        CHECK(exchange(d, DDP_REDUCE_SCATTER, 0, link, DDP_AS_FLOAT, x, 100 * (size_t)ddp_world(d), 0) == 0);
+    }
+    CHECK(ddp_measure_links(d) == 0);
+    CHECK(ddp_get_link_stats(d, 1, &s) == 0 && s.operations > 0 && s.bytes_sent > 0 && s.mu > 1);
+    CHECK(ddp_get_link_stats(d, 2, &s) == DDP_ARG && s.operations == 0);
+    return 0;
+}
+
+static int measured(ddp_ctx *d, void *user)
+{
+    ddp_probe_result r;
+    ddp_ring_choice choice;
+    ddp_network net;
+    ddp_error err;
+    float x[100];
+
+    (void)user;
+    CHECK(ddp_probe(d, &r) == 0 && r.world == WORLD);
+    CHECK(r.pair[1].link.beta_s > 0 && r.pair[1].ping_s > 0.002 && r.pair[0].ping_s == 0);
+    CHECK(ddp_probe_network(&r, &net, &err) == DDP_OK && net.devices == WORLD && net.rate[1] > 0);
+    CHECK(ddp_network_check(&net, &err) == DDP_OK && ddp_ring_tune(d, &r, &choice) == 0);
+    CHECK(choice.least_rate > 0 && choice.from_bytes > 0);
+    fill(x, 100, ddp_rank(d));
+    CHECK(ddp_all_reduce(d, x, 100, 1) == 0 && is_sum(x, 100, 15, 1));
+    ddp_network_free(&net);
+    ddp_probe_free(&r);
+    return 0;
+}
+
+static int rounded(ddp_ctx *d, void *user)
+{
+    float x[200];
+    size_t i;
+
+    fill(x, 200, ddp_rank(d)); /* small whole numbers: bfloat16 has them all */
+    if (user) {
+        CHECK(exchange(d, DDP_ALL_REDUCE, 0, 0, DDP_AS_INT8, x, 200, 0) == 0);
+        for (i = 0; i < 200; i++) CHECK(fabsf(x[i] - (float)(30 + 4 * (int)(i % 11))) < 1);
+    } else {
+        CHECK(exchange(d, DDP_ALL_REDUCE, 0, 0, DDP_AS_BFLOAT, x, 200, 0) == 0 && is_sum(x, 200, 15, 1));
+    }
+    return 0;
+}
+
+static void launch(ddp_config cfg, int (*fn)(ddp_ctx *, void *), void *user)
+{
+    ddp_error err;
+
+    cfg.world = WORLD;
+    cfg.no_env = 1;
+    if (ddp_launch(&cfg, fn, user, &err)) fail_msg("%s", err.msg);
+}
+
+static void they_sum_over_all_ranks(void **state)
+{
+    ddp_config cfg;
+    int a, transport;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    for (transport = DDP_THREADS; transport <= DDP_TCP; transport++)
+        for (a = 0; a < 4; a++) {
+            static const char *const names[] = {"auto", "full", "direct", "ring"};
+            cfg.transport = (ddp_transport)transport;
+            assert_true(ddp_algorithm_named(names[a], &cfg.algorithm));
+            launch(cfg, over_all_ranks, NULL);
+        }
+    assert_false(ddp_algorithm_named("diagonal", &cfg.algorithm));
+}
+
+static void they_sum_in_groups_and_between_sites(void **state)
+{
+    ddp_config cfg;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    launch(cfg, in_groups, NULL);
+    cfg.transport = DDP_THREADS;
+    launch(cfg, in_groups, NULL);
+}
+
+static void a_second_link_has_its_own(void **state)
+{
+    ddp_config cfg;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.net = "400mbit,1ms";
+    cfg.net2 = "100mbit,1ms";
+    launch(cfg, over_two_links, NULL);
+}
+
+static void links_can_be_measured(void **state)
+{
+    ddp_config cfg;
+    double rate, delay;
+    ddp_error err;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.net = "200mbit,4ms";
+    assert_int_equal(ddp_net_parse(cfg.net, &rate, &delay, &err), DDP_OK);
+    assert_true(rate == 25e6 && delay == 0.004);
+    assert_int_equal(ddp_net_parse("fast", &rate, &delay, &err), DDP_ARG);
+    launch(cfg, measured, NULL);
+}
+
+static void sums_can_travel_in_fewer_bytes(void **state)
+{
+    ddp_config cfg;
+    int one = 1;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.transport = DDP_THREADS;
+    cfg.wire = DDP_WIRE_BF16;
+    launch(cfg, rounded, NULL);
+    cfg.wire = DDP_WIRE_INT8;
+    launch(cfg, rounded, &one);
+}
+
+/* ---- wrong use ---- */
+
+static int wrong(ddp_ctx *d, void *user)
+{
+    const int which = *(const int *)user, twice[] = {1, 1}, beyond[] = {0, 9};
+    float x[8] = {0};
+    int group, code;
+    ddp_sites sites;
+
+    switch (which) {
+    case 0: code = ddp_all_reduce(d, NULL, 8, 1); break;
+    case 1: code = ddp_broadcast(d, x, 8, WORLD); break;
+    case 2: code = ddp_send(d, x, 8, ddp_rank(d)); break;
+    case 3: code = ddp_recv(d, x, 8, -2); break;
+    case 4: code = ddp_group(d, twice, 2, &group); break;
+    case 5: code = ddp_group(d, beyond, 2, &group); break;
+    case 6: code = exchange(d, DDP_ALL_REDUCE, 5, 0, DDP_AS_FLOAT, x, 8, 0); break;
+    case 7: code = exchange(d, DDP_ALL_REDUCE, 0, 1, DDP_AS_FLOAT, x, 8, 0); break;
+    case 8: code = exchange(d, DDP_ALL_REDUCE, 0, 0, DDP_AS_BFLOAT, x, 8, 0); break;
+    case 9: code = ddp_probe(d, NULL); break;
+    case 10: code = ddp_sites_open(d, NULL, &sites); break;
+    default: code = ddp_all_gather(d, NULL, 8);
+    }
+    if (!code || code != (int)ddp_last_error(d)->code || strlen(ddp_last_error(d)->msg) < 10) {
+        fprintf(stderr, "wrong use %d: %d '%s'\n", which, code, ddp_last_error(d)->msg);
+        return 0; /* the launch then succeeds, which the caller takes for a failure */
+    }
+    return ddp_barrier(d) == code ? code : 0;
+}
+
+static void wrong_use_is_told_on_every_rank(void **state)
+{
+    int which;
+
+    (void)state;
+    for (which = 0; which <= 11; which++) {
+        ddp_config cfg;
+        ddp_error err;
+
+        memset(&cfg, 0, sizeof cfg);
+        cfg.no_env = 1;
+        cfg.world = WORLD;
+        cfg.transport = DDP_THREADS;
+        if (!ddp_launch(&cfg, wrong, &which, &err)) fail_msg("wrong use %d is accepted", which);
+        if (err.code != DDP_ARG && err.code != DDP_USAGE) fail_msg("%d: %d '%s'", which, err.code, err.msg);
+    }
+}
+
+static int alone(ddp_ctx *d, void *user)
+{
+    float x[3] = {1, 2, 3};
+
+    (void)user;
+    CHECK(ddp_all_reduce(d, x, 3, 2) == 0 && x[0] == 2 && x[2] == 6);
+    CHECK(ddp_all_mean(d, x, 3) == 0 && x[1] == 4 && ddp_broadcast(d, x, 3, 0) == 0);
+    CHECK(ddp_barrier(d) == 0 && ddp_all_gather(d, x, 3) == 0 && x[0] == 2 && ddp_links(d) == 0);
+    return 0;
+}
+
+static void one_worker_needs_no_network(void **state)
+{
+    ddp_config cfg;
+    ddp_error err;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.no_env = 1;
+    if (ddp_launch(&cfg, alone, NULL, &err)) fail_msg("%s", err.msg);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(they_sum_over_all_ranks),
+        cmocka_unit_test(they_sum_in_groups_and_between_sites),
+        cmocka_unit_test(a_second_link_has_its_own),
+        cmocka_unit_test(links_can_be_measured),
+        cmocka_unit_test(sums_can_travel_in_fewer_bytes),
+        cmocka_unit_test(wrong_use_is_told_on_every_rank),
+        cmocka_unit_test(one_worker_needs_no_network),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,65 @@
+#!/bin/bash
+# [calm] What make split, make lib and make install give: only public names can be seen in either library, and
+# programs in C and C++ build with each in the way that pkg-config tells.
+cd "$(dirname "$0")/../.." || exit 1
+make -s split lib || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+check() { # name, command: it succeeds silently
+    if out=$(eval "$2" 2>&1) && [ -z "$out" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'failed: %s\n  %s\n%s\n' "$1" "$2" "$out" | head -12
+    fi
+}
+
+cc=${CC:-cc}
+warn='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror'
+run="-lm -lpthread $(printf '#include <openssl/ssl.h>\nint main(void) { return OPENSSL_VERSION_MAJOR < 3 || !SSL_CTX_new; }\n' |
+    $cc ${CPPFLAGS-} -x c - -lssl -lcrypto -o /dev/null 2>/dev/null && echo -lssl -lcrypto)"
+cat >"$work/a.c" <<'END'
+#include "dreamddp.h"
+static int f(ddp_ctx *d, void *user) { float x = 1; (void)user; return ddp_all_reduce(d, &x, 1, 1) || x < 2 || x > 2; }
+int main(void)
+{
+    static ddp_config cfg;
+    ddp_error err;
+    cfg.world = 2, cfg.no_env = 1, cfg.transport = DDP_THREADS;
+    return ddp_launch(&cfg, f, 0, &err);
+}
+END
+cp "$work/a.c" "$work/a.cpp"
+shared="nm -D --defined-only build/lib/libdreamddp.so"
+static="nm -g --defined-only build/lib/libdreamddp.a"
+check "the shared library shows public functions only" "$shared | awk 'NF == 3 && \$3 !~ /^ddp_[a-z]/'"
+check "the static library shows public functions only" "$static | awk 'NF == 3 && \$3 !~ /^ddp_[a-z]/'"
+sed -n '/^DDP_API/,/;/p' build/dreamddp.h | grep -o '\bddp_[a-z0-9_]*(' | tr -d '(' | sort -u >"$work/declared"
+$shared | awk '$3 ~ /^ddp_/ { print $3 }' | sort -u >"$work/defined"
+check "it defines what the header declares, and nothing else" "comm -3 $work/declared $work/defined"
+check "a program with the two files of make split" "$cc -std=c11 $warn ${CPPFLAGS-} -Ibuild -c $work/a.c -o $work/a.o &&
+    $cc -std=c11 -O0 ${CPPFLAGS-} -isystem build/include $work/a.o build/dreamddp.c -o $work/a $run; $work/a"
+check "a program with the static library" "$cc -std=c11 $warn -Ibuild $work/a.c build/lib/libdreamddp.a $run -o $work/a && $work/a"
+command -v g++ >/dev/null && check "a C++ program with the static library" \
+    "g++ -std=c++17 $warn -Ibuild $work/a.cpp build/lib/libdreamddp.a $run -o $work/a && $work/a"
+check "a program with the shared library" \
+    "$cc -std=c11 $warn -Ibuild $work/a.c -Lbuild/lib -ldreamddp -o $work/a && LD_LIBRARY_PATH=build/lib $work/a"
+check "its own implementation beside the declarations of the split header" \
+    "printf '#define DREAMDDP_IMPLEMENTATION\n' | cat - $work/a.c >$work/b.c && $cc -std=c11 $warn -Ibuild $work/b.c build/lib/libdreamddp.a $run -o $work/a && $work/a"
+
+make -s install DESTDIR="$work/root" PREFIX=/opt || failed=$((failed + 1))
+export PKG_CONFIG_PATH=$work/root/opt/lib/pkgconfig:$work/root/opt/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$work/root
+if command -v pkg-config >/dev/null; then
+    check "the installed library" "$cc -std=c11 $warn $work/a.c \$(pkg-config --cflags --libs libdreamddp) -o $work/a &&
+        LD_LIBRARY_PATH=$work/root/opt/lib $work/a"
+    check "the installed static library" "$cc -std=c11 $warn -c $work/a.c \$(pkg-config --cflags libdreamddp) -o $work/a.o &&
+        $cc $work/a.o $work/root/opt/lib/libdreamddp.a \$(pkg-config --static --libs libdreamddp | sed 's/-L[^ ]* -ldreamddp//') -o $work/a && $work/a"
+    check "the installed header alone" "printf '#define DREAMDDP_IMPLEMENTATION\n' | cat - $work/a.c >$work/b.c &&
+        $cc -std=c11 -O0 ${CPPFLAGS-} -isystem build/include $work/b.c \$(pkg-config --cflags --libs dreamddp) -o $work/a && $work/a"
+fi
+make -s uninstall DESTDIR="$work/root" PREFIX=/opt
+check "nothing is left of it" "find $work/root ! -type d"
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed = 0 ]

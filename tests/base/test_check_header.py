@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""[calm] make check-header must catch every fault it promises to: each is seeded into a small copy of
+the tree (src/base under a spine of its own) and must fail with the sentence that names it."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def write(root, name, text, mode="w"):
+    path = os.path.join(root, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, mode, encoding="utf-8") as f:
+        f.write(text)
+
+
+def replace(root, name, old, new):
+    with open(os.path.join(root, name), encoding="utf-8") as f:
+        text = f.read()
+    assert old in text, (name, old)
+    write(root, name, text.replace(old, new, 1))
+
+
+def tree(root):
+    """src/base, the tools, and a spine that holds only the lines of src/base."""
+    shutil.copytree(os.path.join(ROOT, "tools"), os.path.join(root, "tools"))
+    shutil.copytree(os.path.join(ROOT, "src/base"), os.path.join(root, "src/base"))
+    with open(os.path.join(ROOT, "src/dreamddp.h"), encoding="utf-8") as f:
+        lines = [s for s in f if not re.match(r'#include "(?!base/)', s)]
+    write(root, "src/dreamddp.h", "".join(lines))
+
+
+def run(root, *command):
+    p = subprocess.run((sys.executable,) + command, cwd=root, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True)
+    return p.returncode, p.stdout
+
+
+def check_header(root):
+    for command in (("tools/amalgamate.py", "--check"), ("tools/check_names.py",)):
+        code, out = run(root, *command)
+        if code:
+            return code, out
+    return 0, ""
+
+
+STATUS_H, TOOLS_C = "src/base/status.h", "src/base/tools.c"
+PUBLIC = "#define DDP_ERROR_TEXT 400\n"
+
+
+def public(text):
+    return lambda root: replace(root, STATUS_H, PUBLIC, PUBLIC + text)
+
+
+def private(text):
+    return lambda root: write(root, TOOLS_C, text, "a")
+
+
+def bad_bytes(text):
+    return private("/* %s */\n" % text)
+
+
+def orphan(root):
+    write(root, "src/wire/forgotten.c", "int ddp__nothing;\n")
+
+
+def later_folder(root):
+    write(root, "src/wire/later.h", "/* empty */\n")
+    replace(root, TOOLS_C, '#include "base/tools.h"\n', '#include "base/tools.h"\n#include "wire/later.h"\n')
+
+
+def include(line):
+    return lambda root: replace(root, TOOLS_C, '#include "base/tools.h"\n', '#include "base/tools.h"\n' + line)
+
+
+def left_out(root):
+    """An option leaves thread.c and what it includes first out; tools.c, behind it, includes that too."""
+    write(root, "src/base/extra.h", "#ifndef DDP_BASE_EXTRA_H\n#define DDP_BASE_EXTRA_H\n#define DDP__EXTRA 1\n#endif\n")
+    for name in ("thread", "tools"):
+        replace(root, "src/base/%s.c" % name, '#include "base/%s.h"\n' % name, '#include "base/%s.h"\n#include "base/extra.h"\n' % name)
+    replace(root, "src/dreamddp.h", '#include "base/thread.c"\n', '#ifndef DDP_NO_CLOCK\n#include "base/thread.c"\n#endif\n')
+
+
+def companion(text):
+    return lambda root: write(root, "src/dreamddp_cuda.cuh", '#include "dreamddp.h"\n' + text)
+
+
+# name, what to do, regenerate the header after it?, what the sentence must say
+FAULTS = (
+    ("a stale header", private("\n/* one more line */\n"), False, "dreamddp.h is stale: run `make header`"),
+    ("an edited header", lambda r: write(r, "dreamddp.h", "/* by hand */\n", "a"), False, "is stale"),
+    ("a missing header", lambda r: os.remove(os.path.join(r, "dreamddp.h")), False, "is stale"),
+    ("a missing file", include('#include "base/gone.h"\n'), False, 'tools.c:5: #include "base/gone.h" names no file'),
+    ("an include under #if", include('#ifdef DDP_X\n#include "base/text.h"\n#endif\n'), False, "stands inside #if"),
+    ("an include that an option leaves out", left_out, False,
+     'tools.c:5: #include "base/extra.h", which #ifndef DDP_NO_CLOCK of src/dreamddp.h leaves out'),
+    ("an orphan", orphan, True, "src/wire/forgotten.c is an orphan"),
+    ("a later folder", later_folder, True, "src/base may not use src/wire, a later folder"),
+    ("a byte that is not ASCII", bad_bytes("na\u00efve"), False, "not printable ASCII"),
+    ("a tab", bad_bytes("a\tb"), False, "a tab"),
+    ("a trailing blank", private("/* x */ \n"), False, "a trailing blank"),
+    ("no newline at the end", private("/* x */"), False, "no newline"),
+    ("a public function", public("DDP_API int launch_all(int n);\n"), True, "name launch_all"),
+    ("a public typedef", public("typedef struct ddp_x { int a; } my_x;\n"), True, "name my_x"),
+    ("a public tag", public("struct my_tag { int a; };\n"), True, "name my_tag"),
+    ("a public function type", public("typedef int (*my_fn)(int a, int b);\n"), True, "name my_fn"),
+    ("a public macro", public("#define MY_MACRO 1\n"), True, "macro MY_MACRO"),
+    ("a public enumerator", public("enum { DDP_A1, MY_B = (1 << 2), DDP_C1 };\n"), True, "name MY_B"),
+    ("a static function", private("\nstatic int helper(int a) { return a; }\n"), True, "name helper"),
+    ("a used static function", private("\nstatic int helper(int a) { return a; }\n"
+                                       "int ddp_use(void);\nint ddp_use(void) { return helper(1); }\n"), True, "helper"),
+    ("a constant", private("\nstatic const double rate[2] = {1, 2};\n"), True, "name rate"),
+    ("mutable file-scope data", private("\nstatic int ddp__count = 1;\n"), True, "ddp__count is mutable"),
+    ("a mutable static local", private("\nint ddp_tick(void);\nint ddp_tick(void) { static int n; return ++n; }\n"),
+     True, " is mutable"),
+    ("thread-local data", private("\nstatic _Thread_local int ddp__mine;\n"), True, "ddp__mine is mutable"),
+    ("an exported private function", private("\nvoid ddp__open_door(void);\nvoid ddp__open_door(void) {}\n"),
+     True, "ddp__open_door is exported"),
+    ("a name of both headers", companion("enum { DDP_ERROR_TEXT = 4 };\n"), True,
+     "dreamddp_cuda.cuh:2: DDP_ERROR_TEXT is a name of dreamddp.h already"),
+    ("a kernel's name", companion("template <typename T> __global__ void __launch_bounds__(256)\nmy_kernel(T *x) {}\n"), True,
+     "dreamddp_cuda.cuh:3: name my_kernel"),
+    ("text that does not compile", private("\nint ddp_broken(void) { return }\n"), True, "does not compile"),
+)
+# What must not be taken for a fault.
+FINE = public("""#define DDP__M(name) DDP_##name,
+typedef enum ddp_e { DDP_E0 = sizeof(int), DDP_E1 /* one, two */ } ddp_e;
+typedef struct ddp_s { int (*fn)(void *user, int n); struct { int inner; } part; char text[8]; } ddp_s;
+typedef void (*ddp_fn)(int count, const char *name);
+DDP_API const ddp_s *ddp_make(int (*callback)(int x), const char *what);
+""")
+FINE_KERNELS = companion("""template <typename T, int N = 3> struct ddp__box { T v[N]; };
+template <typename T> __device__ static __forceinline__ T ddp__less(ddp__box<T> b) { return b.v[0]; }
+template <> __device__ __forceinline__ float ddp__less<float>(ddp__box<float> b) { return b.v[0]; }
+template <typename T> static __global__ void __launch_bounds__(64) ddp__k_box(T *x, long n) { }
+""")
+
+
+def main():
+    failed = []
+
+    def expect(name, ok, out):
+        if not ok:
+            failed.append(name)
+            print("failed: %s\n%s" % (name, out))
+
+    with tempfile.TemporaryDirectory() as top:
+        clean = os.path.join(top, "clean")
+        tree(clean)
+        for name, seed in (("the clean tree", None), ("names that are right", FINE), ("a companion", FINE_KERNELS)):
+            root = os.path.join(top, name.replace(" ", "_"))
+            shutil.copytree(clean, root)
+            if seed:
+                seed(root)
+            run(root, "tools/amalgamate.py")
+            code, out = check_header(root)
+            expect(name, code == 0, out)
+        run(clean, "tools/amalgamate.py")
+        for i, (name, seed, again, want) in enumerate(FAULTS):
+            root = os.path.join(top, str(i))
+            shutil.copytree(clean, root)
+            seed(root)
+            if again:
+                code, out = run(root, "tools/amalgamate.py")
+                expect(name + ": regenerated", code == 0, out)
+            code, out = check_header(root)
+            expect(name, code == 1 and want in out, "wanted: %s\ngot (%d): %s" % (want, code, out))
+
+        with open(os.path.join(clean, "dreamddp.h"), encoding="ascii") as f:
+            header = f.read().split("\n")
+        with open(os.path.join(clean, TOOLS_C), encoding="ascii") as f:
+            source = f.read().split("\n")
+        line = next(i for i, s in enumerate(header, 1) if s.startswith("double ddp_now(void)"))
+        true = next(i for i, s in enumerate(source, 1) if s.startswith("double ddp_now(void)"))
+        code, out = run(clean, "tools/where.py", "dreamddp.h:%d" % line)
+        expect("where.py", (code, out) == (0, "src/base/tools.c:%d\n" % true), out)
+        code, out = run(clean, "tools/where.py", "dreamddp.h:999999")
+        expect("where.py past the end", code == 1, out)
+
+    total = len(FAULTS) + 4
+    print("%d passed, %d failed, 0 skipped" % (total - len(failed), len(failed)))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

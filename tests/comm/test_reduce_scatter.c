@@ -1,0 +1,197 @@
+/* [calm] Reduce-scatter: the sums of a plain loop, and with all-gather the bits of an all-reduce. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+#include "comm/net_world.h"
+
+static void scatter_then_gather(net_rank *me, void *user)
+{
+    const size_t n = *(const size_t *)user, all = n * (size_t)me->world;
+    float *data = (float *)calloc(all + 1, sizeof *data), *whole = (float *)calloc(all + 1, 4);
+    ddp_piece piece;
+    ddp_message m;
+
+    for (size_t i = 0; i < all; i++) data[i] = whole[i] = net_value(me->rank, i, 3);
+    piece.data = data;
+    piece.count = all;
+    net_message(&m, DDP_REDUCE_SCATTER, &piece, 1);
+    m.scale = 1.0f / 3;
+    net_ok(me, net_do(me, &m));
+    for (size_t i = 0; i < all; i++) {
+        float sum = net_value(0, i, 3);
+        for (int r = 1; r < me->world; r++) sum += net_value(r, i, 3);
+        sum = i / n == (size_t)me->rank ? sum * m.scale : whole[i];
+        if (memcmp(&sum, &data[i], sizeof sum))
+            net_fail(me, "world %d n %lu value %lu: %g, not %g", me->world, (unsigned long)n,
+                     (unsigned long)i, (double)data[i], (double)sum);
+    }
+    m.verb = DDP_ALL_GATHER;
+    net_ok(me, net_do(me, &m));
+    m.verb = DDP_ALL_REDUCE;
+    piece.data = whole;
+    net_ok(me, net_do(me, &m));
+    if (memcmp(data, whole, all * sizeof *data)) net_fail(me, "not the bits of an all-reduce");
+    free(data);
+    free(whole);
+}
+
+static void reduce_scatter_and_all_gather_make_an_all_reduce(void **state)
+{
+    static const size_t sizes[] = {0, 1, 7, 1000, 40001};
+    (void)state;
+    for (int tcp = 0; tcp <= NET_TCP; tcp++)
+        for (int world = 2; world <= 5; world++)
+            for (int s = 0; s < 5; s++) {
+                net_setup set;
+                size_t n = sizes[s];
+                net_defaults(&set, world);
+                set.tcp = tcp;
+                if (n == 1000) set.cfg.chunk_bytes = 64;
+                if (s == 4 && world == 3) set.cfg.rate = 1e8;
+                net_run(&set, scatter_then_gather, &n);
+            }
+}
+
+/* Several at once and of unlike urgency, between all-reduces. */
+static void scatter_many(net_rank *me, void *user)
+{
+    enum { MESSAGES = 40, N = 1500 };
+    size_t all = (size_t)N * (size_t)me->world;
+    float *data = (float *)calloc(MESSAGES * all, sizeof *data);
+    long ticket[MESSAGES];
+    ddp_piece piece;
+    ddp_message m;
+
+    (void)user;
+    for (int i = 0; i < MESSAGES; i++) {
+        piece.data = data + (size_t)i * all;
+        piece.count = all;
+        for (size_t k = 0; k < all; k++) piece.data[k] = (float)(me->rank + i);
+        net_message(&m, i % 3 ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE, &piece, 1);
+        m.priority = i * 5 % 7;
+        net_ok(me, ddp__engine_submit(me->engine, &m, &ticket[i], &me->err));
+    }
+    for (int i = 0; i < MESSAGES; i++) {
+        float sum = (float)(me->world * i + me->world * (me->world - 1) / 2);
+        net_ok(me, ddp__engine_wait(me->engine, ticket[i], &me->err));
+        for (size_t k = 0; k < all; k++)
+            if (data[(size_t)i * all + k] !=
+                (i % 3 == 0 || k / N == (size_t)me->rank ? sum : (float)(me->rank + i)))
+                net_fail(me, "message %d value %lu", i, (unsigned long)k);
+    }
+    free(data);
+}
+
+static void reduce_scatters_overlap(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        net_setup set;
+        net_defaults(&set, 2 + kind);
+        set.tcp = kind % 2;
+        set.cfg.chunk_bytes = 1024;
+        if (kind / 2) set.cfg.rate = 5e7;
+        net_run(&set, scatter_many, NULL);
+    }
+}
+
+static int scatter_call(ddp_ctx *d, void *user)
+{
+    float x[12];
+    int bad;
+
+    (void)user;
+    for (int i = 0; i < 12; i++) x[i] = (float)(i * (ddp_rank(d) + 1));
+    bad = ddp_reduce_scatter(d, x, 4, 0.5f);
+    for (int i = 0; i < 12 && !bad; i++)
+        if (x[i] != (float)i * (i / 4 == ddp_rank(d) ? 3.0f : (float)(ddp_rank(d) + 1))) bad = 99;
+    return bad;
+}
+
+static void reduce_scatter_is_a_public_call(void **state)
+{
+    ddp_config cfg;
+    ddp_error err;
+    ddp_ctx *alone;
+    float x[2] = {3, 4};
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.no_env = 1;
+    alone = ddp_open(&cfg, &err);
+    assert_int_equal(ddp_reduce_scatter(alone, x, 2, 0.5f), 0);
+    assert_true(x[0] == 1.5f && x[1] == 2);
+    assert_int_not_equal(ddp_reduce_scatter(alone, NULL, 2, 1), 0);
+    ddp_close(alone);
+    cfg.world = 3;
+    cfg.transport = DDP_THREADS;
+    if (ddp_launch(&cfg, scatter_call, NULL, &err)) fail_msg("%s", err.msg);
+}
+
+static ddp__links far_links[3];
+
+static void far_from_two(ddp__engine_config *cfg, int rank) { cfg->links = &far_links[rank]; }
+
+static void scatter_and_leave(net_rank *me, void *user)
+{
+    float x[3] = {1, 2, 3};
+    ddp_piece piece;
+    ddp_message m;
+
+    (void)user;
+    piece.data = x;
+    piece.count = 3;
+    net_message(&m, DDP_REDUCE_SCATTER, &piece, 1);
+    net_ok(me, net_do(me, &m));
+    if (x[me->rank] != 3 * (float)(me->rank + 1)) net_fail(me, "%g", (double)x[me->rank]);
+}
+
+/* What rank 2 sends to rank 1 takes long: rank 0 is done before, and may go. */
+static void who_is_done_may_leave_a_reduce_scatter(void **state)
+{
+    ddp__netspec none;
+    ddp_error err;
+    (void)state;
+    memset(&none, 0, sizeof none);
+    for (int tcp = 0; tcp <= NET_TCP; tcp++) {
+        net_setup set;
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(ddp__links_alike(&none, r, 3, 0, &far_links[r], &err), DDP_OK);
+            far_links[r].farthest = 0.2;
+        }
+        far_links[1].path[2].delay_s = 0.2;
+        net_defaults(&set, 3);
+        set.tcp = tcp;
+        set.tune = far_from_two;
+        net_run(&set, scatter_and_leave, NULL);
+        for (int r = 0; r < 3; r++) ddp__links_free(&far_links[r]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reduce_scatter_and_all_gather_make_an_all_reduce),
+        cmocka_unit_test(reduce_scatters_overlap),
+        cmocka_unit_test(who_is_done_may_leave_a_reduce_scatter),
+        cmocka_unit_test(reduce_scatter_is_a_public_call),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,376 @@
+/* Checks an operator of a device against the CPU's of the same name. Include after the
+ * operator's .cuh. Every array lies between guards; the GPU's are laid out as the graph lays them.
+ */
+#ifndef CUDA_CHECK_H
+#define CUDA_CHECK_H
+
+#include "cuda/runtime.cuh"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+extern "C" {
+#include <cmocka.h>
+}
+
+typedef struct cuda_case {
+    const char *op;
+    int         inputs;
+    ddp_shape   in[DDP_OP_INPUTS];
+    ddp_dtype   type[DDP_OP_INPUTS];
+    double      arg[DDP_OP_ARGS];
+    ddp_shape   tied;       /* dims 0: none */
+    int         training;
+    int         low, high;  /* range of integer inputs */
+    double      within;     /* of float32, relative to the largest value; 0 = 1e-5 */
+    double      within_half;/* of bfloat16; 0 = 2^-7 */
+    int         shift;      /* elements by which every array starts off a multiple of 16 bytes */
+} cuda_case;
+
+/* A case of one input, with as many dimensions as sizes are given. */
+static inline cuda_case cuda_case_of(const char *op, long a, long b = 0, long c = 0, long d = 0)
+{
+    cuda_case k;
+
+    memset(&k, 0, sizeof k);
+    k.op = op;
+    k.inputs = 1;
+    k.training = 1;
+    k.in[0].dims = d ? 4 : c ? 3 : b ? 2 : 1;
+    k.in[0].dim[0] = a;
+    k.in[0].dim[1] = b;
+    k.in[0].dim[2] = c;
+    k.in[0].dim[3] = d;
+    return k;
+}
+
+enum { CUDA_GUARD = 64 }; /* bytes before and after an array */
+
+/* One array on both sides: float or int32 on the CPU, T, float or int32 on the GPU. */
+typedef struct cuda_array {
+    long  n;
+    int   half;  /* bfloat16 on the device */
+    int   guard; /* byte of its guards: of NaN where the operator only reads, so that it shows */
+    float *cpu;  /* int32_t of integer inputs */
+    char  *base; /* device memory with its guards */
+    size_t bytes;
+} cuda_array;
+
+typedef struct cuda_check {
+    ddp__cuda    *dev;
+    const cuda_case *k;
+    const ddp_op *cpu, *gpu;
+    ddp_op_spec   spec;
+    ddp_rng       rng;
+    cuda_array in[DDP_OP_INPUTS], param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS], out, saved,
+        grad_out;
+    cuda_array    grad_in[DDP_OP_INPUTS], grad_param[DDP_OP_PARAMS];
+} cuda_check;
+
+typedef void cuda_family(ddp__cuda *dev);
+
+/* The device of a test, with the family given. No device: the test is skipped. */
+static inline ddp__cuda *cuda_device(ddp_cuda_numbers numbers, cuda_family *family)
+{
+    ddp_error err;
+    ddp__cuda *dev;
+    int n = 0;
+
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n < 1) skip();
+    dev = ddp__cuda_open(0, numbers, NULL, &err);
+    if (!dev) fail_msg("%s", err.msg);
+    family(dev);
+    return dev;
+}
+
+static inline void cuda_ok(ddp__cuda *dev)
+{
+    ddp_error err;
+
+    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
+    if (ddp__cuda_status(dev, &err)) fail_msg("%s", err.msg);
+}
+
+static inline void *cuda_at(const cuda_check *c, const cuda_array *a)
+{
+    return a->base ? a->base + CUDA_GUARD + (size_t)c->k->shift * (a->half ? 2 : 4) : NULL;
+}
+
+static inline void cuda_new(cuda_check *c, cuda_array *a, long n, int half)
+{
+    a->n = n;
+    a->half = half;
+    a->guard = a == &c->grad_out || (a >= c->in && a < c->in + DDP_OP_INPUTS) ||
+                       (a >= c->param && a < c->param + DDP_OP_PARAMS) ? 0xff : 0x5a;
+    a->bytes = (size_t)n * (half ? 2 : 4);
+    a->cpu = (float *)calloc((size_t)n + 1, sizeof *a->cpu);
+    assert_non_null(a->cpu);
+    assert_int_equal(cudaMalloc(&a->base, a->bytes + 2 * CUDA_GUARD + 16), cudaSuccess);
+    assert_int_equal(cudaMemset(a->base, a->guard, a->bytes + 2 * CUDA_GUARD + 16), cudaSuccess);
+}
+
+/* Sends the CPU's numbers, which are exact in the device's type. */
+static inline void cuda_send(cuda_check *c, const cuda_array *a)
+{
+    unsigned short *h;
+    long i;
+
+    if (!a->base) return;
+    if (!a->half) {
+        assert_int_equal(cudaMemcpy(cuda_at(c, a), a->cpu, a->bytes, cudaMemcpyHostToDevice),
+                         cudaSuccess);
+        return;
+    }
+    h = (unsigned short *)malloc(a->bytes + 2);
+    assert_non_null(h);
+    for (i = 0; i < a->n; i++) {
+        uint32_t u;
+        memcpy(&u, &a->cpu[i], 4);
+        h[i] = (unsigned short)(u >> 16);
+    }
+    assert_int_equal(cudaMemcpy(cuda_at(c, a), h, a->bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    free(h);
+}
+
+/* The device's numbers as floats; the caller frees them. The guards must be whole. */
+static inline float *cuda_get(cuda_check *c, const cuda_array *a, const char *name)
+{
+    const size_t all = a->bytes + 2 * CUDA_GUARD + 16;
+    const size_t from = (size_t)((char *)cuda_at(c, a) - a->base);
+    unsigned char *raw = (unsigned char *)malloc(all);
+    float *f = (float *)malloc(((size_t)a->n + 1) * sizeof *f);
+    size_t b;
+    long i;
+
+    assert_non_null(raw);
+    assert_non_null(f);
+    assert_int_equal(cudaMemcpy(raw, a->base, all, cudaMemcpyDeviceToHost), cudaSuccess);
+    for (b = 0; b < all; b++)
+        if ((b < from || b >= from + a->bytes) && raw[b] != a->guard)
+            fail_msg("%s: written outside of %s, at byte %ld of %zu", c->k->op, name,
+                     (long)b - (long)from, a->bytes);
+    for (i = 0; i < a->n; i++) {
+        uint32_t u = 0;
+        unsigned short h;
+        if (a->half) {
+            memcpy(&h, raw + from + 2 * (size_t)i, 2);
+            u = (uint32_t)h << 16;
+        } else memcpy(&u, raw + from + 4 * (size_t)i, 4);
+        memcpy(&f[i], &u, 4);
+    }
+    free(raw);
+    return f;
+}
+
+/* Uniform in -1.5..1.5 and at least 0.0078 from 0, where relu has no derivative; exact in bfloat16.
+ */
+static inline void cuda_fill(cuda_check *c, cuda_array *a)
+{
+    long i;
+
+    for (i = 0; i < a->n; i++) {
+        double v = floor((2 * ddp_rng_uniform(&c->rng) - 1) * 192) / 128;
+        a->cpu[i] = (float)(v == 0 ? 0.5 : v);
+    }
+}
+
+static inline void cuda_open(cuda_check *c, ddp__cuda *dev, const cuda_case *k)
+{
+    ddp_error err;
+    int i, half;
+    long j;
+
+    memset(c, 0, sizeof *c);
+    c->dev = dev;
+    c->k = k;
+    c->rng = ddp_rng_seed(7, 1);
+    c->cpu = ddp__builtin_op(k->op);
+    c->gpu = ddp__cuda_op(dev, k->op);
+    assert_non_null(c->cpu);
+    assert_non_null(c->gpu);
+    c->spec.inputs = k->inputs;
+    for (i = 0; i < k->inputs; i++) {
+        c->spec.in[i] = k->in[i];
+        c->spec.in_type[i] = k->type[i];
+    }
+    memcpy(c->spec.arg, k->arg, sizeof k->arg);
+    if (k->tied.dims) {
+        c->spec.params = 1;
+        c->spec.param[0].shape = k->tied;
+    }
+    if (c->gpu->shape(&c->spec, &err)) fail_msg("%s", err.msg);
+    if (ddp__cuda_want_scratch(dev, ddp__cuda_scratch(dev, c->gpu, &c->spec), &err))
+        fail_msg("%s", err.msg);
+    half = ddp__cuda_half(dev, &c->spec.out);
+    cuda_new(c, &c->out, ddp_shape_count(&c->spec.out), half);
+    cuda_new(c, &c->grad_out, ddp_shape_count(&c->spec.out), half);
+    cuda_fill(c, &c->grad_out);
+    if (c->spec.saved) cuda_new(c, &c->saved, (long)c->spec.saved, 0);
+    for (i = 0; i < k->inputs; i++) {
+        const long n = ddp_shape_count(&k->in[i]);
+        cuda_new(c, &c->in[i], n, k->type[i] == DDP_F32 && ddp__cuda_half(dev, &k->in[i]));
+        if (k->type[i] == DDP_F32) {
+            cuda_fill(c, &c->in[i]);
+            cuda_new(c, &c->grad_in[i], n, c->in[i].half);
+            cuda_fill(c, &c->grad_in[i]);
+            continue;
+        }
+        for (j = 0; j < n; j++)
+            ((int32_t *)c->in[i].cpu)[j] =
+                k->low + (int32_t)ddp_rng_below(&c->rng, (uint64_t)(k->high - k->low + 1));
+    }
+    for (i = 0; i < c->spec.params; i++) {
+        const long n = ddp_shape_count(&c->spec.param[i].shape);
+        cuda_new(c, &c->param[i], n, dev->half);
+        cuda_fill(c, &c->param[i]);
+        cuda_new(c, &c->grad_param[i], n, 0);
+        cuda_fill(c, &c->grad_param[i]);
+    }
+    for (i = 0; i < c->spec.buffers; i++) { /* above 0, as a variance is */
+        cuda_new(c, &c->buffer[i], ddp_shape_count(&c->spec.buffer[i].shape), 0);
+        cuda_fill(c, &c->buffer[i]);
+        for (j = 0; j < c->buffer[i].n; j++) c->buffer[i].cpu[j] += 2;
+    }
+}
+
+static inline void cuda_each(cuda_check *c, void (*fn)(cuda_check *c, cuda_array *a))
+{
+    int i;
+
+    fn(c, &c->out);
+    fn(c, &c->grad_out);
+    fn(c, &c->saved);
+    for (i = 0; i < DDP_OP_INPUTS; i++) {
+        fn(c, &c->in[i]);
+        fn(c, &c->grad_in[i]);
+    }
+    for (i = 0; i < DDP_OP_PARAMS; i++) {
+        fn(c, &c->param[i]);
+        fn(c, &c->grad_param[i]);
+    }
+    for (i = 0; i < DDP_OP_BUFFERS; i++) fn(c, &c->buffer[i]);
+}
+
+static inline void cuda_free_one(cuda_check *c, cuda_array *a)
+{
+    (void)c;
+    free(a->cpu);
+    (void)cudaFree(a->base);
+}
+
+static inline void cuda_send_one(cuda_check *c, cuda_array *a)
+{
+    if (a != &c->out && a != &c->saved) cuda_send(c, a); /* those two: garbage */
+}
+
+static inline void cuda_shut(cuda_check *c) { cuda_each(c, cuda_free_one); }
+
+/* The call of one side. */
+static inline void cuda_call(cuda_check *c, int gpu, int add, ddp_op_call *call)
+{
+    int i;
+
+#define CUDA_SIDE(a) ((a)->base ? gpu ? cuda_at(c, (a)) : (void *)(a)->cpu : NULL)
+    memset(call, 0, sizeof *call);
+    call->spec = &c->spec;
+    call->out = CUDA_SIDE(&c->out);
+    call->saved = CUDA_SIDE(&c->saved);
+    call->grad_out = CUDA_SIDE(&c->grad_out);
+    for (i = 0; i < DDP_OP_INPUTS; i++) {
+        call->in[i] = CUDA_SIDE(&c->in[i]);
+        call->grad_in[i] = CUDA_SIDE(&c->grad_in[i]);
+        call->add_in[i] = add;
+    }
+    for (i = 0; i < DDP_OP_PARAMS; i++) {
+        call->param[i] = CUDA_SIDE(&c->param[i]);
+        call->grad_param[i] = CUDA_SIDE(&c->grad_param[i]);
+    }
+    for (i = 0; i < DDP_OP_BUFFERS; i++) call->buffer[i] = CUDA_SIDE(&c->buffer[i]);
+#undef CUDA_SIDE
+    call->pool = gpu ? c->dev : NULL;
+    call->training = c->k->training;
+    call->random = 12345;
+}
+
+/* Largest difference over the largest value; more where one is no number. */
+static inline void cuda_compare(cuda_check *c, const cuda_array *a, const char *name, int number)
+{
+    const double want = a->half ? c->k->within_half > 0 ? c->k->within_half : 0.0078125
+                                : c->k->within > 0 ? c->k->within : 1e-5;
+    /* sums of float32 whose terms were rounded to bfloat16 */
+    const double bound =
+        c->dev->half && !a->half ? c->k->within_half > 0 ? c->k->within_half : 0.0078125 : want;
+    float *gpu;
+    double top = 0, worst = 0;
+    long i, at = 0;
+
+    if (!a->base) return;
+    gpu = cuda_get(c, a, name);
+    for (i = 0; i < a->n; i++) {
+        const double e = fabs((double)gpu[i] - (double)a->cpu[i]);
+        if (!(e <= worst)) {
+            worst = e;
+            at = i;
+        }
+        if (fabs((double)a->cpu[i]) > top) top = fabs((double)a->cpu[i]);
+    }
+    if (top > 0) worst /= top;
+    if (!(worst <= bound))
+        fail_msg(
+            "%s: %s %d differs by %g of its largest value at element %ld of %ld: %.9g, CPU %.9g",
+            c->k->op, name, number, worst, at, a->n, (double)gpu[at], (double)a->cpu[at]);
+    free(gpu);
+}
+
+/* Forward and backward on both sides from the same numbers, then every array against the CPU's.
+ * add: onto gradients that hold numbers already. */
+static inline void cuda_check_run(ddp__cuda *dev, const cuda_case *k, int add)
+{
+    ddp_op_call cpu, gpu;
+    cuda_check c;
+    int i;
+
+    cuda_open(&c, dev, k);
+    cuda_each(&c, cuda_send_one);
+    cuda_call(&c, 0, add, &cpu);
+    cuda_call(&c, 1, add, &gpu);
+    c.cpu->forward(&cpu);
+    c.gpu->forward(&gpu);
+    cuda_ok(dev);
+    cuda_compare(&c, &c.out, "out", 0);
+    if (c.cpu->backward) {
+        c.cpu->backward(&cpu);
+        c.gpu->backward(&gpu);
+        cuda_ok(dev);
+    }
+    for (i = 0; i < DDP_OP_INPUTS; i++) cuda_compare(&c, &c.grad_in[i], "gradient of input", i);
+    for (i = 0; i < DDP_OP_PARAMS; i++)
+        cuda_compare(&c, &c.grad_param[i], "gradient of parameter", i);
+    for (i = 0; i < DDP_OP_BUFFERS; i++) cuda_compare(&c, &c.buffer[i], "buffer", i);
+    if (c.saved.base) free(cuda_get(&c, &c.saved, "saved")); /* its guards */
+    cuda_shut(&c);
+}
+
+/* A case in float32 and bfloat16, overwriting and adding, on arrays that start anywhere. */
+static inline void cuda_check_case(const cuda_case *k, cuda_family *family)
+{
+    static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
+    cuda_case at;
+    int m, add;
+
+    for (m = 0; m < 2; m++) {
+        ddp__cuda *dev = cuda_device(numbers[m], family);
+        at = *k;
+        for (add = 0; add < 2; add++) cuda_check_run(dev, &at, add);
+        at.shift = 1;
+        cuda_check_run(dev, &at, 0);
+        ddp__cuda_close(dev);
+    }
+}
+
+#endif /* CUDA_CHECK_H */

@@ -1,0 +1,151 @@
+/* [calm] Attention on the device against the CPU: the plain kernels, and in bfloat16 the tensor-core
+ * kernels, for heads alone and shared, tiles that are full and not, and lengths beside a tile's. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include "cuda/attention.cuh"
+#include "cuda/cuda_check.h"
+
+static void attention_alone(ddp__cuda *dev)
+{
+    static const ddp__cuda_entry ops[] = {
+        DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
+    };
+
+    ddp__cuda_add_ops(dev, ops);
+}
+
+static cuda_case attention(long batch, long time, long heads, long kv_heads, long d)
+{
+    cuda_case k = cuda_case_of("attention", batch, time, (heads + 2 * kv_heads) * d);
+
+    k.arg[0] = (double)heads;
+    k.arg[1] = (double)kv_heads;
+    k.within_half = 0.015; /* weights are rounded to bfloat16 too */
+    return k;
+}
+
+static void both(long batch, long time, long heads, long kv_heads, long d)
+{
+    const cuda_case k = attention(batch, time, heads, kv_heads, d);
+
+    cuda_check_case(&k, attention_alone);
+}
+
+static void small_heads_are_the_cpus(void **state)
+{
+    (void)state;
+    both(1, 1, 1, 1, 8);
+    both(2, 37, 2, 1, 16);
+    both(1, 70, 1, 1, 7);
+    both(1, 33, 4, 2, 12);
+}
+
+/* One device, one kernel each: what is large here is slow on the stand-in. */
+static void one(ddp_cuda_numbers numbers, long time, long heads, long kv_heads, long d)
+{
+    const cuda_case k = attention(1, time, heads, kv_heads, d);
+    ddp__cuda *dev = cuda_device(numbers, attention_alone);
+
+    cuda_check_run(dev, &k, 1);
+    ddp__cuda_close(dev);
+}
+
+static void wide_heads_are_the_cpus(void **state)
+{
+    (void)state;
+    one(DDP_CUDA_F32, 21, 1, 1, 130);
+    one(DDP_CUDA_F32, 17, 1, 1, 512);
+    one(DDP_CUDA_F32, 65, 1, 1, 128);
+    one(DDP_CUDA_BF16, 18, 1, 1, 256);
+}
+
+#ifdef DDP_CUDA_ON_CPU
+/* Consumers' GPUs have 99 KiB of shared memory for a block. */
+static void less_shared_memory_takes_smaller_tiles(void **state)
+{
+    (void)state;
+    cuda_on_cpu::set_shared(99 << 10);
+    one(DDP_CUDA_F32, 65, 1, 1, 64);
+    one(DDP_CUDA_BF16, 70, 1, 1, 128);
+    one(DDP_CUDA_F32, 17, 1, 1, 256);
+    cuda_on_cpu::set_shared(cuda_on_cpu::MOST_SHARED);
+}
+#endif
+
+static void tensor_cores_of_64_columns_are_the_cpus(void **state)
+{
+    (void)state;
+    one(DDP_CUDA_BF16, 128, 1, 1, 64);
+    one(DDP_CUDA_BF16, 130, 2, 1, 64);
+    one(DDP_CUDA_BF16, 63, 1, 1, 40);
+}
+
+static void tensor_cores_of_128_columns_are_the_cpus(void **state)
+{
+    (void)state;
+    one(DDP_CUDA_BF16, 97, 2, 1, 128);
+    one(DDP_CUDA_BF16, 64, 1, 1, 72);
+}
+
+/* Everything that attention writes, once through tensor cores and once without. */
+static void tensor_cores_are_the_plain_kernels(void **state)
+{
+    static const long d[] = {64, 128};
+    int i;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        cuda_case k = attention(1, 70, 1, 1, d[i]);
+        ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, attention_alone);
+        ddp_op_call gpu;
+        cuda_check c;
+        ddp__heads z;
+        float *kept;
+
+        k.within_half = 0.008; /* two roundings of the weights */
+        cuda_open(&c, dev, &k);
+        cuda_each(&c, cuda_send_one);
+        cuda_call(&c, 1, 0, &gpu);
+        z = ddp__heads_of(&c.spec);
+        assert_int_equal(ddp__flash_fits(&z, gpu.in[0], gpu.out, gpu.grad_out, gpu.grad_in[0]), 1);
+        ddp__cuda_attend<ddp__bf16, 2, 8>(dev, &gpu, &z);
+        cuda_ok(dev);
+        kept = c.out.cpu;
+        c.out.cpu = cuda_get(&c, &c.out, "out");
+        free(kept);
+        kept = c.saved.cpu;
+        c.saved.cpu = cuda_get(&c, &c.saved, "saved");
+        free(kept);
+        ddp__cuda_flash_forward(dev, &gpu, &z);
+        cuda_ok(dev);
+        cuda_compare(&c, &c.out, "out", 0);
+        cuda_compare(&c, &c.saved, "saved", 0);
+        c.gpu->backward(&gpu); /* leaves the means in scratch too */
+        cuda_ok(dev);
+        kept = c.grad_in[0].cpu;
+        c.grad_in[0].cpu = cuda_get(&c, &c.grad_in[0], "gradient");
+        free(kept);
+        ddp__cuda_attend_grad<ddp__bf16, 2, 8>(dev, &gpu, &z);
+        cuda_ok(dev);
+        cuda_compare(&c, &c.grad_in[0], "gradient", 0);
+        cuda_shut(&c);
+        ddp__cuda_close(dev);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_heads_are_the_cpus),
+        cmocka_unit_test(wide_heads_are_the_cpus),
+#ifdef DDP_CUDA_ON_CPU
+        cmocka_unit_test(less_shared_memory_takes_smaller_tiles),
+#endif
+        cmocka_unit_test(tensor_cores_of_64_columns_are_the_cpus),
+        cmocka_unit_test(tensor_cores_of_128_columns_are_the_cpus),
+        cmocka_unit_test(tensor_cores_are_the_plain_kernels),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,861 @@
+/* [calm] The same training on a GPU as on the CPU: updates bit for bit, every strategy within rounding, and
+ * each failure one sentence. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp_cuda.cuh"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "cuda/backend.cuh"
+#include "graph/graph_internal.h"
+#include "nn/exact.h"
+#include "strategy/strategy_lab.h"
+
+/* Forks, and processes that CUDA does not like to fork, have no place here: ranks are threads. */
+static int have_gpu(void)
+{
+    int n = 0;
+    const int ok = cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+
+    (void)cudaGetLastError();
+    return ok;
+}
+
+static void nothing_left(void)
+{
+#ifdef DDP_CUDA_ON_CPU
+    assert_int_equal(cuda_on_cpu::alive(), 0);
+    assert_int_equal(cuda_on_cpu::ranges(), 0);
+#endif
+}
+
+/* ---- updates ---- */
+
+typedef struct rule_check {
+    ddp_backend b;
+    void       *self;
+    size_t      n, shift;
+} rule_check;
+
+static float *rule_send(const rule_check *c, char *base, const float *x)
+{
+    float *at = (float *)(void *)base + c->shift;
+
+    c->b.upload(c->self, at, x, c->n * sizeof *x);
+    return at;
+}
+
+static void rule_compare(const rule_check *c, const ddp_optimizer *o)
+{
+    const size_t n = c->n, all = (n + 8) * sizeof(float);
+    ddp_rng r = ddp_rng_seed(n, c->shift);
+    float *w = (float *)calloc(n, 4), *g = (float *)calloc(n, 4), *s = (float *)calloc(2 * n, 4);
+    float *w2 = (float *)calloc(2 * n, 4), *zero = (float *)calloc(n, 4);
+    uint16_t *half = (uint16_t *)calloc(n, 2);
+    char *dw = (char *)c->b.alloc(c->self, all), *dg = (char *)c->b.alloc(c->self, all);
+    char *ds = (char *)c->b.alloc(c->self, 2 * all);
+    const void *mirror;
+    ddp_update u, v;
+    ddp_error err;
+    size_t i;
+    int step;
+
+    memset(&u, 0, sizeof u);
+    u.params = w, u.grads = g, u.state = s, u.count = n, u.lr = 0.037f;
+    v = u;
+    mirror = c->b.mirror(c->self, (float *)(void *)dw + c->shift, n);
+    for (i = 0; i < n; i++) w[i] = (float)ddp_rng_normal(&r);
+    v.params = rule_send(c, dw, w);
+    v.state = (float *)(void *)ds + c->shift;
+    for (step = 0; step < 3; step++) {
+        for (i = 0; i < n; i++) g[i] = (float)ddp_rng_normal(&r) * (i % 7 ? 1.0f : 1e-20f);
+        v.grads = rule_send(c, dg, g);
+        u.step = v.step = step;
+        o->update(o, &u);
+        c->b.update(c->self, o, &v, 1);
+        assert_int_equal(c->b.download(c->self, w2, v.params, n * 4, &err), DDP_OK);
+        assert_memory_equal(w, w2, n * 4);
+        assert_int_equal(c->b.download(c->self, w2, v.grads, n * 4, &err), DDP_OK);
+        assert_memory_equal(zero, w2, n * 4);
+        if (o->state_per_param) {
+            const size_t states = (size_t)o->state_per_param * n * 4;
+            assert_int_equal(c->b.download(c->self, w2, v.state, states, &err), DDP_OK);
+            assert_memory_equal(s, w2, states);
+        }
+        if (mirror == v.params) continue;
+        assert_int_equal(c->b.download(c->self, half, mirror, n * 2, &err), DDP_OK);
+        for (i = 0; i < n; i++) assert_int_equal(half[i], ddp__bf16_bits(w[i]));
+    }
+    c->b.forget(c->self, (float *)(void *)dw + c->shift);
+    c->b.release(c->self, dw, all), c->b.release(c->self, dg, all);
+    c->b.release(c->self, ds, 2 * all);
+    free(w), free(g), free(s), free(w2), free(zero), free(half);
+}
+
+static void updates_have_the_cpus_bits(void **state)
+{
+    static const size_t sizes[] = {1, 3, 4, 1023, 4097};
+    const ddp_optimizer rules[] = {ddp_sgd(0.1f, 0), ddp_sgd_decay(0.1f, 0.9f, 0.01f),
+                                   ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f),
+                                   ddp_adamw(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f)};
+    rule_check c;
+    ddp_error err;
+    int k, i, numbers;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (numbers = 0; numbers < 3; numbers += 2) {
+        c.b = ddp_cuda((ddp_cuda_numbers)numbers, 0);
+        assert_int_equal(c.b.open(&c.b, 0, NULL, &c.self, &err), DDP_OK);
+        for (k = 0; k < 4; k++)
+            for (i = 0; i < 5; i++)
+                for (c.shift = 0; c.shift < 2; c.shift++) {
+                    c.n = sizes[i];
+                    rule_compare(&c, &rules[k]);
+                }
+        assert_int_equal(c.b.check(c.self, &err), DDP_OK);
+        c.b.close(c.self);
+    }
+    nothing_left();
+}
+
+/* Halves between two bfloat16 go to the even one; NaN stays one, wherever its bits are. */
+static void elements_round_as_the_kernels_do(void **state)
+{
+    static const uint32_t from[] = {0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0xbf817fff,
+                                    0x7f7fffff, 0x7f800000, 0x7f800001, 0x80000000, 0x00018000};
+    static const uint16_t want[] = {0x3f80, 0x3f80, 0x3f82, 0x3f81, 0xbf81,
+                                    0x7f80, 0x7f80, 0x7fc0, 0x8000, 0x0002};
+    enum { N = sizeof want / sizeof want[0] };
+    ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
+    float x[N], back[N];
+    uint16_t got[N];
+    ddp_error err;
+    void *self, *there;
+    int i;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    memcpy(x, from, sizeof x);
+    there = b.alloc(self, sizeof got);
+    b.upload_elements(self, there, x, N);
+    assert_int_equal(b.download(self, got, there, sizeof got, &err), DDP_OK);
+    assert_int_equal(b.download_elements(self, back, there, N, &err), DDP_OK);
+    for (i = 0; i < N; i++) {
+        const uint32_t wide = (uint32_t)want[i] << 16;
+        assert_int_equal(got[i], want[i]);
+        assert_memory_equal(&back[i], &wide, sizeof wide);
+    }
+    b.release(self, there, sizeof got);
+    b.close(self);
+    nothing_left();
+}
+
+static void clipping_needs_no_host(void **state)
+{
+    static const size_t sizes[] = {5, 70001, 1200007};
+    ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    float *x[3], *d[3], *got, factor;
+    double squares = 0;
+    ddp_rng r = ddp_rng_seed(1, 1);
+    ddp_error err;
+    void *self;
+    size_t i;
+    int k;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    got = (float *)calloc(sizes[2], 4);
+    for (k = 0; k < 3; k++) {
+        x[k] = (float *)calloc(sizes[k], 4);
+        for (i = 0; i < sizes[k]; i++) x[k][i] = (float)ddp_rng_normal(&r);
+        squares += ddp__sum_squares(x[k], sizes[k]);
+        d[k] = (float *)b.alloc(self, sizes[k] * 4);
+        b.upload(self, d[k], x[k], sizes[k] * 4); /* longer than a part of the ring, one of them */
+        b.clip_add(self, d[k], sizes[k], k == 0);
+    }
+    factor = ddp__clip_factor(squares, 3);
+    for (k = 0; k < 3; k++) {
+        b.clip_scale(self, d[k], sizes[k], 1e9f); /* below the limit: nothing changes */
+        b.clip_scale(self, d[k], sizes[k], 3);
+        assert_int_equal(b.download(self, got, d[k], sizes[k] * 4, &err), DDP_OK);
+        for (i = 0; i < sizes[k]; i++)
+            if (fabsf(got[i] - x[k][i] * factor) > 1e-6f * fabsf(got[i])) fail_msg("%zu", i);
+        b.release(self, d[k], sizes[k] * 4);
+        free(x[k]);
+    }
+    free(got);
+    b.close(self);
+    nothing_left();
+}
+
+/* ---- training ---- */
+
+static double worst(const lab *a, const lab *b, int world)
+{
+    double most = 0;
+    size_t i;
+    int r;
+
+    assert_int_equal(*a->values, *b->values);
+    assert_true(*a->values > 0);
+    for (r = 0; r < world; r++)
+        for (i = 0; i < *a->values; i++) {
+            const double e = fabs((double)a->params[r][i] - (double)b->params[r][i]);
+            if (!(e <= 1e30)) return INFINITY;
+            if (e > most) most = e;
+        }
+    return most;
+}
+
+static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule, int world,
+                             ddp_cuda_numbers numbers, double within)
+{
+    const ddp_backend b = ddp_cuda(numbers, -1);
+    lab cpu, device;
+    int r;
+
+    lab_new(&cpu, world, strategy, 3);
+    lab_new(&device, world, strategy, 3);
+    cpu.model = device.model = model;
+    cpu.rule = device.rule = rule;
+    cpu.cfg.clip_norm = device.cfg.clip_norm = rule == LAB_MOMENTUM ? 0.5f : 0;
+    device.cfg.backend = &b;
+    lab_run(&cpu);
+    lab_run(&device);
+    if (worst(&cpu, &device, world) > within)
+        fail_msg("%s, model %d, rule %d: %g", ddp_strategy_name(strategy), (int)model, (int)rule,
+                 worst(&cpu, &device, world));
+    for (r = 1; r < world; r++) /* replicas are equal to the bit */
+        assert_memory_equal(device.params[0], device.params[r], *device.values * sizeof(float));
+    lab_free(&cpu);
+    lab_free(&device);
+    nothing_left();
+}
+
+static void every_strategy_trains_as_the_cpu(void **state)
+{
+    int s;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (s = (int)DDP_SSGD; s <= (int)DDP_DREAMDDP; s++) {
+        equal_to_the_cpu((ddp_strategy)s, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1e-4);
+        equal_to_the_cpu((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1e-4);
+    }
+    equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_ADAMW, 3, DDP_CUDA_F32, 1e-3);
+    equal_to_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 1, DDP_CUDA_F32, 1e-4);
+}
+
+static void half_precision_trains_too(void **state)
+{
+    (void)state;
+    if (!have_gpu()) skip();
+    equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 0.05);
+    equal_to_the_cpu(DDP_SSGD, LAB_MLP, LAB_SGD, 2, DDP_CUDA_BF16, 0.05);
+    equal_to_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_TF32, 0.01);
+}
+
+/* ---- from device to device ---- */
+
+/* Ranks below x->cfg.site are one site, the others another; 0 = one site for all. */
+static int in_its_site(ddp_ctx *d, void *user)
+{
+    lab *x = (lab *)user;
+
+    d->cfg.site = x->cfg.site && ddp_rank(d) >= x->cfg.site ? x->cfg.site + 1 : x->cfg.site;
+    return lab_graph(d, x);
+}
+
+static void networks_train_as_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule,
+                                      int world, ddp_cuda_numbers numbers, int nccl, int first_site,
+                                      double within)
+{
+    const ddp_backend b = ddp_cuda(numbers, -1);
+    ddp_error err;
+    lab cpu, device;
+    int r;
+
+    lab_new(&cpu, world, strategy, 3);
+    lab_new(&device, world, strategy, 3);
+    cpu.model = device.model = model;
+    cpu.rule = device.rule = rule;
+    device.cfg.backend = &b;
+    device.cfg.nccl = nccl;
+    device.cfg.site = first_site;
+    if (nccl == 2) {
+        device.cfg.net = "50mbit,1ms";
+        device.cfg.deterministic = 0; /* the links are measured */
+        device.cfg.profile_steps = 2;
+    }
+    lab_run(&cpu);
+    if (ddp_launch(&device.cfg, in_its_site, &device, &err)) fail_msg("%s", err.msg);
+    if (worst(&cpu, &device, world) > within)
+        fail_msg("%s, model %d, nccl %d, site %d: %g", ddp_strategy_name(strategy), (int)model,
+                 nccl, first_site, worst(&cpu, &device, world));
+    for (r = 1; r < world; r++)
+        assert_memory_equal(device.params[0], device.params[r], *device.values * sizeof(float));
+    lab_free(&cpu);
+    lab_free(&device);
+    nothing_left();
+}
+
+static int devices(void)
+{
+    int n = 0;
+
+    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+}
+
+static void layers_go_from_device_to_device(void **state)
+{
+    (void)state;
+    if (devices() < 2) skip();
+    networks_train_as_the_cpu(DDP_SSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1, 0, 1e-4);
+    networks_train_as_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1, 0, 1e-4);
+    networks_train_as_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 1, 0, 0.05);
+}
+
+static void sites_average_in_two_levels(void **state)
+{
+    (void)state;
+    if (devices() < 4) skip();
+    networks_train_as_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 4, DDP_CUDA_F32, 1, 2, 1e-4);
+    networks_train_as_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 3, DDP_CUDA_F32, 1, 2, 1e-4);
+    networks_train_as_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_SGD, 4, DDP_CUDA_BF16, 1, 3, 0.05);
+    networks_train_as_the_cpu(DDP_LOCALSGD, LAB_MLP, LAB_SGD, 2, DDP_CUDA_F32, 1, 1, 1e-4);
+}
+
+static void both_links_are_used_at_once(void **state)
+{
+    (void)state;
+    if (devices() < 2) skip();
+    networks_train_as_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 2, 0, 1e-4);
+    networks_train_as_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 2, 0, 0.05);
+}
+
+static int leaves_early(ddp_ctx *d, void *user)
+{
+    lab x = *(lab *)user;
+
+    if (ddp_rank(d) == 1) x.steps = 4; /* and is gone while rank 0's device waits for it */
+    return in_its_site(d, &x);
+}
+
+static void a_lost_rank_ends_the_wait_for_its_average(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    int site;
+
+    (void)state;
+    if (devices() < 3) skip();
+    for (site = 0; site < 3; site += 2) {
+        ddp_error err;
+        lab x;
+        lab_new(&x, 3, DDP_LOCALSGD, 3);
+        x.cfg.backend = &b;
+        x.cfg.nccl = 1;
+        x.cfg.site = site;
+        x.cfg.peer_timeout_s = 1;
+        x.model = LAB_MLP;
+        x.no_sync_all = 1;
+        assert_int_not_equal(ddp_launch(&x.cfg, leaves_early, &x, &err), 0);
+        if (!strstr(err.msg, "rank 1")) fail_msg("%s", err.msg);
+        lab_free(&x);
+        nothing_left();
+    }
+}
+
+typedef struct reader {
+    ddp_config cfg;
+    ddp_error  err; /* of rank 0 */
+    float      params[7];
+} reader;
+
+/* Rank 1 runs one step. Rank 0 asks for its parameters when the next average is on its way. */
+static int reads_behind_an_average(ddp_ctx *d, void *user)
+{
+    reader *x = (reader *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_mlp_config c;
+    ddp_node *loss;
+    int bad, step;
+    size_t n;
+
+    memset(&c, 0, sizeof c);
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    loss = ddp_mlp(g, &c, NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (step = 0; !bad && step < 2 - ddp_rank(d); step++) {
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+    }
+    if (ddp_rank(d)) return bad;
+    if (!bad) bad = ddp_graph_read(g, x->params, ddp_layer_params(g, 0, &n), 7);
+    x->err = ddp_graph_error(g)->code ? *ddp_graph_error(g) : *ddp_last_error(d);
+    return bad;
+}
+
+/* The copy to memory that is not pinned would wait for the average, whoever is lost. */
+static void a_lost_rank_ends_the_wait_for_parameters(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    ddp_error err;
+    reader x;
+
+    (void)state;
+    if (devices() < 2) skip();
+    memset(&x, 0, sizeof x);
+    x.cfg.world = 2, x.cfg.no_env = 1, x.cfg.deterministic = 1, x.cfg.transport = DDP_THREADS;
+    x.cfg.strategy = DDP_LOCALSGD, x.cfg.period = 1, x.cfg.nccl = 1, x.cfg.peer_timeout_s = 1;
+    x.cfg.backend = &b;
+    assert_int_not_equal(ddp_launch(&x.cfg, reads_behind_an_average, &x, &err), 0);
+    if (!strstr(x.err.msg, "rank 1")) fail_msg("%s (%s)", x.err.msg, err.msg);
+    nothing_left();
+}
+
+/* ---- pairs of operators ---- */
+
+typedef struct paired {
+    int   llama, recompute;
+    float params[4000], losses[5];
+    long  count;
+} paired;
+
+/* By the run that is under way. */
+static int pairs_found;
+
+static const ddp_op_pair *count_pairs(void *self, const char *first, const char *second)
+{
+    const ddp_op_pair *p = strcmp(first, "add") ? NULL : ddp__cuda_pair(self, first, second);
+
+    pairs_found += p != NULL;
+    return p;
+}
+
+static ddp_node *paired_model(ddp_graph *g, const paired *x)
+{
+    ddp_gpt2_config c;
+    ddp_llama2_config l;
+
+    memset(&c, 0, sizeof c);
+    memset(&l, 0, sizeof l);
+    c.vocabulary = l.vocabulary = 11, c.context = l.context = 5, c.layers = l.layers = 2;
+    c.heads = l.heads = 2, c.dim = l.dim = 8, c.batch = l.batch = 2, l.hidden = 16;
+    c.recompute = l.recompute = x->recompute;
+    return x->llama ? ddp_llama2(g, &l, NULL) : ddp_gpt2(g, &c, NULL);
+}
+
+/* Arrays at offsets a and b of the arena, none where one is nowhere. */
+static void apart(size_t a, size_t bytes, size_t b, size_t more)
+{
+    if (a != DDP__NOWHERE && b != DDP__NOWHERE) assert_true(a + bytes <= b || b + more <= a);
+}
+
+/* What one kernel writes lies over nothing that it reads for another row. */
+static void pairs_lie_apart(const ddp_graph *g)
+{
+    const ddp__layout *l = &g->reuse;
+    int i, k;
+
+    for (i = 0; i < g->nodes; i++) {
+        const size_t bytes = ddp__output_bytes(g->node[i]);
+        const int again = g->node[i]->pair && l->fate[i] == DDP__AGAIN;
+
+        for (k = 0; g->node[i]->pair && k < g->node[i]->spec.inputs; k++) {
+            const int p = g->node[i]->input[k];
+            const size_t read = ddp__output_bytes(g->node[p]);
+            const size_t saved = 4 * g->node[i + 1]->spec.saved;
+            apart(l->out[p], read, l->out[i + 1], bytes);
+            apart(l->out[p], read, l->saved[i + 1], saved);
+            if (!ddp__pair_inside(g, i)) continue;
+            apart(l->out_again[p], read, l->out_again[i + 1], bytes);
+            apart(l->out_again[p], read, l->saved_again[i + 1], saved);
+            apart(l->gradient[p], read, l->gradient[i + 1], bytes);
+            apart(l->gradient[p], read, (again ? l->out_again : l->out)[i], bytes);
+            apart(l->gradient[p], read, (again ? l->saved_again : l->saved)[i + 1], saved);
+        }
+    }
+}
+
+static int paired_worker(ddp_ctx *d, void *user)
+{
+    paired *x = (paired *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss = paired_model(g, x);
+    ddp_optimizer o = ddp_sgd(0.3f, 0);
+    int bad = ddp_graph_build(g), step, l;
+    size_t n;
+
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    if (!bad) pairs_lie_apart(g);
+    for (step = 0; !bad && step < 5; step++) {
+        int32_t *t = (int32_t *)ddp_data(g, "tokens"), *y = (int32_t *)ddp_data(g, "labels");
+        for (l = 0; l < 10; l++) t[l] = (3 * l + step) % 11, y[l] = (t[l] + 1) % 11;
+        bad = step == 4 ? ddp_evaluate(g) : ddp_forward(g);
+        x->losses[step] = ddp_value(g, loss);
+        if (!bad && step < 4) bad = ddp_backward(g, loss);
+        if (!bad && step < 4) bad = ddp_step_end(d);
+    }
+    for (l = 0; !bad && l < ddp_layer_count(g); l++) {
+        const float *p = ddp_layer_params(g, l, &n);
+        assert_true(x->count + (long)n <= 4000);
+        bad = ddp_graph_read(g, x->params + x->count, p, n);
+        x->count += (long)n;
+    }
+    return bad;
+}
+
+/* With pairs and without, with recomputation and without: the same bits. */
+static void pairs_change_no_bit(ddp_cuda_numbers numbers, int llama)
+{
+    static paired x[4];
+    ddp_config cfg;
+    ddp_error err;
+    int i;
+
+    memset(x, 0, sizeof x);
+    for (i = 0; i < 4; i++) {
+        ddp_backend b = ddp_cuda(numbers, 0);
+        memset(&cfg, 0, sizeof cfg);
+        cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+        b.pair = i % 2 ? NULL : count_pairs;
+        x[i].llama = llama;
+        x[i].recompute = i / 2;
+        pairs_found = 0;
+        if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
+        assert_int_equal(pairs_found, i % 2 ? 0 : 4); /* each addition of both blocks */
+        assert_true(x[i].count > 1000 && x[i].losses[4] < x[i].losses[0]);
+        assert_memory_equal(x[i].losses, x[0].losses, sizeof x->losses);
+        assert_memory_equal(x[i].params, x[0].params, (size_t)x->count * sizeof *x->params);
+    }
+    nothing_left();
+}
+
+static void residual_sums_run_with_their_norms(void **state)
+{
+    (void)state;
+    if (!have_gpu()) skip();
+    pairs_change_no_bit(DDP_CUDA_F32, 0);
+    pairs_change_no_bit(DDP_CUDA_F32, 1);
+    pairs_change_no_bit(DDP_CUDA_BF16, 0);
+}
+
+static const ddp_op_pair *count_products(void *self, const char *first, const char *second)
+{
+    const ddp_op_pair *p = strcmp(first, "linear") ? NULL : ddp__cuda_pair(self, first, second);
+
+    pairs_found += p != NULL;
+    return p;
+}
+
+/* The library takes gelu of what is not rounded yet. */
+static void products_run_with_their_gelu(void **state)
+{
+    static paired x[2];
+    ddp_config cfg;
+    ddp_error err;
+    int i, numbers;
+    long k;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (numbers = 0; numbers < 3; numbers += 2) {
+        const double within = numbers ? 0.05 : 1e-3;
+        int differ = 0;
+        memset(x, 0, sizeof x);
+        for (i = 0; i < 2; i++) {
+            ddp_backend b = ddp_cuda((ddp_cuda_numbers)numbers, 0);
+            memset(&cfg, 0, sizeof cfg);
+            cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+            b.pair = i ? NULL : count_products;
+            x[i].recompute = i;
+            pairs_found = 0;
+            if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
+            assert_int_equal(pairs_found, i ? 0 : 2); /* of both blocks */
+        }
+        for (k = 0; k < x[0].count; k++) {
+            const double e = fabs((double)x[0].params[k] - (double)x[1].params[k]);
+            differ |= e > 0;
+            if (!(e <= within)) fail_msg("numbers %d, value %ld: %g", numbers, k, e);
+        }
+        assert_true(differ || !numbers); /* rounded once, where two operators round twice */
+        assert_true(fabs((double)x[0].losses[4] - (double)x[1].losses[4]) <= within);
+    }
+    nothing_left();
+}
+
+/* ---- times ---- */
+
+static int timed(ddp_ctx *d, void *user)
+{
+    ddp_span span[600];
+    ddp_stats stats;
+    lab *x = (lab *)user;
+    int n, i, kinds = 0, bad = lab_graph(d, x);
+    double last = 0;
+
+    if (bad) return bad;
+    n = ddp_trace_copy(d, span, 600);
+    for (i = 0; i < n; i++) {
+        kinds |= 1 << (int)span[i].kind;
+        if (span[i].kind != DDP_SPAN_BACKWARD) continue;
+        assert_true(span[i].begin_s >= last && span[i].end_s >= span[i].begin_s);
+        last = span[i].end_s;
+    }
+    assert_true(last > 0 && last <= ddp_now());
+    assert_true(kinds & 1 << (int)DDP_SPAN_FORWARD);
+    assert_true(kinds & 1 << (int)DDP_SPAN_UPDATE);
+    ddp_get_stats(d, &stats);
+    assert_true(stats.counted_steps > 0 && stats.step_s > 0);
+    assert_non_null(ddp_profile_get(d));
+    assert_true(ddp_profile_get(d)->forward_s[0] > 0 && ddp_profile_get(d)->backward_s[0] > 0);
+    return 0;
+}
+
+static void the_device_times_its_layers(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    lab_new(&x, 2, DDP_DREAMDDP, 3);
+    x.model = LAB_MLP;
+    x.cfg.backend = &b;
+    x.cfg.deterministic = 0;
+    x.cfg.profile_steps = 4;
+    x.cfg.trace_spans = 300;
+    if (ddp_launch(&x.cfg, timed, &x, &err)) fail_msg("%s", err.msg);
+    lab_free(&x);
+    nothing_left();
+}
+
+/* The loss is read while the device stands still behind it. */
+static void a_loss_waits_for_no_later_work(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_config cfg;
+    ddp_mlp_config c;
+    ddp_graph *g, *other;
+    ddp_node *loss, *second;
+    ddp_ctx *d;
+    float first, early;
+    int i;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    memset(&cfg, 0, sizeof cfg);
+    memset(&c, 0, sizeof c);
+    cfg.no_env = 1, cfg.backend = &b;
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    d = ddp_open(&cfg, NULL);
+    assert_non_null(d);
+    g = ddp_graph_new(d), other = ddp_graph_new(d);
+    loss = ddp_mlp(g, &c, NULL), second = ddp_mlp(other, &c, NULL);
+    assert_int_equal(ddp_graph_build(g) | ddp_graph_build(other), 0);
+    for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = (float)i / 7 - 1;
+    assert_int_equal(ddp_forward(g), 0);
+    first = *ddp_output(g, loss);
+    assert_true(b.slots(d->host.device, 2));
+    assert_int_equal(ddp_forward(g), 0);
+    b.hold(d->host.device, 1, 1);
+    assert_int_equal(ddp_backward(g, loss), 0);
+    early = ddp_value(g, loss);
+    b.raise(d->host.device, 1, 1);
+    assert_true(first > 0 && early == first);
+    for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = 0;
+    assert_int_equal(ddp_forward(g), 0);
+    assert_int_equal(ddp_forward(other), 0); /* the place of the copy is taken */
+    assert_true(ddp_value(g, loss) == *ddp_output(g, loss) && ddp_value(g, loss) != first);
+    assert_true(ddp_value(other, second) == *ddp_output(other, second));
+    ddp_close(d);
+    nothing_left();
+}
+
+/* ---- failures ---- */
+
+#ifdef DDP_CUDA_ON_CPU
+static const char *refused(const ddp_backend *b, int world, int nccl,
+                           int (*worker)(ddp_ctx *, void *))
+{
+    static char text[DDP_ERROR_TEXT];
+    ddp_error err;
+    lab x;
+
+    lab_new(&x, world, DDP_DREAMDDP, 3);
+    x.model = LAB_MLP;
+    x.cfg.backend = b;
+    x.cfg.nccl = nccl;
+    memset(&err, 0, sizeof err);
+    assert_int_not_equal(ddp_launch(&x.cfg, worker, &x, &err), 0);
+    snprintf(text, sizeof text, "%s", err.msg);
+    lab_free(&x);
+    cuda_on_cpu::mend();
+    nothing_left();
+    return text;
+}
+
+static char sentence[DDP_ERROR_TEXT];
+
+static int built_too_large(ddp_ctx *d, void *user)
+{
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_gpt2_config c;
+
+    (void)user;
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 101, c.context = 64, c.layers = 4, c.heads = 4, c.dim = 64, c.batch = 16;
+    (void)ddp_gpt2(g, &c, NULL);
+    (void)ddp_graph_build(g);
+    snprintf(sentence, sizeof sentence, "%s", ddp_graph_error(g)->msg);
+    return (int)ddp_graph_error(g)->code;
+}
+
+/* A launch fails in rank 1's third step; rank 0 waits for it. */
+static void break_it(const ddp_optimizer *self, const ddp_update *u)
+{
+    (void)self;
+    (void)u;
+    if (u->step == 2) cuda_on_cpu::fault("broken on purpose");
+}
+
+static int breaks_in_a_step(ddp_ctx *d, void *user)
+{
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_optimizer o;
+    ddp_mlp_config c;
+    ddp_node *loss;
+    int bad, step;
+
+    (void)user;
+    memset(&c, 0, sizeof c);
+    memset(&o, 0, sizeof o);
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.hidden[1] = 9, c.classes = 3;
+    o.name = "breaks", o.update = break_it, o.lr = 1;
+    loss = ddp_mlp(g, &c, NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (step = 0; !bad && step < 9; step++) {
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+    }
+    assert_true(step < 9);
+    return bad;
+}
+
+static void says(const char *text, const char *one, const char *two)
+{
+    if (!strstr(text, one) || !strstr(text, two)) fail_msg("%s", text);
+}
+
+static void failures_are_sentences(void **state)
+{
+    const ddp_backend one = ddp_cuda(DDP_CUDA_F32, 0), ninth = ddp_cuda(DDP_CUDA_F32, 9);
+    const ddp_backend each = ddp_cuda(DDP_CUDA_F32, -1);
+    const char *why;
+
+    (void)state;
+    cuda_on_cpu::set_devices(0);
+    says(refused(&one, 2, 0, lab_worker), "no CUDA device", "train on the CPU");
+    cuda_on_cpu::set_devices(8);
+    cuda_on_cpu::set_driver(12040);
+    says(refused(&one, 2, 0, lab_worker), "supports CUDA 12.4", "compiled for 13.0");
+    cuda_on_cpu::set_driver(0);
+    says(refused(&ninth, 1, 0, lab_worker), "GPU 9 does not exist", "GPUs 0 to 7");
+    cuda_on_cpu::set_memory((size_t)48 << 20);
+    (void)refused(&one, 1, 0, built_too_large);
+    says(sentence, "out of memory: the graph needs", "the device has");
+    cuda_on_cpu::set_memory((size_t)16 << 20); /* less than cuBLAS's workspace */
+    says(refused(&one, 1, 0, lab_worker), "GPU 0", "out of memory");
+    cuda_on_cpu::set_memory((size_t)1 << 32);
+    says(refused(&one, 2, 0, breaks_in_a_step), "GPU 0", "unspecified launch failure");
+    why = refused(&each, 2, 1, breaks_in_a_step); /* of the rank itself, or of who has lost it */
+    if (!strstr(why, "unspecified launch failure")) says(why, "of 2", "lost a peer");
+    says(refused(&one, 2, 1, lab_worker), "two ranks use one GPU", "a GPU of its own");
+}
+
+static void too_little_pinned_memory_leaves_nothing(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_error err;
+    void *self;
+
+    (void)state;
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    cuda_on_cpu::set_pinned(0);
+    assert_int_equal(b.slots(self, 4), 0);
+    b.close(self);
+    cuda_on_cpu::set_pinned(1L << 40);
+    nothing_left();
+}
+
+/* A new process: updates that wait for averages are launched first when these are on their way. */
+static void nothing_is_loaded_behind_an_average(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_WFBP};
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    ddp_error err;
+    lab x;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 3; i++) {
+        const int sites = i == 2;
+        cuda_on_cpu::unload();
+        lab_new(&x, sites ? 4 : 2, strategies[i], 3);
+        x.model = LAB_MLP;
+        x.cfg.backend = &b;
+        x.cfg.net = "100mbit,50ms";
+        x.cfg.nccl = sites;
+        x.cfg.site = 2 * sites;
+        if (ddp_launch(&x.cfg, in_its_site, &x, &err)) fail_msg("%s", err.msg);
+        lab_free(&x);
+        nothing_left();
+    }
+}
+
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(updates_have_the_cpus_bits),
+        cmocka_unit_test(elements_round_as_the_kernels_do),
+        cmocka_unit_test(clipping_needs_no_host),
+        cmocka_unit_test(every_strategy_trains_as_the_cpu),
+        cmocka_unit_test(half_precision_trains_too),
+        cmocka_unit_test(layers_go_from_device_to_device),
+        cmocka_unit_test(sites_average_in_two_levels),
+        cmocka_unit_test(both_links_are_used_at_once),
+        cmocka_unit_test(a_lost_rank_ends_the_wait_for_its_average),
+        cmocka_unit_test(a_lost_rank_ends_the_wait_for_parameters),
+        cmocka_unit_test(residual_sums_run_with_their_norms),
+        cmocka_unit_test(products_run_with_their_gelu),
+        cmocka_unit_test(the_device_times_its_layers),
+        cmocka_unit_test(a_loss_waits_for_no_later_work),
+#ifdef DDP_CUDA_ON_CPU
+        cmocka_unit_test(failures_are_sentences),
+        cmocka_unit_test(too_little_pinned_memory_leaves_nothing),
+        cmocka_unit_test(nothing_is_loaded_behind_an_average),
+#endif
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

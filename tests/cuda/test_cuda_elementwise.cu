@@ -1,0 +1,85 @@
+/* [calm] gelu, relu and add on the device against the CPU, at sizes that no vector divides. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include "cuda/elementwise.cuh"
+#include "cuda/cuda_check.h"
+
+static void check(const char *op, int inputs, long rows, long columns)
+{
+    cuda_case k = cuda_case_of(op, rows, columns);
+
+    k.inputs = inputs;
+    k.in[1] = k.in[0];
+    cuda_check_case(&k, ddp__cuda_elementwise_ops);
+}
+
+static void each(const char *op, int inputs)
+{
+    check(op, inputs, 1, 1);
+    check(op, inputs, 3, 5);
+    check(op, inputs, 8, 256);
+    check(op, inputs, 37, 61);
+}
+
+static void gelu_is_the_cpus(void **state)
+{
+    (void)state;
+    each("gelu", 1);
+}
+
+static void relu_is_the_cpus(void **state)
+{
+    (void)state;
+    each("relu", 1);
+}
+
+static void add_is_the_cpus(void **state)
+{
+    (void)state;
+    each("add", 2);
+}
+
+/* out over in[0], and both inputs one array whose gradient the second adds to. */
+static void add_works_in_place(void **state)
+{
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_elementwise_ops);
+    cuda_case k = cuda_case_of("add", 1030);
+    ddp_op_call call;
+    cuda_check c;
+    float *got;
+    long i;
+
+    (void)state;
+    k.inputs = 2;
+    k.in[1] = k.in[0];
+    cuda_open(&c, dev, &k);
+    cuda_each(&c, cuda_send_one);
+    cuda_call(&c, 1, 0, &call);
+    call.out = cuda_at(&c, &c.in[0]);
+    c.gpu->forward(&call);
+    call.grad_in[1] = call.grad_in[0];
+    call.add_in[1] = 1;
+    c.gpu->backward(&call);
+    cuda_ok(dev);
+    got = cuda_get(&c, &c.in[0], "out");
+    for (i = 0; i < 1030; i++) assert_true(got[i] == c.in[0].cpu[i] + c.in[1].cpu[i]);
+    free(got);
+    got = cuda_get(&c, &c.grad_in[0], "gradient");
+    for (i = 0; i < 1030; i++) assert_true(got[i] == 2 * c.grad_out.cpu[i]);
+    free(got);
+    cuda_shut(&c);
+    ddp__cuda_close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gelu_is_the_cpus),
+        cmocka_unit_test(relu_is_the_cpus),
+        cmocka_unit_test(add_is_the_cpus),
+        cmocka_unit_test(add_works_in_place),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

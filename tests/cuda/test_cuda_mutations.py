@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""[calm] The tests of kernels fail where a kernel is wrong: six seeded mutations, others each day; ALL=1: all of them."""
+import os
+import shutil
+import subprocess
+import sys
+
+root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+if not os.path.isfile(os.path.join(root, "build/plain/dreamddp.a")):
+    print("build/plain/dreamddp.a is not there; run make test")
+    sys.exit(1)
+if not shutil.which(os.environ.get("CXX", "g++").split()[0]):
+    print("no C++ compiler")
+    sys.exit(77)
+script = os.path.join(root, "tests/cuda/cuda_on_cpu/mutate.py")
+sys.exit(subprocess.run([sys.executable, script] + ([] if os.environ.get("ALL") else ["--sample", "6"])).returncode)

@@ -1,0 +1,146 @@
+/* [calm] The operators of text models on the device against the CPU, at sizes that no vector, warp or tile
+ * divides and at sizes that all of them do. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include "cuda/text.cuh"
+#include "cuda/cuda_check.h"
+
+static void check(const cuda_case *k) { cuda_check_case(k, ddp__cuda_text_ops); }
+
+static void linear(const char *op, long rows, long columns, long width)
+{
+    cuda_case k = cuda_case_of(op, rows, columns);
+
+    k.arg[0] = (double)width;
+    if (!strcmp(op, "linear_tied")) {
+        k.tied.dims = 2;
+        k.tied.dim[0] = width;
+        k.tied.dim[1] = columns;
+    }
+    check(&k);
+}
+
+static void linear_is_the_cpus(void **state)
+{
+    (void)state;
+    linear("linear", 1, 1, 1);
+    linear("linear", 37, 24, 40);
+    linear("linear", 19, 13, 7);
+    linear("linear", 300, 8, 264);
+    linear("linear_no_bias", 19, 16, 24);
+    linear("linear_tied", 9, 11, 33);
+}
+
+static void norms_are_the_cpus(void **state)
+{
+    static const long sizes[][2] = {{1, 3}, {37, 61}, {50, 256}, {3, 1200}, {5, 4104}};
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        cuda_case k = cuda_case_of("layer_norm", sizes[i][0], sizes[i][1]);
+        check(&k);
+        k.op = "rms_norm";
+        k.arg[0] = i % 2 ? 0 : 1e-3;
+        check(&k);
+    }
+}
+
+static void embedding_is_the_cpus(void **state)
+{
+    static const long sizes[][3] = {{1, 1, 3}, {300, 5, 24}, {70, 40, 61}, {1100, 3, 8}};
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        cuda_case k = cuda_case_of("embedding", sizes[i][0]);
+        k.type[0] = DDP_I32;
+        k.arg[0] = (double)sizes[i][1];
+        k.arg[1] = (double)sizes[i][2];
+        k.high = (int)sizes[i][1] - 1;
+        check(&k);
+    }
+}
+
+static void position_is_the_cpus(void **state)
+{
+    cuda_case k = cuda_case_of("position", 5, 7, 11);
+
+    (void)state;
+    check(&k);
+    k = cuda_case_of("position", 3, 8, 24);
+    check(&k);
+}
+
+static void rope_is_the_cpus(void **state)
+{
+    cuda_case k = cuda_case_of("rope", 9, 5, 8 * 6);
+
+    (void)state;
+    k.arg[0] = 4;
+    k.arg[1] = 2;
+    check(&k);
+    k = cuda_case_of("rope", 2, 4, 3 * 64);
+    k.arg[0] = 1;
+    k.arg[2] = 500;
+    check(&k);
+}
+
+static void swiglu_is_the_cpus(void **state)
+{
+    cuda_case k = cuda_case_of("swiglu", 19, 26);
+
+    (void)state;
+    check(&k);
+    k = cuda_case_of("swiglu", 33, 48);
+    check(&k);
+    k.inputs = 2;
+    k.in[1] = k.in[0];
+    check(&k);
+}
+
+static void dropout_draws_the_cpus_mask(void **state)
+{
+    cuda_case k = cuda_case_of("dropout", 3, 8195);
+
+    (void)state;
+    k.arg[0] = 0.3;
+    check(&k);
+    k.training = 0;
+    check(&k);
+}
+
+static void cross_entropy_is_the_cpus(void **state)
+{
+    static const long sizes[][2] = {{1, 2}, {37, 61}, {9, 2600}, {1030, 24}};
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        cuda_case k = cuda_case_of("cross_entropy", sizes[i][0], sizes[i][1]);
+        k.inputs = 2;
+        k.in[1].dims = 1;
+        k.in[1].dim[0] = sizes[i][0];
+        k.type[1] = DDP_I32;
+        k.low = -1; /* rows that do not count */
+        k.high = (int)sizes[i][1] - 1;
+        check(&k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_is_the_cpus),
+        cmocka_unit_test(norms_are_the_cpus),
+        cmocka_unit_test(embedding_is_the_cpus),
+        cmocka_unit_test(position_is_the_cpus),
+        cmocka_unit_test(rope_is_the_cpus),
+        cmocka_unit_test(swiglu_is_the_cpus),
+        cmocka_unit_test(dropout_draws_the_cpus_mask),
+        cmocka_unit_test(cross_entropy_is_the_cpus),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,423 @@
+/* [calm] What operators of text models do on the device beside the plain case: arrays that share memory as
+ * the graph lets them, gradients that nobody wants, tokens and labels that are none, epilogues and
+ * batches of products, a sum and its norm as one kernel. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include "cuda/elementwise.cuh"
+#include "cuda/text.cuh"
+#include "cuda/cuda_check.h"
+
+/* Both calls of a fresh check, its numbers sent. */
+static void begin(cuda_check *c, ddp__cuda *dev, const cuda_case *k, ddp_op_call *cpu,
+                  ddp_op_call *gpu)
+{
+    cuda_open(c, dev, k);
+    cuda_each(c, cuda_send_one);
+    cuda_call(c, 0, 0, cpu);
+    cuda_call(c, 1, 0, gpu);
+}
+
+static void one_number_is(cuda_check *c, const cuda_array *a, const char *name, long i, double want)
+{
+    float *got = cuda_get(c, a, name);
+
+    if (isnan(want) ? !isnan(got[i]) : !((double)got[i] == want))
+        fail_msg("%s[%ld] is %g, not %g", name, i, (double)got[i], want);
+    free(got);
+}
+
+/* out over in[0] and the gradient over grad_out, as in_place_ok allows. */
+static void in_place(const cuda_case *k)
+{
+    static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
+    int m;
+
+    for (m = 0; m < 2; m++) {
+        ddp__cuda *dev = cuda_device(numbers[m], ddp__cuda_text_ops);
+        ddp_op_call cpu, gpu;
+        cuda_check c;
+        begin(&c, dev, k, &cpu, &gpu);
+        assert_int_equal(c.spec.in_place_ok, 1);
+        cpu.out = (void *)cpu.in[0];
+        gpu.out = (void *)gpu.in[0];
+        cpu.grad_in[0] = (void *)cpu.grad_out;
+        gpu.grad_in[0] = (void *)gpu.grad_out;
+        c.cpu->forward(&cpu);
+        c.gpu->forward(&gpu);
+        c.cpu->backward(&cpu);
+        c.gpu->backward(&gpu);
+        cuda_ok(dev);
+        cuda_compare(&c, &c.in[0], "out over input", 0);
+        cuda_compare(&c, &c.grad_out, "gradient over gradient", 0);
+        cuda_compare(&c, &c.grad_param[0], "gradient of parameter", 0);
+        cuda_shut(&c);
+        ddp__cuda_close(dev);
+    }
+}
+
+static void operators_work_in_place(void **state)
+{
+    cuda_case k = cuda_case_of("position", 5, 7, 11);
+
+    (void)state;
+    in_place(&k);
+    k = cuda_case_of("dropout", 3, 4099);
+    k.arg[0] = 0.4;
+    in_place(&k);
+    k.training = 0;
+    in_place(&k);
+    k = cuda_case_of("rope", 3, 5, 8 * 6);
+    k.arg[0] = 4;
+    k.arg[1] = 2;
+    in_place(&k);
+}
+
+/* The gradient over the input, as grad_over_input allows. */
+static void over_input(const cuda_case *k, ddp_cuda_numbers numbers)
+{
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp_op_call cpu, gpu;
+    cuda_check c;
+    int i;
+
+    begin(&c, dev, k, &cpu, &gpu);
+    assert_int_equal(c.spec.grad_over_input, 1);
+    c.cpu->forward(&cpu);
+    c.gpu->forward(&gpu);
+    cpu.grad_in[0] = (void *)cpu.in[0];
+    gpu.grad_in[0] = (void *)gpu.in[0];
+    c.cpu->backward(&cpu);
+    c.gpu->backward(&gpu);
+    cuda_ok(dev);
+    cuda_compare(&c, &c.in[0], "gradient over input", 0);
+    for (i = 1; i < k->inputs; i++) cuda_compare(&c, &c.grad_in[i], "gradient of input", i);
+    cuda_shut(&c);
+    ddp__cuda_close(dev);
+}
+
+static void gradients_take_the_place_of_inputs(void **state)
+{
+    cuda_case k = cuda_case_of("swiglu", 19, 48);
+
+    (void)state;
+    over_input(&k, DDP_CUDA_F32);
+    over_input(&k, DDP_CUDA_BF16);
+    k.inputs = 2;
+    k.in[1] = k.in[0];
+    over_input(&k, DDP_CUDA_BF16);
+    k = cuda_case_of("cross_entropy", 19, 2600);
+    k.inputs = 2;
+    k.in[1].dims = 1;
+    k.in[1].dim[0] = 19;
+    k.type[1] = DDP_I32;
+    k.low = -1;
+    k.high = 30;
+    over_input(&k, DDP_CUDA_F32);
+    over_input(&k, DDP_CUDA_BF16);
+}
+
+/* without: bit i leaves out the gradient of parameter i, bit 4 that of the input. */
+static void wanted(const cuda_case *k, int without)
+{
+    ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, ddp__cuda_text_ops);
+    ddp_op_call cpu, gpu;
+    cuda_check c;
+    int i;
+
+    begin(&c, dev, k, &cpu, &gpu);
+    c.cpu->forward(&cpu);
+    c.gpu->forward(&gpu);
+    for (i = 0; i < DDP_OP_PARAMS; i++)
+        if (without >> i & 1) cpu.grad_param[i] = gpu.grad_param[i] = NULL;
+    if (without >> 4 & 1) cpu.grad_in[0] = gpu.grad_in[0] = NULL;
+    c.cpu->backward(&cpu);
+    c.gpu->backward(&gpu);
+    cuda_ok(dev);
+    for (i = 0; i < DDP_OP_PARAMS; i++)
+        cuda_compare(&c, &c.grad_param[i], "gradient of parameter", i);
+    cuda_compare(&c, &c.grad_in[0], "gradient of input", 0);
+    cuda_shut(&c);
+    ddp__cuda_close(dev);
+}
+
+static void unwanted_gradients_stay_untouched(void **state)
+{
+    static const char *const ops[] = {"linear", "layer_norm", "rms_norm"};
+    static const int without[] = {1, 2, 3, 16, 17, 19};
+    size_t i, w;
+
+    (void)state;
+    for (i = 0; i < sizeof ops / sizeof ops[0]; i++)
+        for (w = 0; w < sizeof without / sizeof without[0]; w++) {
+            cuda_case k = cuda_case_of(ops[i], 21, 24);
+            k.arg[0] = i == 0 ? 16 : 0;
+            wanted(&k, without[w]);
+        }
+    for (w = 0; w < 4; w++) {
+        cuda_case k =
+            w < 2 ? cuda_case_of("position", 3, 5, 8) : cuda_case_of("embedding", 3);
+        if (w >= 2) {
+            k.type[0] = DDP_I32;
+            k.arg[0] = 9;
+            k.arg[1] = 8;
+        }
+        wanted(&k, w % 2 ? 1 : w < 2 ? 16 : 0);
+    }
+}
+
+static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
+{
+    cuda_case k = cuda_case_of("embedding", 4);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
+    ddp_op_call cpu, gpu;
+    cuda_check c;
+
+    (void)state;
+    k.type[0] = DDP_I32;
+    k.arg[0] = 5;
+    k.arg[1] = 5;
+    cuda_open(&c, dev, &k);
+    c.spec.param[0].shape.dim[0] = 3; /* what is written beyond the table shows */
+    ((int32_t *)c.in[0].cpu)[0] = 2;
+    ((int32_t *)c.in[0].cpu)[1] = -1;
+    ((int32_t *)c.in[0].cpu)[2] = 3;
+    ((int32_t *)c.in[0].cpu)[3] = 2;
+    cuda_each(&c, cuda_send_one);
+    cuda_call(&c, 0, 0, &cpu);
+    cuda_call(&c, 1, 0, &gpu);
+    c.cpu->forward(&cpu);
+    c.gpu->forward(&gpu);
+    c.cpu->backward(&cpu);
+    c.gpu->backward(&gpu);
+    cuda_ok(dev);
+    one_number_is(&c, &c.out, "out", 4, (double)c.out.cpu[4]);
+    one_number_is(&c, &c.out, "out", 5, NAN);
+    one_number_is(&c, &c.out, "out", 14, NAN);
+    one_number_is(&c, &c.out, "out", 15, (double)c.out.cpu[15]);
+    cuda_compare(&c, &c.grad_param[0], "gradient of the table", 0);
+    cuda_shut(&c);
+    ddp__cuda_close(dev);
+}
+
+/* Two rows; the first label is given, logit 0 of row 1 is -inf. */
+static void loss_of(int label, int second, double *loss, double *first, double *last)
+{
+    cuda_case k = cuda_case_of("cross_entropy", 2, 5);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
+    ddp_op_call cpu, gpu;
+    cuda_check c;
+    float *got;
+
+    k.inputs = 2;
+    k.in[1].dims = 1;
+    k.in[1].dim[0] = 2;
+    k.type[1] = DDP_I32;
+    cuda_open(&c, dev, &k);
+    c.in[0].cpu[5] = -INFINITY;
+    ((int32_t *)c.in[1].cpu)[0] = label;
+    ((int32_t *)c.in[1].cpu)[1] = second;
+    cuda_each(&c, cuda_send_one);
+    cuda_call(&c, 0, 0, &cpu);
+    cuda_call(&c, 1, 0, &gpu);
+    c.cpu->forward(&cpu);
+    c.gpu->forward(&gpu);
+    c.gpu->backward(&gpu);
+    cuda_ok(dev);
+    got = cuda_get(&c, &c.out, "loss");
+    *loss = (double)got[0];
+    if (!isnan(*loss) || !isnan(c.out.cpu[0]))
+        assert_true(fabs(*loss - (double)c.out.cpu[0]) < 1e-5);
+    free(got);
+    got = cuda_get(&c, &c.grad_in[0], "gradient");
+    *first = (double)got[0];
+    *last = (double)got[9];
+    assert_true(second == -1 || got[5] == 0); /* a probability of 0 */
+    free(got);
+    cuda_shut(&c);
+    ddp__cuda_close(dev);
+}
+
+static void labels_that_are_none_do_as_on_the_cpu(void **state)
+{
+    double loss, first, last;
+
+    (void)state;
+    loss_of(5, 2, &loss, &first, &last);
+    assert_true(isnan(loss) && isnan(first) && !isnan(last));
+    loss_of(-2, 2, &loss, &first, &last);
+    assert_true(isnan(loss) && isnan(first) && !isnan(last));
+    loss_of(-1, 2, &loss, &first, &last);
+    assert_true(loss > 0 && first == 0 && last != 0);
+    loss_of(-1, -1, &loss, &first, &last);
+    assert_true(loss == 0 && first == 0 && last == 0);
+}
+
+/* Products beside those of linear: batches, both turned, GELU with what it was taken of. */
+static void products_have_batches_and_epilogues(void **state)
+{
+    enum { M = 3, N = 8, K = 5, COUNT = 2 };
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
+    float a[COUNT][K][M], b[COUNT][N][K], bias[N], c[COUNT][M][N], before[M][N];
+    float *da, *db, *dbias, *dc, *dbefore;
+    ddp__cuda_product p;
+    int s, i, j, k;
+
+    (void)state;
+    for (i = 0; i < COUNT * K * M; i++) (&a[0][0][0])[i] = (float)(i % 7) - 3;
+    for (i = 0; i < COUNT * N * K; i++) (&b[0][0][0])[i] = (float)(i % 5) / 8 - 0.25f;
+    for (i = 0; i < N; i++) bias[i] = (float)i / 4;
+    assert_int_equal(cudaMalloc(&da, sizeof a), cudaSuccess);
+    assert_int_equal(cudaMalloc(&db, sizeof b), cudaSuccess);
+    assert_int_equal(cudaMalloc(&dbias, sizeof bias), cudaSuccess);
+    assert_int_equal(cudaMalloc(&dc, sizeof c), cudaSuccess);
+    assert_int_equal(cudaMalloc(&dbefore, sizeof before), cudaSuccess);
+    assert_int_equal(cudaMemcpy(da, a, sizeof a, cudaMemcpyHostToDevice), cudaSuccess);
+    assert_int_equal(cudaMemcpy(db, b, sizeof b, cudaMemcpyHostToDevice), cudaSuccess);
+    assert_int_equal(cudaMemcpy(dbias, bias, sizeof bias, cudaMemcpyHostToDevice), cudaSuccess);
+    p = ddp__cuda_product_of(M, N, K, da, 1, db, 1, dc, 0);
+    p.shape.count = COUNT;
+    p.shape.a_step = K * M;
+    p.shape.b_step = N * K;
+    p.shape.c_step = M * N;
+    assert_true(ddp__cuda_multiply(dev, &p));
+    cuda_ok(dev);
+    assert_int_equal(cudaMemcpy(c, dc, sizeof c, cudaMemcpyDeviceToHost), cudaSuccess);
+    for (s = 0; s < COUNT; s++)
+        for (i = 0; i < M; i++)
+            for (j = 0; j < N; j++) {
+                float sum = 0;
+                for (k = 0; k < K; k++) sum += a[s][k][i] * b[s][j][k];
+                assert_true(fabsf(sum - c[s][i][j]) < 1e-5f);
+            }
+    p.shape.count = 1;
+    p.bias = dbias;
+    p.gelu = 1;
+    p.before = dbefore;
+    assert_true(ddp__cuda_multiply(dev, &p));
+    cuda_ok(dev);
+    assert_int_equal(cudaMemcpy(c, dc, sizeof c[0], cudaMemcpyDeviceToHost), cudaSuccess);
+    assert_int_equal(cudaMemcpy(before, dbefore, sizeof before, cudaMemcpyDeviceToHost),
+                     cudaSuccess);
+    for (i = 0; i < M; i++)
+        for (j = 0; j < N; j++) {
+            float x = bias[j], y;
+            for (k = 0; k < K; k++) x += a[0][k][i] * b[0][j][k];
+            y = 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+            assert_true(fabsf(x - before[i][j]) < 1e-5f);
+            assert_true(fabsf(y - c[0][i][j]) < 1e-3f); /* the library's GELU is its own */
+        }
+    (void)cudaFree(da);
+    (void)cudaFree(db);
+    (void)cudaFree(dbias);
+    (void)cudaFree(dc);
+    (void)cudaFree(dbefore);
+    ddp__cuda_close(dev);
+}
+
+/* ---- an addition and the norm of it ---- */
+
+enum { PAIR_RESULTS = 7 };
+
+/* One after the other, or as the pair; bits of adds: the norm adds to what its input's gradient
+ * holds, the addition to that of input 0 and of input 1, and nobody wants that of input 0. */
+static void pair_run(cuda_check *s, cuda_check *n, const ddp_op_pair *pair, int adds, float **got)
+{
+    const cuda_array *const result[PAIR_RESULTS] = {&s->out, &n->out, &n->saved, &n->grad_param[0],
+                                                    &n->grad_param[1], &s->grad_in[0],
+                                                    &s->grad_in[1]};
+    ddp_op_call sum, norm;
+    int i;
+
+    cuda_each(s, cuda_send_one);
+    cuda_each(n, cuda_send_one);
+    for (i = 0; i < 3; i++)
+        assert_int_equal(cudaMemset(cuda_at(n, result[i]), 0x5a, result[i]->bytes), cudaSuccess);
+    cuda_call(s, 1, 0, &sum);
+    cuda_call(n, 1, 0, &norm);
+    norm.in[0] = sum.out;
+    norm.grad_in[0] = (void *)sum.grad_out;
+    norm.add_in[0] = adds & 1;
+    sum.add_in[0] = adds >> 1 & 1;
+    sum.add_in[1] = adds >> 2 & 1;
+    if (adds & 8) sum.grad_in[0] = NULL;
+    if (pair) {
+        pair->forward(&sum, &norm);
+        pair->backward(&sum, &norm);
+    } else {
+        s->gpu->forward(&sum);
+        n->gpu->forward(&norm);
+        n->gpu->backward(&norm);
+        s->gpu->backward(&sum);
+    }
+    cuda_ok(n->dev);
+    for (i = 0; i < PAIR_RESULTS; i++)
+        got[i] = result[i]->base ? cuda_get(n, result[i], "a result of a pair") : NULL;
+}
+
+static void pair_check(const char *op, ddp_cuda_numbers numbers, long rows, long columns, int shift)
+{
+    static const int adds[] = {0, 1, 2, 5, 7, 9, 13};
+    cuda_case k = cuda_case_of(op, rows, columns), add = cuda_case_of("add", rows, columns);
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    const ddp_op_pair *pair = ddp__cuda_pair_of(dev, "add", op);
+    float *want[PAIR_RESULTS], *got[PAIR_RESULTS];
+    cuda_check s, n;
+    size_t m;
+    int i;
+
+    ddp__cuda_elementwise_ops(dev);
+    add.inputs = 2;
+    add.in[1] = add.in[0];
+    k.shift = add.shift = shift;
+    cuda_open(&s, dev, &add);
+    cuda_open(&n, dev, &k);
+    assert_non_null(pair);
+    for (m = 0; m < sizeof adds / sizeof adds[0]; m++) {
+        pair_run(&s, &n, NULL, adds[m], want);
+        pair_run(&s, &n, pair, adds[m], got);
+        for (i = 0; i < PAIR_RESULTS; i++) {
+            const long count = i < 2 || i > 4 ? rows * columns : i == 2 ? n.saved.n : columns;
+            if (got[i] && memcmp(got[i], want[i], (size_t)count * sizeof **got))
+                fail_msg("%s of %ld x %ld, adds %d: result %d differs", op, rows, columns, adds[m],
+                         i);
+            free(got[i]);
+            free(want[i]);
+        }
+    }
+    cuda_shut(&s);
+    cuda_shut(&n);
+    ddp__cuda_close(dev);
+}
+
+static void a_sum_and_its_norm_keep_their_bits_as_one(void **state)
+{
+    static const char *const ops[] = {"layer_norm", "rms_norm"};
+    int i, numbers;
+
+    (void)state;
+    for (i = 0; i < 2; i++)
+        for (numbers = 0; numbers < 3; numbers += 2) {
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 21, 24, 0);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 19, 61, 1);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 3, 1200, 0); /* more than a lane keeps */
+        }
+    assert_null(ddp__cuda_pair_of(NULL, "add", "gelu"));
+    assert_null(ddp__cuda_pair_of(NULL, "linear", "layer_norm"));
+    assert_null(ddp__cuda_pair_of(NULL, "relu", "layer_norm"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(operators_work_in_place),
+        cmocka_unit_test(gradients_take_the_place_of_inputs),
+        cmocka_unit_test(unwanted_gradients_stay_untouched),
+        cmocka_unit_test(tokens_that_are_none_give_nan_and_no_gradient),
+        cmocka_unit_test(labels_that_are_none_do_as_on_the_cpu),
+        cmocka_unit_test(products_have_batches_and_epilogues),
+        cmocka_unit_test(a_sum_and_its_norm_keep_their_bits_as_one),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,562 @@
+/* [strict] Topologies and scripts: what their texts mean, what is wrong with them, and that a real engine
+ * sees just that. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+#include "comm/net_world.h"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { TIMED = 0 };
+#else
+enum { TIMED = 1 };
+#endif
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test_links.XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+/* The path of a file of that name with this text; valid until the next call but one. */
+static const char *write_file(const char *name, const char *text)
+{
+    static char paths[2][128];
+    static int next;
+    char *path = paths[next++ % 2];
+    FILE *f;
+
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    fclose(f);
+    return path;
+}
+
+/* ---- scripts ---- */
+
+static void a_script_says_when_what_happens_to_whom(void **state)
+{
+    const char *text = "# a bad day\n"
+                       "\n"
+                       "t=3.0 stall 2 for 1.5\n"
+                       "t=5\tdrop  1-3   # cut\r\n"
+                       "t=8 kill 2\n"
+                       "t=10 slow 0 to 10mbit\n"
+                       "t=0 slow 3 to none";
+    ddp__incidents s;
+    (void)state;
+    memset(&s, 0, sizeof s);
+    assert_int_equal(ddp__script_read(write_file("script", text), 4, &s, NULL), DDP_OK);
+    assert_int_equal(s.count, 5);
+    assert_true(s.list[0].kind == DDP__STALL && s.list[0].at == 3 && s.list[0].a == 2 &&
+                s.list[0].seconds == 1.5);
+    assert_true(s.list[1].kind == DDP__DROP && s.list[1].at == 5 && s.list[1].a == 1 &&
+                s.list[1].b == 3);
+    assert_true(s.list[2].kind == DDP__KILL && s.list[2].at == 8 && s.list[2].a == 2);
+    assert_true(s.list[3].kind == DDP__SLOW && s.list[3].at == 10 && s.list[3].a == 0 &&
+                s.list[3].rate == 1.25e6);
+    assert_true(s.list[4].kind == DDP__SLOW && s.list[4].a == 3 && s.list[4].rate == 0);
+    ddp__incidents_free(&s);
+}
+
+static void a_wrong_line_is_named_with_its_wrong_part(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"stall 2 for 1", "'stall' is not a time"},
+        {"t= stall 2 for 1", "'t=' is not a time"},
+        {"t=-1 stall 2 for 1", "'t=-1' is not a time"},
+        {"t=1e3 stall 2 for 1", "'t=1e3' is not a time"},
+        {"t=1s stall 2 for 1", "'t=1s' is not a time"},
+        {"t=nan stall 2 for 1", "'t=nan' is not a time"},
+        {"t=1", "'' is not stall"},
+        {"t=1 pause 2", "'pause' is not stall"},
+        {"t=1 stall", "'' is not a worker"},
+        {"t=1 stall x for 1", "'x' is not a worker"},
+        {"t=1 stall -1 for 1", "'-1' is not a worker"},
+        {"t=1 stall 1.5 for 1", "'1.5' is not a worker"},
+        {"t=1 stall 4 for 1", "worker 4 does not exist"},
+        {"t=1 stall 2 to 1", "'to' is not 'for'"},
+        {"t=1 stall 2", "'' is not 'for'"},
+        {"t=1 stall 2 for", "'' is not a number of seconds"},
+        {"t=1 stall 2 for 0", "'0' is not a number of seconds"},
+        {"t=1 stall 2 for 1s", "'1s' is not a number of seconds"},
+        {"t=1 stall 2 for 1 2", "'2' is not expected here"},
+        {"t=1 drop 1", "'1' is not a pair"},
+        {"t=1 drop 1-", "'1-' is not a worker"},
+        {"t=1 drop 1-1", "'1-1' is not a pair of two"},
+        {"t=1 drop 1-4", "worker 4 does not exist"},
+        {"t=1 drop 1-2 now", "'now' is not expected here"},
+        {"t=1 kill 2 now", "'now' is not expected here"},
+        {"t=1 slow 2 to", "'' is not a rate"},
+        {"t=1 slow 2 to 10", "'10' is not a rate"},
+        {"t=1 slow 2 to 10mbit 3 4 5 6", "'3' is not expected here"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char text[128], line[160];
+        ddp__incidents s;
+        ddp_error err;
+        ddp_status status;
+        memset(&s, 0, sizeof s);
+        memset(&err, 0, sizeof err);
+        snprintf(text, sizeof text, "t=1 kill 0\n%s\n", wrong[i][0]);
+        status = ddp__script_read(write_file("wrong", text), 4, &s, &err);
+        snprintf(line, sizeof line, "wrong, line 2: %s", wrong[i][1]);
+        if ((status != DDP_FORMAT && status != DDP_ARG) || !strstr(err.msg, line))
+            fail_msg("%s: status %d, %s", wrong[i][0], (int)status, err.msg);
+        ddp__incidents_free(&s);
+    }
+}
+
+static void a_worker_gets_the_turns_of_its_link_and_its_acts(void **state)
+{
+    const char *text = "t=4 slow 1 to 8kbit\n"
+                       "t=1 stall 1 for 2\n"
+                       "t=2 stall 1 for 3\n"
+                       "t=2 slow 1 to 16kbit\n"
+                       "t=9 drop 1-0\n"
+                       "t=7 kill 1\n"
+                       "t=3 slow 0 to 80bit\n";
+    const double at[] = {1, 2, 2, 3, 4, 5}, rate[] = {-1, -1, -1, -1, -1, 1000};
+    ddp__incidents s;
+    ddp__links l;
+    (void)state;
+    memset(&s, 0, sizeof s);
+    memset(&l, 0, sizeof l);
+    l.rate = l.slowest = 5000;
+    assert_int_equal(ddp__script_read(write_file("turns", text), 2, &s, NULL), DDP_OK);
+    assert_int_equal(ddp__script_apply(&s, 1, &l, NULL), DDP_OK);
+    assert_int_equal(l.turns, 6);
+    for (int i = 0; i < 6; i++) assert_true(l.turn[i].at == at[i] && l.turn[i].rate == rate[i]);
+    assert_true(l.slowest == 10); /* that of worker 0: chunks are the same everywhere */
+    assert_int_equal(l.acts, 2);
+    assert_true(l.act[0].at == 7 && l.act[0].peer == -1 && l.act[1].at == 9 && l.act[1].peer == 0);
+    ddp__links_free(&l);
+    ddp__incidents_free(&s);
+}
+
+/* ---- topologies ---- */
+
+static const char *const groups_text =
+    "{\"groups\": [\"east\", \"west\"], \"devices_per_group\": [2, 2],\n"
+    " \"delay_ms\": [[1, 20], [30, 2]], \"bandwidth_gbps\": [[1, 0.1], [0.2, 1]],\n"
+    " \"jitter_ms\": [[0, 4], [0, 0]], \"host_gbps\": [0.5, 0.05],\n"
+    " \"events\": [\"t=1 stall 1 for 2\",\n  \"t=3 drop 0-1\"]}\n";
+
+static ddp_status open_links(const char *net, int rank, int world, ddp__links *l, ddp_error *err)
+{
+    ddp_config c;
+
+    memset(&c, 0, sizeof c);
+    memset(err, 0, sizeof *err);
+    c.transport = DDP_TCP;
+    c.rank = rank;
+    c.world = world;
+    c.net = net;
+    return ddp__links_open(&c, l, err);
+}
+
+static int near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
+
+static void a_topology_gives_each_pair_its_own_rate_and_delay(void **state)
+{
+    char net[160];
+    ddp__links l;
+    ddp_error err;
+    (void)state;
+    snprintf(net, sizeof net, "%s@0,3,1", write_file("wan.json", groups_text));
+    assert_int_equal(open_links(net, 1, 3, &l, &err), DDP_OK); /* device 3, in the west */
+    assert_true(near(l.path[0].rate, 0.2e9 / 8) && near(l.path[2].rate, 0.2e9 / 8));
+    assert_true(near(l.path[0].delay_s, 0.02) && near(l.path[0].jitter_s, 0.004));
+    assert_true(near(l.rate, 0.05e9 / 8) && near(l.slowest, 0.05e9 / 8));
+    assert_true(near(l.farthest, 0.03) && l.by_pair);
+    assert_true(near(l.flight, 0.05e9 / 8 * 0.024));
+    assert_int_equal(l.turns, 2);
+    assert_true(l.turn[0].rate == -1 && near(l.turn[1].rate, 0.05e9 / 8));
+    assert_int_equal(l.acts, 0); /* worker 0 cuts */
+    ddp__links_free(&l);
+    snprintf(net, sizeof net, "%s", write_file("wan.json", groups_text));
+    assert_int_equal(open_links(net, 0, 2, &l, &err), DDP_OK); /* both in the east */
+    assert_true(near(l.path[1].rate, 1e9 / 8) && near(l.path[1].delay_s, 0.001));
+    assert_true(near(l.slowest, 0.5e9 / 8) && near(l.plan_rate, 0.5e9 / 8));
+    assert_true(l.acts == 1 && l.act[0].peer == 1);
+    ddp__links_free(&l);
+}
+
+static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
+{
+    static const char *const lists[][2] = {
+        {"", "has 4 devices for 5 workers: start at most 4"},
+        {"@0,1,2", "lists 3 devices for 5 workers"},
+        {"@0,1,2,3,9", "'9' is not one of its devices, 0 to 3"},
+        {"@0,1,2,3,x", "'x' is not one of its devices"},
+        {"@0,1,2,3,", "'' is not one of its devices"},
+        {"@0,1,2,3,1", "device 1 is given to workers 1 and 4"},
+    };
+    static const char *const files[][2] = {
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1, 1], [1, 0, 1], [1, 1, 0]]}",
+         "\"delay_ms\" has 2 rows"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 0], [1, 0]]}",
+         "carries 0 bytes/s"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], "
+         "\"jitter_ms\": [[0, -1], [1, 0]]}",
+         "the jitter from device 0 to device 1 is -0.001 s"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], "
+         "\"host_gbps\": [1, 0]}",
+         "the access link of device 1 carries 0"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]],\n"
+         "\"events\": [\n\"t=1 stall 7 for 1\"]}",
+         "line 3: worker 7 does not exist"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], \"events\": 3}",
+         "\"events\" must be a list of texts"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], \"events\": [3]}",
+         "\"events\" must hold texts"},
+        {"[1, 2]", "is no JSON object"},
+    };
+    char net[160];
+    ddp__links l;
+    ddp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        snprintf(net, sizeof net, "%s%s", write_file("wan.json", groups_text), lists[i][0]);
+        if (open_links(net, 0, 5, &l, &err) == DDP_OK || !strstr(err.msg, lists[i][1]))
+            fail_msg("%s: %s", lists[i][0], err.msg);
+        assert_null(l.path);
+    }
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        if (open_links(write_file("bad.json", files[i][0]), 0, 2, &l, &err) == DDP_OK ||
+            !strstr(err.msg, files[i][1]))
+            fail_msg("%s: %s", files[i][0], err.msg);
+        assert_null(l.path);
+    }
+    snprintf(net, sizeof net, "%s/none.json", folder);
+    assert_int_equal(open_links(net, 0, 2, &l, &err), DDP_IO);
+}
+
+static void the_networks_of_the_papers_can_be_emulated(void **state)
+{
+    const char *data = getenv("DDP_DATA");
+    char net[300];
+    ddp__links l;
+    ddp_error err;
+    (void)state;
+    snprintf(net, sizeof net, "%s/networks/case4.json", data ? data : "data");
+    if (access(net, R_OK)) skip();
+    strcat(net, "@0,16,32,48");
+    assert_int_equal(open_links(net, 0, 4, &l, &err), DDP_OK);
+    assert_true(near(l.path[1].rate, 1.15e9 / 8) && near(l.path[1].delay_s, 0.067));
+    assert_true(near(l.path[3].rate, 1.12e9 / 8) && near(l.path[3].delay_s, 0.011));
+    assert_true(near(l.slowest, 1.02e9 / 8) && near(l.farthest, 0.067));
+    ddp__links_free(&l);
+}
+
+/* ---- engines ---- */
+
+static ddp__links rank_links[8];
+
+static void use_links(ddp__engine_config *cfg, int rank) { cfg->links = &rank_links[rank]; }
+
+static void links_for(int world, const char *net, const char *script)
+{
+    const char *path = script ? write_file("now", script) : NULL;
+
+    for (int r = 0; r < world; r++) {
+        ddp_config c;
+        ddp_error err;
+        memset(&c, 0, sizeof c);
+        c.transport = DDP_TCP;
+        c.rank = r;
+        c.world = world;
+        c.net = net;
+        c.net_script = path;
+        if (ddp__links_open(&c, &rank_links[r], &err) != DDP_OK) fail_msg("%s", err.msg);
+    }
+}
+
+static void links_done(int world)
+{
+    for (int r = 0; r < world; r++) ddp__links_free(&rank_links[r]);
+}
+
+typedef struct timing {
+    size_t n;            /* floats */
+    double took[8];
+    double start;        /* when rank 0 began to send */
+    double whole;        /* of run_script, from before the script's t=0: however late a rank begins */
+    ddp_status want;     /* of every rank */
+    const char *text;
+} timing;
+
+/* Rank 0 sends n floats to every other rank, all at once. */
+static void send_to_all(net_rank *me, void *user)
+{
+    timing *t = (timing *)user;
+    float *data = (float *)calloc(t->n, sizeof *data);
+    ddp_piece piece;
+    ddp_message m;
+    long ticket[8];
+
+    piece.data = data;
+    piece.count = t->n;
+    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
+    piece.count = 1;
+    net_ok(me, net_do(me, &m)); /* all are there */
+    piece.count = t->n;
+    if (me->rank == 0) t->start = ddp_now();
+    m.verb = me->rank ? DDP_RECEIVE : DDP_SEND;
+    for (int r = 1; r < me->world; r++) {
+        m.peer = me->rank ? 0 : r;
+        if (me->rank == 0 || me->rank == r)
+            net_ok(me, ddp__engine_submit(me->engine, &m, &ticket[r], &me->err));
+    }
+    for (int r = 1; r < me->world; r++)
+        if (me->rank == 0 || me->rank == r)
+            net_ok(me, ddp__engine_wait(me->engine, ticket[r], &me->err));
+    t->took[me->rank] = ddp_now();
+    free(data);
+}
+
+/* Rank 0 reaches 1 at 80 Mbit/s and 10 ms, 2 at 20 Mbit/s and 50 ms: neither waits for the other;
+ * behind an access link of 40 Mbit/s 2 gets what 1, which was first, leaves. */
+static void pairs_have_their_own_rates_at_the_same_time(void **state)
+{
+    static const char *const hosts[] = {"", ", \"host_gbps\": [0.04, 1, 1]"};
+    const double slow = 1.05 + 0.05; /* 2.5 MB at 20 Mbit/s and the delay, with some room */
+    (void)state;
+    for (int limited = 0; limited < 2; limited++)
+        for (int tcp = 0; tcp < 2; tcp++) {
+            char text[512];
+            timing t;
+            double best[3] = {9, 9, 9};
+            snprintf(text, sizeof text,
+                     "{\"bandwidth_gbps\": [[0, 0.08, 0.02], [1, 0, 1], [1, 1, 0]],"
+                     " \"delay_ms\": [[0, 10, 50], [1, 0, 1], [1, 1, 0]]%s}",
+                     hosts[limited]);
+            links_for(3, write_file("pairs.json", text), NULL);
+            for (int attempt = 0; attempt < 8; attempt++) { /* again where the machine was busy */
+                net_setup set;
+                net_defaults(&set, 3);
+                set.tcp = tcp;
+                set.tune = use_links;
+                memset(&t, 0, sizeof t);
+                t.n = 625000;
+                net_run(&set, send_to_all, &t);
+                for (int r = 1; r < 3; r++) t.took[r] -= t.start;
+                for (int r = 1; r < 3; r++)
+                    if (t.took[r] < best[r]) best[r] = t.took[r];
+                assert_true(t.took[2] > (limited ? 1.5 : 1.045));
+                assert_true(t.took[1] > (limited ? 0.505 : 0.255));
+                if (!TIMED || (best[2] < slow + (limited ? 0.5 : 0) &&
+                               best[1] < (limited ? 0.6 : 0.36)))
+                    break;
+            }
+            print_message("    host %s: %.3f and %.3f s\n", limited ? "40 Mbit/s" : "free", best[1],
+                          best[2]);
+            if (TIMED && limited) assert_true(best[2] < 1.7 && best[1] < 0.6);
+            if (TIMED && !limited) assert_true(best[2] < 1.2 && best[1] < 0.36);
+            links_done(3);
+        }
+}
+
+static void reduce_once(net_rank *me, void *user)
+{
+    timing *t = (timing *)user;
+    float *data = (float *)calloc(t->n, sizeof *data);
+    ddp_status status;
+    ddp_piece piece;
+    ddp_message m;
+    double begin = ddp_now();
+
+    piece.data = data;
+    piece.count = t->n;
+    for (size_t i = 0; i < t->n; i++) data[i] = (float)(me->rank + 1);
+    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
+    status = net_do(me, &m);
+    t->took[me->rank] = ddp_now() - begin;
+    if (status != t->want || (t->text && !strstr(me->err.msg, t->text)))
+        net_fail(me, "status %d, %.250s", (int)status, me->err.msg);
+    for (size_t i = 0; status == DDP_OK && i < t->n; i++)
+        if (data[i] != (float)(me->world * (me->world + 1) / 2)) status = DDP_FAILED;
+    if (status == DDP_FAILED) net_fail(me, "a wrong sum");
+    free(data);
+}
+
+static double run_script(int world, int tcp, const char *net, const char *script, timing *t,
+                         double peer_timeout_s)
+{
+    net_setup set;
+    double longest = 0, begin = ddp_now();
+
+    links_for(world, net, script);
+    net_defaults(&set, world);
+    set.tcp = tcp;
+    set.tune = use_links;
+    set.cfg.peer_timeout_s = peer_timeout_s;
+    net_run(&set, reduce_once, t);
+    t->whole = ddp_now() - begin;
+    links_done(world);
+    for (int r = 0; r < world; r++)
+        if (t->took[r] > longest) longest = t->took[r];
+    return longest;
+}
+
+/* 1 MB at 20 Mbit/s between two ranks: 0.4 s. */
+static void a_stall_delays_by_as_long_as_it_lasts(void **state)
+{
+    timing t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.n = 250000;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        double took = 0;
+        for (int attempt = 0; attempt < 8; attempt++) {
+            took = run_script(2, tcp, "20mbit,1ms", "t=0.1 stall 1 for 0.5\n", &t, 20);
+            assert_true(t.whole > 0.9);
+            if (!TIMED || took < 0.95) break;
+        }
+        if (TIMED) assert_true(took < 1.0);
+    }
+    (void)run_script(2, 1, NULL, "t=0 stall 0 for 0.3\n", &t, 20); /* no rates */
+    assert_true(t.whole > 0.3);
+}
+
+static void a_stall_beyond_the_patience_loses_the_peer_on_both_sides(void **state)
+{
+    timing t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.n = 250000;
+    t.want = DDP_PEER_LOST;
+    t.text = "was lost"; /* who notices first closes its connection */
+    for (int tcp = 0; tcp < 2; tcp++) {
+        double took = run_script(2, tcp, "20mbit,1ms", "t=0.1 stall 1 for 9\n", &t, 0.5);
+        if (t.whole < 0.5 || took > 7) fail_msg("took %.3f s of %.3f", took, t.whole);
+    }
+}
+
+static void a_slower_link_takes_longer_from_then_on(void **state)
+{
+    timing t;
+    double took = 0;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.n = 250000;
+    for (int attempt = 0; attempt < 8; attempt++) { /* half at 20, half at 10 Mbit/s */
+        took = run_script(2, 1, "20mbit", "t=0.2 slow 0 to 10mbit\n", &t, 20);
+        assert_true(took > 0.58);
+        if (!TIMED || took < 0.65) break;
+    }
+    if (TIMED) assert_true(took < 0.7);
+}
+
+static void a_dropped_connection_is_seen_by_both_ends(void **state)
+{
+    timing t;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.n = 250000;
+    t.want = DDP_PEER_LOST;
+    t.text = "connection closed by peer";
+    for (int tcp = 0; tcp < 2; tcp++) {
+        double took = run_script(2, tcp, "20mbit,1ms", "t=0.1 drop 1-0\n", &t, 20);
+        if (t.whole < 0.1 || took > 7) fail_msg("took %.3f s of %.3f", took, t.whole);
+    }
+}
+
+static void jitter_changes_no_bit_and_adds_its_time(void **state)
+{
+    timing t;
+    double took = 0;
+    (void)state;
+    memset(&t, 0, sizeof t);
+    t.n = 30000;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        for (int attempt = 0; attempt < 8; attempt++) {
+            took = run_script(3, tcp, "none,10ms,20ms", NULL, &t, 20);
+            assert_true(took > 0.02); /* two delays at least */
+            if (!TIMED || took < 0.3) break;
+        }
+        if (TIMED) assert_true(took < 0.3);
+    }
+}
+
+static int train_until_killed(ddp_ctx *d, void *user)
+{
+    float x[8];
+    int bad = 0;
+
+    (void)user;
+    memset(x, 0, sizeof x);
+    for (double end = ddp_now() + 20; !bad && ddp_now() < end;) bad = ddp_all_reduce(d, x, 8, 1);
+    return bad;
+}
+
+static void a_killed_worker_is_a_lost_peer(void **state)
+{
+    ddp_config c;
+    ddp_error err;
+    double begin = ddp_now();
+    int bad;
+    (void)state;
+    memset(&c, 0, sizeof c);
+    c.no_env = 1;
+    c.world = 3;
+    c.transport = DDP_THREADS;
+    c.net_script = write_file("kill", "t=0.3 kill 1\n");
+    assert_int_equal(ddp_launch(&c, train_until_killed, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "kills worker 1 at t=0.3"));
+    c.transport = DDP_TCP;
+    bad = ddp_launch(&c, train_until_killed, NULL, &err);
+    if (bad != (int)DDP_PEER_LOST || !strstr(err.msg, "1")) fail_msg("%d, %s", bad, err.msg);
+    assert_true(ddp_now() - begin < 19); /* it would go on for 20 s */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_script_says_when_what_happens_to_whom),
+        cmocka_unit_test(a_wrong_line_is_named_with_its_wrong_part),
+        cmocka_unit_test(a_worker_gets_the_turns_of_its_link_and_its_acts),
+        cmocka_unit_test(a_topology_gives_each_pair_its_own_rate_and_delay),
+        cmocka_unit_test(a_topology_that_does_not_fit_is_refused_in_a_sentence),
+        cmocka_unit_test(the_networks_of_the_papers_can_be_emulated),
+        cmocka_unit_test(pairs_have_their_own_rates_at_the_same_time),
+        cmocka_unit_test(a_stall_delays_by_as_long_as_it_lasts),
+        cmocka_unit_test(a_stall_beyond_the_patience_loses_the_peer_on_both_sides),
+        cmocka_unit_test(a_slower_link_takes_longer_from_then_on),
+        cmocka_unit_test(a_dropped_connection_is_seen_by_both_ends),
+        cmocka_unit_test(jitter_changes_no_bit_and_adds_its_time),
+        cmocka_unit_test(a_killed_worker_is_a_lost_peer),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

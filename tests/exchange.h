@@ -1,0 +1,34 @@
+/* Collectives over a group, a link or as another wire carries them, by ddp_exchange. For tests that have
+ * included dreamddp.h. */
+#ifndef TESTS_EXCHANGE_H
+#define TESTS_EXCHANGE_H
+
+typedef struct way {
+    int group, link;
+    ddp_coding coding;
+} way;
+
+static inline int exchange(ddp_ctx *d, ddp_verb verb, way w, float *x, size_t n, float scale, int peer)
+{
+    ddp_message m = {0};
+    ddp_piece p = {0};
+
+    p.data = x;
+    p.count = n;
+    m.verb = verb;
+    m.from = &p;
+    m.from_count = 1;
+    m.scale = scale;
+    m.peer = peer;
+    m.group = w.group;
+    m.link = w.link;
+    m.coding = w.coding;
+    m.layer = DDP_NO_LAYER;
+    return ddp_exchange(d, &m);
+}
+
+static inline way in_group(int group) { return (way){group, 0, DDP_AS_FLOAT}; }
+static inline way on_link(int link) { return (way){0, link, DDP_AS_FLOAT}; }
+static inline way coded(ddp_coding c) { return (way){0, 0, c}; }
+
+#endif /* TESTS_EXCHANGE_H */

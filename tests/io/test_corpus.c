@@ -1,0 +1,97 @@
+/* [pure] Every file of tests/io/corpus/ through the readers, as the fuzzer would. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#ifndef CORPUS_LEAST
+#define CORPUS_FOLDER "tests/io/corpus"
+#define CORPUS_LEAST  28
+#include "io/fuzz_readers.c"
+#endif
+
+static const char *const folder = CORPUS_FOLDER;
+
+/* A file's bytes, in memory that the caller frees. */
+static uint8_t *contents(const char *name, size_t *n)
+{
+    uint8_t *p = (uint8_t *)malloc(1 << 20);
+    char path[400];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    f = fopen(path, "rb");
+    if (!f || !p) fail_msg("cannot read %s", path);
+    *n = fread(p, 1, 1 << 20, f);
+    fclose(f);
+    return p;
+}
+
+static void no_file_of_the_corpus_surprises_a_reader(void **unused)
+{
+    DIR *d = opendir(folder); /* tests run in the root of the project */
+    struct dirent *e;
+    int files = 0;
+
+    (void)unused;
+    if (!d) skip();
+    while ((e = readdir(d)) != NULL) {
+        uint8_t *p;
+        size_t n;
+
+        if (e->d_name[0] == '.') continue;
+        p = contents(e->d_name, &n);
+        LLVMFuzzerTestOneInput(p, n);
+        free(p);
+        files++;
+    }
+    closedir(d);
+    assert_true(files >= CORPUS_LEAST);
+}
+
+/* Prefixes and single changed bits of each file: what a fuzzer tries first. */
+static void nor_do_its_prefixes_and_changed_bits(void **unused)
+{
+    DIR *d = opendir(folder);
+    struct dirent *e;
+
+    (void)unused;
+    if (!d) skip();
+    while ((e = readdir(d)) != NULL) {
+        uint8_t *p;
+        size_t n, i;
+
+        if (e->d_name[0] == '.') continue;
+        p = contents(e->d_name, &n);
+        for (i = 0; i < n; i += n > 500 ? 17 : 1) {
+            LLVMFuzzerTestOneInput(p, i);
+            p[i] ^= (uint8_t)(1 << i % 8);
+            LLVMFuzzerTestOneInput(p, n);
+            p[i] ^= (uint8_t)(1 << i % 8);
+        }
+        free(p);
+    }
+    closedir(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_file_of_the_corpus_surprises_a_reader),
+        cmocka_unit_test(nor_do_its_prefixes_and_changed_bits),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,9 @@
+/* [calm] Every file of tests/io/corpus_net/ through the readers of what arrives, as the fuzzer would. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#define CORPUS_FOLDER "tests/io/corpus_net"
+#define CORPUS_LEAST  18
+#include "io/fuzz_net.c"
+
+#include "io/test_corpus.c"

@@ -1,0 +1,341 @@
+/* [pure] The JSON reader: what it must take, what it must refuse and where it says the fault is. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <locale.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+static ddp__json *parse(const char *text)
+{
+    ddp_error err;
+    ddp__json *v;
+
+    memset(&err, 0, sizeof err);
+    v = ddp__json_parse("t", text, strlen(text), &err);
+    if (!v) fail_msg("%s: %s", text, err.msg);
+    return v;
+}
+
+static void a_tree_keeps_order_kinds_and_places(void **unused)
+{
+    ddp__json *v =
+        parse(" {\"a\": [1, -2.5e3, \"x\"],\n  \"b\": {\"c\": null}, \"d\": true, \"e\":false}\n");
+    const ddp__json *a = ddp__json_get(v, "a"), *c = ddp__json_get(ddp__json_get(v, "b"), "c");
+
+    (void)unused;
+    assert_int_equal(v->kind, DDP__JSON_OBJECT);
+    assert_int_equal(v->count, 4);
+    assert_int_equal(a->kind, DDP__JSON_ARRAY);
+    assert_int_equal(a->count, 3);
+    assert_true(a->first->number == 1.0 && a->first->next->number == -2500.0);
+    assert_string_equal(a->first->next->next->string, "x");
+    assert_null(a->first->next->next->next);
+    assert_null(a->first->key);
+    assert_int_equal(c->kind, DDP__JSON_NULL);
+    assert_int_equal(c->line, 2);
+    assert_int_equal(c->column, 14);
+    assert_int_equal(ddp__json_get(v, "d")->kind, DDP__JSON_TRUE);
+    assert_int_equal(ddp__json_get(v, "e")->kind, DDP__JSON_FALSE);
+    assert_null(ddp__json_get(v, "f"));
+    assert_null(ddp__json_get(a, "f"));
+    assert_null(ddp__json_get(NULL, "f"));
+    ddp__json_free(v);
+    ddp__json_free(NULL);
+}
+
+static void strings_are_decoded_to_utf8(void **unused)
+{
+    ddp__json *v =
+        parse("[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20AC\\ud83d\\ude00\", "
+              "\"\xc3\xa9\xf0\x9f\x98\x80\", \"\"]");
+
+    (void)unused;
+    assert_string_equal(v->first->string, "\"\\/\b\f\n\r\t");
+    assert_string_equal(v->first->next->string, "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
+    assert_string_equal(v->first->next->next->string, "\xc3\xa9\xf0\x9f\x98\x80");
+    assert_string_equal(v->first->next->next->next->string, "");
+    ddp__json_free(v);
+}
+
+static void any_value_may_be_a_file(void **unused)
+{
+    static const char *const text[] = {"0",
+                                       "-0",
+                                       "1.5",
+                                       "1E+2",
+                                       "\"s\"",
+                                       "null",
+                                       "[]",
+                                       "{}",
+                                       "[[[]]]",
+                                       "\t[ ]\r\n",
+                                       "{\"\":0}",
+                                       "1e-400",
+                                       "123456789012345678901234567890"};
+    size_t i;
+
+    (void)unused;
+    for (i = 0; i < sizeof text / sizeof *text; i++) ddp__json_free(parse(text[i]));
+}
+
+static void refused(const char *text, size_t n, const char *part)
+{
+    ddp_error err;
+    char *exact = (char *)ddp__calloc(n, 1); /* so that a read past the end is seen by ASan */
+
+    assert_non_null(exact);
+    if (n) memcpy(exact, text, n);
+    memset(&err, 0, sizeof err);
+    if (ddp__json_parse("net.json", exact, n, &err)) fail_msg("taken: %s", text);
+    assert_int_equal(err.code, DDP_FORMAT);
+    if (!strstr(err.msg, part) || strncmp(err.msg, "net.json, line ", 15))
+        fail_msg("%s: the message is %s, not %s", text, err.msg, part);
+    DDP_FREE(exact);
+}
+
+static void faults_are_named_with_their_place(void **unused)
+{
+    static const char *const bad[][2] = {
+        {"", "line 1, column 1: the text ends"},
+        {" \n ", "line 2, column 2: the text ends"},
+        {"{\n\"a\": 1,\n  \"a\": 2}", "line 3, column 8: \"a\" is given twice"},
+        {"{\"\\u0061\":1,\"a\":2}", "column 17: \"a\" is given twice"},
+        {"[1, 2", "column 6: a comma or ]"},
+        {"[1 2]", "column 4: a comma or ]"},
+        {"[1,]", "column 4: a value is needed"},
+        {"[,1]", "column 2: a value"},
+        {"[1]]", "column 4: something follows"},
+        {"1 2", "column 3: something follows"},
+        {"{\"a\" 1}", "column 6: a colon"},
+        {"{\"a\":1,}", "column 8: a member's name"},
+        {"{a:1}", "column 2: a member's name"},
+        {"{\"a\":1]", "column 7: a comma or }"},
+        {"{", "column 2: a member's name"},
+        {"[", "column 2: the text ends"},
+        {"{\"a\":", "column 6: the text ends"},
+        {"{\"a", "column 2: a string without"},
+        {"nul", "a value is needed"},
+        {"True", "a value is needed"},
+        {"nulll", "column 5: something"},
+        {"NaN", "a value is needed"},
+        {"Infinity", "a value is needed"},
+        {"-Infinity", "not a JSON number"},
+        {"01", "not a JSON number"},
+        {"-", "not a JSON number"},
+        {"+1", "a value is needed"},
+        {".5", "a value is needed"},
+        {"5.", "not a JSON number"},
+        {"1e", "not a JSON number"},
+        {"1e+", "not a JSON number"},
+        {"0x10", "column 2: something"},
+        {"1e400", "beyond the range"},
+        {"\"a\nb\"", "line 1, column 3: a control character"},
+        {"\"\\x\"", "unknown escape"},
+        {"\"\\", "ends inside an escape"},
+        {"\"\\u12\"", "four hexadecimal"},
+        {"\"\\u12g4\"", "four hexadecimal"},
+        {"\"\\ud800\"", "surrogate"},
+        {"\"\\ud800\\u0041\"", "surrogate"},
+        {"\"\\ude00\"", "surrogate"},
+        {"\"\\u0000\"", "\\u0000"},
+        {"\"\xff\"", "not UTF-8"},
+        {"\"\xc0\xaf\"", "not UTF-8"},
+        {"\"\xed\xa0\x80\"", "not UTF-8"},
+        {"\"\xf4\x90\x80\x80\"", "not UTF-8"},
+        {"\"\xe2\x82", "not UTF-8"},
+        {"\xef\xbb\xbf{}", "column 1: a value is needed"},
+        {"// no\n1", "a value is needed"},
+        {"'a'", "a value is needed"},
+    };
+    size_t i;
+    char deep[200];
+
+    (void)unused;
+    for (i = 0; i < sizeof bad / sizeof *bad; i++) refused(bad[i][0], strlen(bad[i][0]), bad[i][1]);
+    refused("1\0", 2, "something follows");
+    refused("\"a\0b\"", 5, "control character");
+    refused("\"\\\0\"", 4, "unknown escape");
+    memset(deep, '[', 65);
+    refused(deep, 65, "more than 64");
+    memset(deep + 64, ']', 64);
+    ddp__json_free(ddp__json_parse("t", deep, 128, NULL));
+    memset(deep, '1', sizeof deep);
+    ddp__json_free(ddp__json_parse("t", deep, sizeof deep, NULL));
+}
+
+static void needed_members_are_asked_for_in_a_sentence(void **unused)
+{
+    ddp__json *v = parse("{\"N\":\n \"8\", \"x\": 2}");
+    const ddp__json *out = NULL;
+    ddp_error err;
+
+    (void)unused;
+    assert_int_equal(ddp__json_need("n.json", v, "x", DDP__JSON_NUMBER, &out, &err), DDP_OK);
+    assert_true(out->number == 2.0);
+    assert_int_equal(ddp__json_need("n.json", v, "N", DDP__JSON_NUMBER, &out, &err), DDP_FORMAT);
+    assert_string_equal(err.msg,
+                        "n.json, line 2, column 2: \"N\" is a string; it must be a number");
+    assert_int_equal(ddp__json_need("n.json", v, "M", DDP__JSON_ARRAY, &out, &err), DDP_FORMAT);
+    assert_string_equal(err.msg, "n.json, line 1, column 1: \"M\" is missing; it must be an array");
+    assert_true(out->number == 2.0); /* untouched */
+    ddp__json_free(v);
+}
+
+static void written_strings_read_back(void **unused)
+{
+    ddp__text t;
+    ddp__json *v;
+
+    (void)unused;
+    memset(&t, 0, sizeof t);
+    ddp__text_add(&t, "[", 1);
+    ddp__json_string(&t, "q\" b\\ n\n \x01 \xc3\xa9");
+    ddp__text_add(&t, ",", 1);
+    ddp__json_string(&t, "bad \xff\xc3 end\xe2\x82");
+    ddp__text_add(&t, ",", 1);
+    ddp__json_string(&t, NULL);
+    ddp__text_add(&t, "]", 1);
+    v = parse(t.data);
+    assert_string_equal(v->first->string, "q\" b\\ n\n \x01 \xc3\xa9");
+    assert_string_equal(v->first->next->string,
+                        "bad \xef\xbf\xbd\xef\xbf\xbd end\xef\xbf\xbd\xef\xbf\xbd");
+    assert_int_equal(v->first->next->next->kind, DDP__JSON_NULL);
+    ddp__json_free(v);
+    ddp__text_free(&t);
+}
+
+static void number_is(double x, const char *want)
+{
+    ddp__text t;
+
+    memset(&t, 0, sizeof t);
+    ddp__json_number(&t, x);
+    assert_string_equal(t.data, want);
+    ddp__text_free(&t);
+}
+
+static void numbers_are_short_and_read_back_exactly(void **unused)
+{
+    ddp_rng r = ddp_rng_seed(3, 3);
+    ddp__text t;
+    ddp__json *v;
+    uint64_t bits;
+    double x;
+    int i;
+
+    (void)unused;
+    number_is(0.1, "0.1");
+    number_is(1e100, "1e+100");
+    number_is(-3, "-3");
+    number_is(1.0 / 3, "0.3333333333333333");
+    number_is(0.1 + 0.2, "0.30000000000000004");
+    number_is(NAN, "null");
+    number_is(HUGE_VAL, "null");
+    number_is(-HUGE_VAL, "null");
+    memset(&t, 0, sizeof t);
+    for (i = 0; i < 20000; i++) {
+        bits = ddp_rng_u64(&r);
+        memcpy(&x, &bits, sizeof x);
+        if (!(x >= -DBL_MAX && x <= DBL_MAX)) continue;
+        t.size = 0;
+        ddp__json_number(&t, x);
+        v = ddp__json_parse("t", t.data, t.size, NULL);
+        assert_non_null(v);
+        assert_memory_equal(&v->number, &x, sizeof x);
+        ddp__json_free(v);
+    }
+    ddp__text_free(&t);
+}
+
+static void a_foreign_decimal_point_changes_nothing(void **unused)
+{
+    ddp__json *v;
+
+    (void)unused;
+    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) skip();
+    v = parse("1.5");
+    assert_true(v->number == 1.5);
+    ddp__json_free(v);
+    number_is(1.5, "1.5");
+    setlocale(LC_NUMERIC, "C");
+}
+
+/* Random damage to a good file: no crash, no read outside, and a sentence or a tree. */
+static void damaged_files_are_survived(void **unused)
+{
+    static const char good[] =
+        "{\"N\": 4, \"delay_ms\": [[0, 1.5e1], [-2, 3]], \"s\": "
+        "\"a\\n\\u00e9\\ud83d\\ude00\xc3\xa9\","
+        "\n\"t\": [true, false, null, {}, []], \"deep\": [[[[{\"x\": {\"y\": 0.25}}]]]]}";
+    static const char spice[] = "{}[]\",:\\u0123e-+. \n\xc3\xff\x80tfn";
+    ddp_rng r = ddp_rng_seed(1, 1);
+    size_t n, k;
+    ddp_error err;
+    ddp__json *v;
+    char *text;
+    int i, taken = 0;
+
+    (void)unused;
+    for (i = 0; i < 20000; i++) {
+        n = 1 + (size_t)ddp_rng_below(&r, sizeof good - 1);
+        if (i % 2) n = sizeof good - 1;
+        text = (char *)ddp__calloc(n, 1);
+        assert_non_null(text);
+        memcpy(text, good, n);
+        for (k = (size_t)ddp_rng_below(&r, 4); k > 0; k--)
+            text[ddp_rng_below(&r, n)] = spice[ddp_rng_below(&r, sizeof spice)];
+        memset(&err, 0, sizeof err);
+        v = ddp__json_parse("t", text, n, &err);
+        if (v) taken++;
+        else assert_true(err.code == DDP_FORMAT && err.msg[0]);
+        ddp__json_free(v);
+        DDP_FREE(text);
+    }
+    assert_true(taken > 1000 && taken < 19000);
+}
+
+static void the_networks_of_the_papers_load(void **unused)
+{
+    const char *dir = getenv("DDP_DATA");
+    char path[600];
+    ddp_error err;
+    ddp__json *v;
+
+    (void)unused;
+    snprintf(path, sizeof path, "%s/networks/case1.json", dir ? dir : "data");
+    if (access(path, R_OK)) skip();
+    v = ddp__json_read(path, &err);
+    assert_non_null(v);
+    assert_int_equal(v->kind, DDP__JSON_OBJECT);
+    ddp__json_free(v);
+    assert_null(ddp__json_read("/no/such.json", &err));
+    assert_int_equal(err.code, DDP_IO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tree_keeps_order_kinds_and_places),
+        cmocka_unit_test(strings_are_decoded_to_utf8),
+        cmocka_unit_test(any_value_may_be_a_file),
+        cmocka_unit_test(faults_are_named_with_their_place),
+        cmocka_unit_test(needed_members_are_asked_for_in_a_sentence),
+        cmocka_unit_test(written_strings_read_back),
+        cmocka_unit_test(numbers_are_short_and_read_back_exactly),
+        cmocka_unit_test(a_foreign_decimal_point_changes_nothing),
+        cmocka_unit_test(damaged_files_are_survived),
+        cmocka_unit_test(the_networks_of_the_papers_load),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

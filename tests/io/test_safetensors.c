@@ -1,0 +1,347 @@
+/* [pure] Safetensors files: what is read, what is refused, what is written. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+/* A file in memory: header text and so many bytes of data, counting 0, 1, 2 ... */
+static size_t file_of(const char *header, size_t data, unsigned char *out)
+{
+    size_t n = strlen(header), i;
+
+    for (i = 0; i < 8; i++) out[i] = (unsigned char)((uint64_t)n >> (8 * i));
+    memcpy(out + 8, header, n);
+    for (i = 0; i < data; i++) out[8 + n + i] = (unsigned char)i;
+    return 8 + n + data;
+}
+
+static void refused(const char *header, size_t data, const char *part)
+{
+    unsigned char bytes[2000];
+    ddp_error err;
+    size_t n = file_of(header, data, bytes);
+
+    memset(&err, 0, sizeof err);
+    assert_null(ddp_safetensors_from_bytes("m.safetensors", bytes, n, &err));
+    assert_int_equal(err.code, DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "m.safetensors"));
+    if (!strstr(err.msg, part)) fail_msg("\"%s\" lacks \"%s\"", err.msg, part);
+}
+
+#define TENSOR(name, type, shape, from, to)                                                     \
+    "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to \
+    "]}"
+
+static void arrays_are_found_by_name_and_read_in_any_part(void **unused)
+{
+    unsigned char bytes[400];
+    const char *header = "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "I32", "[2]", 8, 16)
+        "," TENSOR("a", "F32", "[2,1]", 0, 8) "," TENSOR("none", "F32", "[0,7]", 8, 8)
+        "," TENSOR("one", "U8", "[]", 16, 17) "}   ";
+    size_t n = file_of(header, 17, bytes);
+    ddp_safetensors *s = ddp_safetensors_from_bytes("m", bytes, n, NULL);
+    const ddp_safetensor *t;
+    float x[2];
+    int32_t i[2];
+    ddp_error err;
+
+    (void)unused;
+    assert_non_null(s);
+    assert_int_equal(ddp_safetensors_count(s), 4);
+    assert_string_equal(ddp_safetensors_at(s, 0)->name, "a");
+    assert_null(ddp_safetensors_at(s, 4));
+    assert_null(ddp_safetensors_find(s, "c"));
+    assert_string_equal(ddp_safetensors_note(s, "format"), "pt");
+    assert_null(ddp_safetensors_note(s, "b"));
+    t = ddp_safetensors_find(s, "a");
+    assert_int_equal(t->dims, 2);
+    assert_int_equal(t->dim[0], 2);
+    assert_int_equal(ddp_safetensors_floats(s, t, 1, 1, x, NULL), DDP_OK);
+    assert_memory_equal(x, "\4\5\6\7", 4);
+    assert_int_equal(ddp_safetensors_floats(s, t, 1, 2, x, &err), DDP_ARG);
+    assert_int_equal(ddp_safetensors_floats(s, t, UINT64_MAX, 2, x, &err), DDP_ARG);
+    t = ddp_safetensors_find(s, "b");
+    assert_int_equal(ddp_safetensors_floats(s, t, 0, 2, x, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "\"b\" has dtype I32"));
+    assert_int_equal(ddp_safetensors_bytes(s, t, 0, 2, i, NULL), DDP_OK);
+    assert_int_equal(i[1], 0x0f0e0d0c);
+    assert_int_equal(ddp_safetensors_elements(ddp_safetensors_find(s, "none")), 0);
+    assert_int_equal(ddp_safetensors_elements(ddp_safetensors_find(s, "one")), 1);
+    ddp_safetensors_close(s);
+    ddp_safetensors_close(NULL);
+}
+
+static void other_float_types_become_float(void **unused)
+{
+    /* 1, -2, largest half, smallest subnormal, infinity, -0 */
+    const uint16_t half[6] = {0x3c00, 0xc000, 0x7bff, 0x0001, 0x7c00, 0x8000};
+    const float want[6] = {1, -2, 65504, 5.9604644775390625e-8f, INFINITY, -0.0f};
+    const uint16_t brain[2] = {0x3f80, 0xc049};
+    const double wide[3] = {0.5, 1e300, -1e-300};
+    unsigned char bytes[400];
+    size_t n = file_of("{" TENSOR("h", "F16", "[6]", 24, 36) "," TENSOR("b", "BF16", "[2]", 36, 40)
+                       "," TENSOR("d", "F64", "[3]", 0, 24) "}", 40, bytes);
+    ddp_safetensors *s;
+    float x[6];
+
+    (void)unused;
+    memcpy(bytes + n - 40, wide, 24);
+    memcpy(bytes + n - 16, half, 12);
+    memcpy(bytes + n - 4, brain, 4);
+    s = ddp_safetensors_from_bytes("m", bytes, n, NULL);
+    assert_non_null(s);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "h"), 0, 6, x, NULL), 0);
+    assert_memory_equal(x, want, sizeof want);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "b"), 0, 2, x, NULL), 0);
+    assert_true(x[0] == 1 && x[1] == -3.140625f);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "d"), 0, 3, x, NULL), 0);
+    assert_true(x[0] == 0.5f && x[1] == INFINITY && x[2] == 0);
+    ddp_safetensors_close(s);
+}
+
+static void headers_that_lie_are_refused(void **unused)
+{
+    (void)unused;
+    refused("", 0, "no JSON object");
+    refused(" {}", 0, "no JSON object");
+    refused("{\"a\":", 0, "line 1, column 6");
+    refused("{} x", 0, "something follows");
+    refused("{\"a\":3}", 0, "\"a\" must be an object");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "\"a\" must be an object");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"offsets\":[0,4]}}", 4, "data_offsets");
+    refused("{" TENSOR("a", "F8_E4M3", "[4]", 0, 4) "}", 4, "dtype \"F8_E4M3\"");
+    refused("{" TENSOR("a", "f32", "[1]", 0, 4) "}", 4, "dtype \"f32\"");
+    refused("{" TENSOR("a", "F32", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, "9 dimensions");
+    refused("{" TENSOR("a", "F32", "[-1]", 0, 4) "}", 4, "dimension 0 (-1)");
+    refused("{" TENSOR("a", "F32", "[1.5]", 0, 4) "}", 4, "dimension 0 (1.5)");
+    refused("{" TENSOR("a", "F32", "[\"1\"]", 0, 4) "}", 4, "dimension 0");
+    refused("{" TENSOR("a", "F32", "[9223372036854775808]", 0, 4) "}", 4, "9.2233720368547758e+18");
+    refused("{" TENSOR("a", "F32", "[4294967296,4294967296,4]", 0, 0) "}", 0, "2^53 bytes");
+    refused("{" TENSOR("a", "F32", "[0,4294967296,4294967296]", 0, 0) "}", 0, "2^53 bytes");
+    refused("{" TENSOR("a", "F32", "[2]", 0, 4) "}", 4, "takes 8 bytes by its shape");
+    refused("{" TENSOR("a", "F32", "[1]", 4, 0) "}", 4, "no pair");
+    refused("{" TENSOR("a", "F32", "[1]", 0, 4.5) "}", 5, "no pair");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "no pair");
+    refused("{" TENSOR("a", "F32", "[2]", 0, 8) "}", 7, "ends at byte 8, but the file holds 7");
+    refused("{" TENSOR("a", "F32", "[2]", 0, 8) "," TENSOR("b", "F32", "[2]", 4, 12) "}", 12,
+            "\"b\" begins at byte 4, inside tensor \"a\"");
+    refused("{" TENSOR("a", "F32", "[1]", 0, 4) "," TENSOR("b", "F32", "[1]", 8, 12) "}", 12,
+            "a gap of 4 bytes");
+    refused("{" TENSOR("a", "F32", "[1]", 0, 4) "}", 9, "5 bytes follow the last");
+    refused("{}", 1, "1 bytes follow");
+    refused("{" TENSOR("a", "F32", "[1]", 0, 4) "," TENSOR("a", "F32", "[1]", 4, 8) "}", 8,
+            "given twice");
+    refused("{\"__metadata__\":{\"a\":1}}", 0, "__metadata__");
+    refused("{\"__metadata__\":[]}", 0, "__metadata__");
+}
+
+static void lengths_that_lie_are_refused(void **unused)
+{
+    unsigned char bytes[16];
+    ddp_error err;
+
+    (void)unused;
+    memset(bytes, 0xff, sizeof bytes);
+    assert_null(ddp_safetensors_from_bytes("m", bytes, 7, &err));
+    assert_non_null(strstr(err.msg, "7 bytes are no safetensors file"));
+    assert_null(ddp_safetensors_from_bytes("m", bytes, 16, &err));
+    assert_non_null(strstr(err.msg, "18446744073709551615 bytes, but only 8 follow"));
+    memset(bytes, 0, sizeof bytes);
+    bytes[0] = 9;
+    assert_null(ddp_safetensors_from_bytes("m", bytes, 16, &err));
+    assert_non_null(strstr(err.msg, "9 bytes, but only 8"));
+}
+
+static void every_truncation_of_a_file_is_refused(void **unused)
+{
+    unsigned char bytes[400];
+    size_t n = file_of("{" TENSOR("a", "F32", "[2]", 0, 8) "," TENSOR("b", "F16", "[2]", 8, 12) "}",
+                       12, bytes), k;
+
+    (void)unused;
+    for (k = 0; k < n; k++) {
+        /* memory of just that size, so that a sanitizer sees a read beyond it */
+        unsigned char *cut = (unsigned char *)malloc(k ? k : 1);
+        ddp_error err;
+
+        assert_non_null(cut);
+        memcpy(cut, bytes, k);
+        assert_null(ddp_safetensors_from_bytes("m", cut, k, &err));
+        assert_int_equal(err.code, DDP_FORMAT);
+        free(cut);
+    }
+}
+
+static void what_is_written_is_read_back(void **unused)
+{
+    char folder[] = "/tmp/ddp_st_XXXXXX", path[64];
+    const float a[6] = {1, 2, 3, 4, 5, 6};
+    const int64_t step = 1LL << 60;
+    const char *notes[] = {"made by", "a \"test\"", "n", "2", NULL};
+    const void *data[3];
+    ddp_safetensor t[3];
+    ddp_safetensors *s;
+    ddp_error err;
+    struct stat st;
+    float x[6];
+    int64_t back = 0;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/m.safetensors", folder);
+    memset(t, 0, sizeof t);
+    t[0].name = "step", t[0].type = DDP_ST_I64, data[0] = &step;
+    t[1].name = "we\"ird \xc3\xa9", t[1].dims = 2, t[1].dim[0] = 2, t[1].dim[1] = 3, data[1] = a;
+    t[2].name = "empty", t[2].dims = 1, data[2] = NULL;
+    assert_int_equal(ddp_safetensors_write(path, 3, t, data, notes, &err), DDP_OK);
+    s = ddp_safetensors_open(path, &err);
+    if (!s) fail_msg("%s", err.msg);
+    assert_int_equal(ddp_safetensors_count(s), 3);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, t[1].name), 0, 6, x, NULL),
+                     DDP_OK);
+    assert_memory_equal(x, a, sizeof a);
+    assert_int_equal(ddp_safetensors_bytes(s, ddp_safetensors_find(s, "step"), 0, 1, &back, NULL),
+                     DDP_OK);
+    assert_true(back == step);
+    assert_string_equal(ddp_safetensors_note(s, "made by"), "a \"test\"");
+    stat(path, &st);
+    assert_int_equal((st.st_size - 32) % 8, 0); /* the arrays' 32 bytes begin aligned */
+
+    /* the file is cut while it is open */
+    assert_int_equal(truncate(path, st.st_size - 4), 0);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, t[1].name), 0, 6, x, &err),
+                     DDP_IO);
+    assert_non_null(strstr(err.msg, "has become shorter"));
+    ddp_safetensors_close(s);
+
+    /* a failure leaves the old file, and nothing else */
+    t[2].name = "step";
+    assert_int_equal(ddp_safetensors_write(path, 3, t, data, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "two tensors are named \"step\""));
+    t[2].name = "big", t[2].dim[0] = INT64_MAX;
+    assert_int_equal(ddp_safetensors_write(path, 3, t, data, NULL, &err), DDP_ARG);
+    assert_int_equal(stat(path, &st), 0);
+    remove(path);
+    assert_int_equal(rmdir(folder), 0);
+
+    assert_int_equal(ddp_safetensors_write(path, 1, t, data, NULL, &err), DDP_IO);
+    assert_null(ddp_safetensors_open(path, &err));
+    assert_int_equal(err.code, DDP_IO);
+    assert_null(ddp_safetensors_open("/tmp", &err));
+    assert_non_null(strstr(err.msg, "a directory"));
+    assert_null(ddp_safetensors_open(NULL, &err));
+    assert_int_equal(err.code, DDP_ARG);
+    assert_int_equal(ddp_safetensors_write(NULL, 1, t, data, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "needs a name"));
+    assert_int_equal(ddp_safetensors_count(NULL), 0);
+    assert_true(!ddp_safetensors_at(NULL, 0) && !ddp_safetensors_find(NULL, "x") &&
+                !ddp_safetensors_note(NULL, "x"));
+}
+
+/* As many as a checkpoint of some thousand layers has. */
+static void what_has_thousands_of_tensors_is_read_back(void **unused)
+{
+    enum { COUNT = 5000 };
+    char path[] = "/tmp/ddp_st_XXXXXX", (*name)[20] = (char (*)[20])malloc(COUNT * sizeof *name);
+    ddp_safetensor *t = (ddp_safetensor *)calloc(COUNT, sizeof *t);
+    const void **data = (const void **)calloc(COUNT, sizeof *data);
+    const float value = 7;
+    const int file = mkstemp(path);
+    ddp_safetensors *s;
+    ddp_error err;
+    float x = 0;
+    int i;
+
+    (void)unused;
+    assert_true(file >= 0 && name && t && data);
+    close(file);
+    for (i = 0; i < COUNT; i++) {
+        snprintf(name[i], sizeof *name, "layer.%d", i);
+        t[i].name = name[i];
+        data[i] = &value;
+    }
+    if (ddp_safetensors_write(path, COUNT, t, data, NULL, &err)) fail_msg("%s", err.msg);
+    s = ddp_safetensors_open(path, &err);
+    if (!s) fail_msg("%s", err.msg);
+    assert_int_equal(ddp_safetensors_count(s), COUNT);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "layer.4999"), 0, 1, &x,
+                                            &err), DDP_OK);
+    assert_true(x == value);
+    ddp_safetensors_close(s);
+    remove(path);
+    free(name);
+    free(t);
+    free(data);
+}
+
+static void a_header_too_long_to_be_read_is_not_written(void **unused)
+{
+    const size_t n = 9 << 20;
+    char *name = (char *)malloc(n);
+    const float value = 7;
+    const void *data = &value;
+    ddp_safetensor t;
+    ddp_error err;
+
+    (void)unused;
+    assert_non_null(name);
+    memset(name, 'n', n - 1);
+    name[n - 1] = 0;
+    memset(&t, 0, sizeof t);
+    t.name = name;
+    assert_int_equal(ddp_safetensors_write("/tmp/ddp_st_long", 1, &t, &data, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "1 tensors make a header of 94"));
+    assert_int_equal(access("/tmp/ddp_st_long", F_OK), -1);
+    free(name);
+}
+
+/* Opening it would wait for a writer. */
+static void a_pipe_is_refused_at_once(void **unused)
+{
+    char folder[] = "/tmp/ddp_st_XXXXXX", path[64];
+    ddp_error err;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(20);
+    assert_null(ddp_safetensors_open(path, &err));
+    alarm(0);
+    assert_non_null(strstr(err.msg, path));
+    assert_non_null(strstr(err.msg, "it is a pipe, a file is needed"));
+    remove(path);
+    rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arrays_are_found_by_name_and_read_in_any_part),
+        cmocka_unit_test(other_float_types_become_float),
+        cmocka_unit_test(headers_that_lie_are_refused),
+        cmocka_unit_test(lengths_that_lie_are_refused),
+        cmocka_unit_test(every_truncation_of_a_file_is_refused),
+        cmocka_unit_test(what_is_written_is_read_back),
+        cmocka_unit_test(what_has_thousands_of_tensors_is_read_back),
+        cmocka_unit_test(a_header_too_long_to_be_read_is_not_written),
+        cmocka_unit_test(a_pipe_is_refused_at_once),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,643 @@
+/* [calm] Checkpoints: a run that stops and goes on ends with the same bits as one that does not. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { RANKS = 4, IMAGES = 3, PIXELS = 3 * 6 * 6 };
+
+/* What a run does: [load] steps first..last-1 [save], on every rank. */
+typedef struct leg {
+    const char *folder;
+    int         load, keep;
+    long        last, save_every; /* 0 = only at the end */
+    int         save, layers, sync_all;
+    int         momentum;         /* 1: SGD with momentum, 0: AdamW, -1: plain SGD */
+    int         vision;           /* a residual block with batch norms instead of a GPT-2 */
+    int         apart;            /* ranks 0, 1 and 2, 3 have disks of their own; 2: changed ones */
+    long        width, heads;     /* of the model, 0 = 6, 2 */
+    uint64_t    data;             /* other numbers, other data */
+    uint64_t    hash[RANKS];      /* of parameters and buffers after the last step */
+    int         from;             /* world of the checkpoint that was loaded */
+    long        first;
+    int64_t     taken;            /* micro-batches after the last step */
+} leg;
+
+static ddp_node *gpt2(ddp_graph *g, const leg *x)
+{
+    ddp_gpt2_config c;
+
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 13, c.context = 5, c.layers = x->layers, c.batch = 2;
+    c.heads = x->heads ? x->heads : 2;
+    c.dim = x->width ? x->width : 6;
+    c.dropout = 0.2f;
+    return ddp_gpt2(g, &c, NULL);
+}
+
+static ddp_node *convolution(ddp_graph *g, ddp_node *x, const char *name, long channels)
+{
+    ddp_layer_begin(g, name);
+    x = ddp_batch_norm2d(g, ddp_conv2d(g, x, channels, 3, 1, 1, 1, 0));
+    ddp_layer_end(g);
+    return x;
+}
+
+/* As ddp_resnet builds it, small. */
+static ddp_node *residual(ddp_graph *g)
+{
+    ddp_shape s = {4, {IMAGES, 3, 6, 6}};
+    ddp_node *x = ddp_input_shape(g, "inputs", DDP_F32, &s), *y,
+             *labels = ddp_input(g, "labels", DDP_I32, IMAGES, 1);
+
+    x = ddp_relu(g, convolution(g, x, "conv1", 4));
+    y = convolution(g, ddp_relu(g, convolution(g, x, "layer1.0.conv1", 4)), "layer1.0.conv2", 4);
+    x = ddp_relu(g, ddp_add(g, y, x));
+    ddp_layer_begin(g, "head");
+    x = ddp_cross_entropy(g, ddp_linear(g, ddp_global_avg_pool2d(g, x), 5), labels);
+    ddp_layer_end(g);
+    return x;
+}
+
+static void fill(ddp_graph *g, const leg *x, ddp_rng r)
+{
+    int32_t *labels = (int32_t *)ddp_data(g, "labels");
+    int i;
+
+    if (x->vision) {
+        float *in = (float *)ddp_data(g, "inputs");
+        for (i = 0; i < IMAGES * PIXELS; i++) in[i] = (float)ddp_rng_normal(&r) + 1;
+        for (i = 0; i < IMAGES; i++) labels[i] = (int32_t)ddp_rng_below(&r, 5);
+        return;
+    }
+    for (i = 0; i < 10; i++) {
+        ((int32_t *)ddp_data(g, "tokens"))[i] = (int32_t)ddp_rng_below(&r, 13);
+        labels[i] = (int32_t)ddp_rng_below(&r, 13);
+    }
+}
+
+static uint64_t hash_of(ddp_graph *g)
+{
+    uint64_t h = 0;
+    size_t n;
+    int i;
+
+    for (i = 0; i < ddp_layer_count(g); i++) {
+        const float *p = ddp_layer_params(g, i, &n);
+        h = ddp_hash_floats(h, p, n);
+        p = ddp_layer_buffers(g, i, &n);
+        h = ddp_hash_floats(h, p, n);
+    }
+    return h;
+}
+
+static int run_leg(ddp_ctx *d, void *user)
+{
+    leg *x = (leg *)user;
+    char folder[100];
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_optimizer o = x->momentum > 0   ? ddp_sgd(0.05f, 0.9f)
+                      : x->momentum < 0 ? ddp_sgd(0.05f, 0)
+                                        : ddp_adamw(0.003f, 0.9f, 0.999f, 1e-8f, 0.01f);
+    ddp_node *loss = x->vision ? residual(g) : gpt2(g, x);
+    int bad = ddp_graph_build(g), from = 0;
+
+    snprintf(folder, sizeof folder, "%s", x->folder ? x->folder : "");
+    if (x->apart)
+        snprintf(folder, sizeof folder, "%s/%d", x->folder,
+                 (ddp_rank(d) / 2 + x->apart - 1) % 2);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    if (!bad && x->load) bad = ddp_checkpoint_load(d, folder, &from);
+    if (bad) return bad;
+    if (ddp_rank(d) == 0) x->from = from, x->first = ddp_step(d);
+    while (!bad && ddp_step(d) < x->last) {
+        fill(g, x, ddp_rng_seed(7 + x->data, (uint64_t)(ddp_step(d) * 100 + ddp_rank(d))));
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+        if (!bad && x->save && (ddp_step(d) == x->last ||
+                                (x->save_every && ddp_step(d) % x->save_every == 0)))
+            bad = ddp_checkpoint_save(d, folder, x->keep);
+    }
+    if (!bad) bad = x->sync_all ? ddp_sync_all(d) : ddp_wait(d);
+    x->hash[ddp_rank(d)] = hash_of(g);
+    if (ddp_rank(d) == 0) x->taken = ddp_taken(d);
+    return bad;
+}
+
+static ddp_config world_of(int world, ddp_strategy s, int period)
+{
+    ddp_config c;
+
+    memset(&c, 0, sizeof c);
+    c.world = world;
+    c.strategy = s;
+    c.period = period;
+    c.transport = DDP_THREADS;
+    c.deterministic = 1;
+    c.no_env = 1;
+    c.seed = 5;
+    c.profile_steps = 4;
+    c.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    return c;
+}
+
+static void remove_folder(const char *folder)
+{
+    char command[100];
+
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static leg leg_of(const char *folder, long last)
+{
+    leg x;
+
+    memset(&x, 0, sizeof x);
+    x.folder = folder, x.last = last, x.layers = 1;
+    return x;
+}
+
+static void go(const ddp_config *c, leg *x)
+{
+    ddp_error err;
+
+    memset(&err, 0, sizeof err);
+    if (ddp_launch(c, run_leg, x, &err)) fail_msg("%s", err.msg);
+}
+
+static void refused(const ddp_config *c, leg *x, ddp_status code, const char *part)
+{
+    ddp_error err;
+
+    memset(&err, 0, sizeof err);
+    assert_int_equal(ddp_launch(c, run_leg, x, &err), code);
+    if (!strstr(err.msg, part)) fail_msg("\"%s\" lacks \"%s\"", err.msg, part);
+}
+
+/* 11 steps at once, and cut after `cut` of them. */
+static void same_bits(ddp_strategy s, int world, int momentum, int vision, long cut)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config c = world_of(world, s, 3);
+    leg whole = leg_of(NULL, 11), first = leg_of(folder, cut), second = leg_of(folder, 11);
+    int r;
+
+    assert_non_null(mkdtemp(folder));
+    whole.momentum = first.momentum = second.momentum = momentum;
+    whole.vision = first.vision = second.vision = vision;
+    first.save = second.load = 1;
+    go(&c, &whole);
+    go(&c, &first);
+    go(&c, &second);
+    assert_int_equal(second.first, cut);
+    assert_int_equal(second.from, world);
+    for (r = 0; r < world; r++)
+        if (second.hash[r] != whole.hash[r])
+            fail_msg("%s, %d ranks, cut at %ld: rank %d differs", ddp_strategy_name(s), world, cut,
+                     r);
+    remove_folder(folder);
+}
+
+static void going_on_gives_the_same_bits(void **unused)
+{
+    static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
+    int s, world;
+
+    (void)unused;
+    for (s = 0; s < 5; s++)
+        for (world = 1; world <= 4; world += 3) {
+            same_bits(all[s], world, s % 2, 0, 5); /* in the middle of a period */
+            same_bits(all[s], world, 1 - s % 2, 0, 6);
+            same_bits(all[s], world, s % 2, 1, 4); /* with running statistics of each rank's own */
+        }
+    same_bits(DDP_DREAMDDP, 2, 0, 0, 1); /* a plan from the arithmetic exists from the first step */
+}
+
+static void clipping_and_averaged_state_go_on_too(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config c = world_of(3, DDP_DREAMDDP, 4);
+    leg whole = leg_of(NULL, 10), first = leg_of(folder, 7), second = leg_of(folder, 10);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    c.clip_norm = 0.5f;
+    c.average_state = 1;
+    first.save = second.load = 1;
+    go(&c, &whole);
+    go(&c, &first);
+    go(&c, &second);
+    assert_memory_equal(whole.hash, second.hash, sizeof whole.hash);
+    remove_folder(folder);
+}
+
+static void only_a_synchronised_state_goes_to_another_world(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config two = world_of(2, DDP_SSGD, 3), four = world_of(4, DDP_LOCALSGD, 3), one;
+    leg a = leg_of(folder, 4), b = leg_of(folder, 6);
+    int r;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = b.load = 1;
+    go(&two, &a);
+    b.sync_all = 1;
+    go(&four, &b);
+    assert_int_equal(b.from, 2);
+    assert_int_equal(b.first, 4);
+    assert_true(b.taken == 4 * 2 + 2 * 4); /* four steps of two workers, two of four */
+    for (r = 1; r < 4; r++) assert_true(b.hash[r] == b.hash[0]);
+    one = world_of(1, DDP_WFBP, 3); /* nothing to train: the parameters as they were saved */
+    b.last = 4;
+    go(&one, &b);
+    assert_true(b.hash[0] == a.hash[0]);
+    remove_folder(folder);
+
+    /* AdamW's own state of each rank; plain SGD has none, so after an averaging all is equal */
+    go(&four, &a);
+    refused(&two, &b, DDP_MISMATCH, "4 workers under localsgd with period 3 and not synchronised");
+    refused(&one, &b, DDP_MISMATCH, "not with 1 workers under wfbp");
+    four.period = 2;
+    refused(&four, &b, DDP_MISMATCH, "not with 4 workers under localsgd with period 2");
+    a.momentum = b.momentum = -1;
+    remove_folder(folder);
+    four.period = 4;
+    go(&four, &a);
+    b.last = 6;
+    go(&two, &b);
+    remove_folder(folder);
+}
+
+/* Running statistics are each rank's own under ssgd: that keeps nobody from another world. */
+static void buffers_go_to_another_world_from_the_rank_of_the_same_number(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config two = world_of(2, DDP_SSGD, 3), four = world_of(4, DDP_WFBP, 3),
+               local = world_of(2, DDP_LOCALSGD, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 4);
+    int r;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.vision = b.vision = a.save = b.load = 1;
+    go(&two, &a);
+    assert_true(a.hash[0] != a.hash[1]);
+    go(&four, &b); /* nothing to train */
+    for (r = 0; r < 4; r++) assert_true(b.hash[r] == a.hash[r % 2]);
+    remove_folder(folder);
+    go(&local, &a); /* in the middle of a period parameters differ too */
+    refused(&four, &b, DDP_MISMATCH, "2 workers under localsgd with period 3 and not synchronised");
+    remove_folder(folder);
+}
+
+static void change_byte(const char *folder, const char *file, long from_end)
+{
+    char path[200];
+    FILE *f;
+    int c;
+
+    snprintf(path, sizeof path, "%s/step-%012d/%s", folder, 4, file);
+    f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, -from_end, SEEK_END);
+    c = fgetc(f);
+    fseek(f, -from_end, SEEK_END);
+    fputc(c ^ 1, f);
+    fclose(f);
+}
+
+static void what_does_not_fit_is_refused(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[100];
+    ddp_config c = world_of(2, DDP_DREAMDDP, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 6);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    b.load = 1;
+    refused(&c, &b, DDP_IO, "holds no whole checkpoint");
+    a.save = 1;
+    go(&c, &a);
+    b.layers = 2;
+    refused(&c, &b, DDP_MISMATCH, "of a model of 4 layers, this one has 6");
+    b.layers = 1;
+    b.width = 8;
+    refused(&c, &b, DDP_MISMATCH,
+            "\"layer.0.0\" of layer embed is missing or not 144 values of F32: it is a checkpoint");
+    b.width = 0;
+    b.heads = 3;
+    refused(&c, &b, DDP_MISMATCH, "with other arguments (the number of heads, for example)");
+    b.heads = 0;
+    b.vision = 1;
+    refused(&c, &b, DDP_MISMATCH, "another model: its layer 0 is \"embed\", here it is \"conv1\"");
+    b.vision = 0;
+    b.momentum = 1;
+    refused(&c, &b, DDP_MISMATCH, "optimizer adamw, this run has sgd");
+    b.momentum = 0;
+    change_byte(folder, "rank-0001.safetensors", 9);
+    refused(&c, &b, DDP_FORMAT, "rank-0001.safetensors: its hash is");
+    change_byte(folder, "rank-0001.safetensors", 9);
+    go(&c, &b);
+    snprintf(path, sizeof path, "%s/step-%012d/rank-0001.safetensors", folder, 4);
+    assert_int_equal(truncate(path, 900), 0);
+    refused(&c, &b, DDP_FORMAT, "rank-0001.safetensors");
+    remove(path);
+    refused(&c, &b, DDP_IO, "rank-0001.safetensors: No such file");
+    snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 4);
+    remove(path);
+    refused(&c, &b, DDP_IO, "holds no whole checkpoint");
+    remove_folder(folder);
+    refused(&c, &b, DDP_IO, "cannot read");
+    a.folder = "/proc/no/such";
+    refused(&c, &a, DDP_IO, "cannot make the folder");
+}
+
+static int there(const char *folder, int step)
+{
+    char path[100];
+
+    snprintf(path, sizeof path, "%s/step-%012d", folder, step);
+    return access(path, F_OK) == 0;
+}
+
+static void the_last_ones_are_kept(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config c = world_of(2, DDP_WFBP, 3);
+    leg a = leg_of(folder, 9);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = 1, a.save_every = 2, a.keep = 2;
+    go(&c, &a);
+    assert_true(!there(folder, 2) && !there(folder, 6) && there(folder, 8) && there(folder, 9));
+    a.keep = 0;
+    a.load = 1;
+    a.last = 13;
+    go(&c, &a);
+    assert_true(there(folder, 8) && there(folder, 9));
+    assert_true(there(folder, 10) && there(folder, 12) && there(folder, 13));
+    remove_folder(folder);
+}
+
+/* A run that did not go on from what lies in its folder neither replaces nor removes it. */
+static void what_another_run_has_saved_stays(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", look[100];
+    ddp_config c = world_of(2, DDP_WFBP, 3);
+    leg a = leg_of(folder, 8), b = leg_of(folder, 8), other;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = 1, a.save_every = 4;
+    b.load = 1;
+    other = a;
+    other.data = 1, other.keep = 1;
+    go(&c, &a);
+    refused(&c, &other, DDP_ARG, "holds step 4 of another run: go on from it");
+    other.last = 3; /* no step of the same number is there */
+    refused(&c, &other, DDP_ARG, "holds step 8 of another run: go on from it");
+    go(&c, &b);
+    assert_memory_equal(b.hash, a.hash, sizeof a.hash);
+    snprintf(look, sizeof look, "test $(ls %s/step-%012d | wc -l) = 3", folder, 8);
+    assert_int_equal(system(look), 0);
+    a.load = 1, a.last = 12; /* going on from it is the same run */
+    go(&c, &a);
+    assert_true(there(folder, 4) && there(folder, 8) && there(folder, 12));
+    c.overwrite = 1;
+    go(&c, &other);
+    assert_true(there(folder, 3));
+    assert_true(!there(folder, 4) && !there(folder, 8) && !there(folder, 12));
+    go(&c, &b);
+    assert_int_equal(b.first, 3); /* not a step 12 that it never made */
+    remove_folder(folder);
+}
+
+/* Machines without a shared disk: each has the manifest and its ranks' files. */
+static void ranks_with_disks_of_their_own_go_on(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
+    ddp_config c = world_of(4, DDP_DREAMDDP, 3), two = world_of(2, DDP_LOCALSGD, 3);
+    leg whole = leg_of(NULL, 11), first = leg_of(folder, 5), second = leg_of(folder, 11);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%d", folder, i);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    first.apart = second.apart = 1;
+    first.save = second.load = 1;
+    first.save_every = 3;
+    first.keep = 2;
+    go(&c, &whole);
+    go(&c, &first);
+    for (int i = 0; i < 2; i++) { /* steps 3 and 5 on both, two files and the manifest */
+        snprintf(path, sizeof path, "cd %s/%d && test $(ls | wc -l) = 2 && "
+                 "test $(ls step-%012d | wc -l) = 3", folder, i, 5);
+        assert_int_equal(system(path), 0);
+    }
+    go(&c, &second);
+    assert_int_equal(second.first, 5);
+    assert_memory_equal(second.hash, whole.hash, sizeof whole.hash);
+    second.apart = 2;
+    refused(&c, &second, DDP_IO, "each rank has to start where its files are");
+    second.apart = 1;
+    /* the last save came to an end on one machine only */
+    snprintf(path, sizeof path, "%s/1/step-%012d/manifest.json", folder, 5);
+    assert_int_equal(remove(path), 0);
+    go(&c, &second);
+    assert_int_equal(second.first, 3);
+    assert_memory_equal(second.hash, whole.hash, sizeof whole.hash);
+    /* another run's of the same step on one of them */
+    snprintf(path, sizeof path, "cd %s/1/step-%012d && sed -i 's/\"run\": \"./&0/' manifest.json",
+             folder, 3);
+    assert_int_equal(system(path), 0);
+    refused(&c, &second, DDP_MISMATCH, "the checkpoints of unlike runs");
+    snprintf(path, sizeof path, "%s/1/step-%012d/manifest.json", folder, 3);
+    assert_int_equal(remove(path), 0);
+    refused(&c, &second, DDP_IO, "holds");
+    remove_folder(folder);
+
+    /* synchronised, and a smaller world of which each finds some rank's file */
+    assert_non_null(mkdtemp(strcpy(folder, "/tmp/ddp_checkpoint_XXXXXX")));
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%d", folder, i);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    c = world_of(4, DDP_SSGD, 3);
+    first.keep = 0;
+    go(&c, &first);
+    second.last = 6;
+    go(&two, &second);
+    assert_int_equal(second.from, 4);
+    second.apart = 2; /* the other disk has ranks 2 and 3 */
+    go(&two, &second);
+    remove_folder(folder);
+}
+
+/* What a killed run left is passed over and goes with the older ones. */
+static void half_a_checkpoint_is_none(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
+    ddp_config c = world_of(2, DDP_WFBP, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 4);
+    FILE *f;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = b.load = 1;
+    go(&c, &a);
+    snprintf(path, sizeof path, "cd %s && cp -r step-%012d step-%012d && rm step-%012d/*.json",
+             folder, 4, 7, 7);
+    assert_int_equal(system(path), 0);
+    snprintf(path, sizeof path, "%s/step-%012d/manifest.json.tmp.123", folder, 7);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("{", f);
+    fclose(f);
+    go(&c, &b);
+    assert_int_equal(b.first, 4);
+    assert_memory_equal(b.hash, a.hash, sizeof a.hash);
+    a.last = 9, a.keep = 1;
+    c.overwrite = 1;
+    go(&c, &a);
+    assert_true(there(folder, 9) && !there(folder, 7) && !there(folder, 4));
+    remove_folder(folder);
+}
+
+/* Its files are there, the manifest cannot be written: the one before loads as if nothing was. */
+static void a_save_that_fails_leaves_the_one_before(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
+    ddp_config c = world_of(2, DDP_DREAMDDP, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 4), other;
+
+    (void)unused;
+    c.overwrite = 1;
+    assert_non_null(mkdtemp(folder));
+    a.save = b.load = 1;
+    other = a;
+    other.data = 1;
+    go(&c, &a);
+    snprintf(path, sizeof path, "%s/step-%012d/manifest.json.tmp.%ld", folder, 4, (long)getpid());
+    assert_int_equal(mkdir(path, 0700), 0);
+    refused(&c, &other, DDP_IO, "cannot write");
+    assert_memory_not_equal(a.hash, other.hash, sizeof a.hash);
+    go(&c, &b);
+    assert_memory_equal(b.hash, a.hash, sizeof a.hash);
+    assert_int_equal(rmdir(path), 0);
+    go(&c, &other); /* takes the place of what is half there */
+    go(&c, &b);
+    assert_memory_equal(b.hash, other.hash, sizeof a.hash);
+    go(&c, &a); /* and back: the files take turns */
+    go(&c, &b);
+    assert_memory_equal(b.hash, a.hash, sizeof a.hash);
+    snprintf(path, sizeof path, "test $(ls %s/step-%012d | wc -l) = 3", folder, 4);
+    assert_int_equal(system(path), 0); /* two files and the manifest */
+    remove_folder(folder);
+}
+
+/* Saves one step again and again, of two trainings in turn, until it is killed. */
+static void save_for_ever(const ddp_config *c, const leg *x)
+{
+    leg again = *x;
+    ddp_error err;
+
+    for (;; again.data = 1 - again.data)
+        if (ddp_launch(c, run_leg, &again, &err)) _exit(1);
+}
+
+/* Waits until that process writes a rank's file, at most 20 s. */
+static void wait_for_save(const char *folder, int step, pid_t writer)
+{
+    char path[2][200];
+    int i;
+
+    for (i = 0; i < 2; i++)
+        snprintf(path[i], sizeof path[i], "%s/step-%012d/rank-0000%s.safetensors.tmp.%ld", folder,
+                 step, i ? "-again" : "", (long)writer);
+    for (i = 0; i < 200000 && access(path[0], F_OK) && access(path[1], F_OK); i++) usleep(100);
+}
+
+/* At whatever moment of a save a run is killed, a whole checkpoint of either training is there. */
+static void a_kill_never_costs_the_last_checkpoint(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", look[200];
+    ddp_config c = world_of(2, DDP_DREAMDDP, 3);
+    leg a = leg_of(folder, 3), other, b;
+    unsigned i, half = 0;
+    int code;
+
+    (void)unused;
+    c.overwrite = 1;
+    assert_non_null(mkdtemp(folder));
+    a.width = 48; /* files of 700 KB: most kills fall into a save */
+    a.save = 1;
+    b = other = a;
+    b.save = 0, b.load = 1;
+    other.data = 1;
+    go(&c, &other);
+    go(&c, &a);
+    assert_memory_not_equal(a.hash, other.hash, sizeof a.hash);
+    snprintf(look, sizeof look, "ls %s/step-%012d | grep -q tmp", folder, 3);
+    for (i = 0; i < 8; i++) {
+        pid_t child = fork();
+
+        assert_true(child >= 0);
+        if (child == 0) save_for_ever(&c, &a);
+        wait_for_save(folder, 3, child);
+        usleep(400 * i);
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, &code, 0), child);
+        assert_true(WIFSIGNALED(code)); /* every save until then was well */
+        half += !system(look);
+        b.first = 0;
+        go(&c, &b);
+        assert_int_equal(b.first, 3);
+        if (memcmp(b.hash, a.hash, sizeof a.hash)) /* of one training on both ranks */
+            assert_memory_equal(b.hash, other.hash, sizeof a.hash);
+    }
+    assert_true(half > 0);
+    print_message("%u of 8 kills left half a file\n", half);
+    remove_folder(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(going_on_gives_the_same_bits),
+        cmocka_unit_test(clipping_and_averaged_state_go_on_too),
+        cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),
+        cmocka_unit_test(buffers_go_to_another_world_from_the_rank_of_the_same_number),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(the_last_ones_are_kept),
+        cmocka_unit_test(what_another_run_has_saved_stays),
+        cmocka_unit_test(ranks_with_disks_of_their_own_go_on),
+        cmocka_unit_test(half_a_checkpoint_is_none),
+        cmocka_unit_test(a_save_that_fails_leaves_the_one_before),
+        cmocka_unit_test(a_kill_never_costs_the_last_checkpoint),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

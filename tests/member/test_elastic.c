@@ -1,0 +1,771 @@
+/* [patient] Elastic worlds: whoever dies, and whenever, the others finish what was in flight with one and the
+ * same result, the average over all or over those who are left. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+#include "member/elastic_state.h"
+#include "run/context.h"
+
+#include "member/elastic_lab.h"
+
+/* The rank that finishes the sum of value k, by its place among n. */
+static int net_segment_of(size_t k, size_t n, int world)
+{
+    size_t w = (size_t)world, j = 0;
+    while (k >= n / w * (j + 1) + n % w * (j + 1) / w) j++;
+    return (int)j;
+}
+
+/* ---- a plan of operations that every rank can work out for any set of workers ---- */
+
+enum { OPS = 24, FLOATS = 3000 };
+
+typedef struct kill_plan {
+    uint64_t seed;
+    int world, ring, in_flight;
+    int victims;                 /* how many die */
+    int victim[LAB_MAX];
+    long after[LAB_MAX];         /* bytes that the victim sends before it dies */
+    double hold;                 /* seconds between operations */
+    double stall_s;              /* the victim stands still for so long */
+    int coded;                   /* two all-reduces of three travel as int8 blocks */
+    /* what came out: [OPS] of each rank */
+    uint64_t hash[LAB_MAX][OPS];
+    uint64_t rest[LAB_MAX][OPS]; /* what blocks cut off, of coded ones */
+    int finished[LAB_MAX];       /* operations that it completed */
+    double done_at[LAB_MAX];
+    int changes[LAB_MAX];
+    int far_off[LAB_MAX];        /* 1 + an operation whose divergence was wrong */
+    ddp_error err[LAB_MAX];
+} kill_plan;
+
+typedef struct plan_op {
+    ddp_verb verb;
+    size_t n;
+    int peer;
+} plan_op;
+
+static plan_op plan_of(const kill_plan *k, int i)
+{
+    ddp_rng rng = ddp_rng_seed(k->seed, 1000 + (uint64_t)i);
+    uint64_t kind = ddp_rng_below(&rng, 6);
+    plan_op p;
+
+    p.verb = kind == 0 ? DDP_BROADCAST : kind == 1 ? DDP_ALL_GATHER : DDP_ALL_REDUCE;
+    p.n = ddp_rng_below(&rng, 5) == 0 ? 1 + ddp_rng_below(&rng, 5)
+                                      : 1 + ddp_rng_below(&rng, FLOATS);
+    if (p.verb == DDP_ALL_GATHER) p.n = (p.n / (size_t)k->world + 1) * (size_t)k->world;
+    p.peer = (int)ddp_rng_below(&rng, (uint64_t)k->world);
+    return p;
+}
+
+static int plan_coded(const kill_plan *k, int i)
+{
+    return k->coded && i % 3 && plan_of(k, i).verb == DDP_ALL_REDUCE;
+}
+
+static void plan_fill(const kill_plan *k, int i, int rank, float *data)
+{
+    plan_op p = plan_of(k, i);
+    size_t block = p.n / (size_t)k->world;
+
+    for (size_t j = 0; j < p.n; j++) data[j] = net_value(rank, j, (unsigned)i + 10);
+    for (size_t j = 0; p.verb == DDP_ALL_GATHER && j < p.n; j++)
+        if (j / block != (size_t)rank) data[j] = 7;
+}
+
+static uint64_t hash_of(const float *data, size_t n)
+{
+    return ddp__hash(DDP__HASH_START, data, n * sizeof *data);
+}
+
+static void plan_round(float *x, size_t n)
+{
+    static unsigned char blocks[(FLOATS + LAB_MAX) * 2];
+
+    assert_int_equal(ddp__int8_coder()->encode(blocks, x, n, NULL), DDP_OK);
+    assert_int_equal(ddp__int8_coder()->decode(x, blocks, n, NULL), DDP_OK);
+}
+
+/* The same as int8 blocks. Each of `set` keeps what was cut off the segment that it finished in the
+ * world of that set, and nothing of those that were broken off; rest: hashes. */
+static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest)
+{
+    static float sum[FLOATS + LAB_MAX], own[FLOATS + LAB_MAX];
+    const plan_op p = plan_of(k, i);
+    const size_t workers = (size_t)ddp__bit_count(set);
+    size_t place = 0;
+
+    for (int r = 0; r < k->world; r++) {
+        if (!(set >> r & 1)) continue;
+        plan_fill(k, i, r, own);
+        plan_round(own, p.n);
+        for (size_t j = 0; j < p.n; j++) sum[j] = place ? sum[j] + own[j] : own[j];
+        place++;
+    }
+    for (size_t j = 0; j < p.n; j++) out[j] = sum[j] = sum[j] * (1.0f / (float)workers);
+    if (workers > 1) plan_round(out, p.n);
+    place = 0;
+    for (int r = 0; r < k->world; r++) {
+        size_t from, to;
+        if (!(set >> r & 1)) continue;
+        from = p.n / workers * place + p.n % workers * place / workers;
+        to = p.n / workers * (place + 1) + p.n % workers * (place + 1) / workers;
+        from -= from % DDP__CODING_BLOCK;
+        if (to < p.n) to -= to % DDP__CODING_BLOCK;
+        for (size_t j = 0; j < p.n; j++) own[j] = 1;
+        for (size_t j = from; j < to; j++)
+            own[j] += (sum[j] - out[j]) / (1.0f / (float)workers);
+        rest[r] = hash_of(own, p.n);
+        place++;
+    }
+}
+
+/* What operation i gives where those of `set` take part. */
+static void plan_expect(const kill_plan *k, int i, unsigned set, float *out)
+{
+    plan_op p = plan_of(k, i);
+    int ids[LAB_MAX], n = 0;
+    size_t block = p.n / (size_t)k->world;
+
+    for (int r = 0; r < k->world; r++)
+        if (set >> r & 1) ids[n++] = r;
+    for (size_t j = 0; j < p.n; j++) {
+        unsigned salt = (unsigned)i + 10;
+        if (p.verb == DDP_BROADCAST) {
+            out[j] = net_value(set >> p.peer & 1 ? p.peer : ids[0], j, salt);
+        } else if (p.verb == DDP_ALL_GATHER) {
+            int of = (int)(j / block);
+            out[j] = set >> of & 1 ? net_value(of, j, salt) : 0;
+        } else {
+            int first = k->ring && n > 2 && p.n * sizeof(float) >= 4096
+                            ? net_segment_of(j, p.n, n) + 1 : 0;
+            float sum = net_value(ids[first % n], j, salt);
+            for (int r = 1; r < n; r++) sum += net_value(ids[(first + r) % n], j, salt);
+            out[j] = sum * (1.0f / (float)n);
+        }
+    }
+}
+
+/* The divergence is that between what the operation found and what it left, whatever happened in
+ * between. */
+static void plan_distance(kill_plan *k, int i, int rank, const float *data, double divergence)
+{
+    plan_op p = plan_of(k, i);
+    float *own = (float *)calloc(p.n, sizeof *own);
+    double sum = 0;
+
+    if (p.verb != DDP_ALL_REDUCE) {
+        free(own);
+        return;
+    }
+    plan_fill(k, i, rank, own);
+    for (size_t j = 0; j < p.n; j++)
+        sum += ((double)data[j] - (double)own[j]) * ((double)data[j] - (double)own[j]);
+    if (!(fabs(sum - divergence) <= 1e-6 * sum + 1e-9)) k->far_off[rank] = i + 1;
+    free(own);
+}
+
+/* Submits all operations, some at a time; notes what came. */
+static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_error *err)
+{
+    float *data = (float *)calloc((size_t)OPS * (FLOATS + LAB_MAX), sizeof *data);
+    float *rest = (float *)calloc((size_t)OPS * (FLOATS + LAB_MAX), sizeof *rest);
+    long tickets[OPS];
+    double divergence[OPS];
+    ddp_status s = DDP_OK;
+    ddp__epoch_info info;
+
+    for (int i = 0; i < OPS + k->in_flight && s == DDP_OK; i++) {
+        int old = i - k->in_flight;
+        if (i < OPS) {
+            plan_op p = plan_of(k, i);
+            float *at = data + (size_t)i * (FLOATS + LAB_MAX);
+            ddp_piece pieces[3];
+            ddp_message m;
+            plan_fill(k, i, rank, at);
+            for (int q = 0; q < 3; q++) {
+                size_t from = p.n * (size_t)q / 3, to = p.n * (size_t)(q + 1) / 3;
+                pieces[q].data = at + from;
+                pieces[q].count = to - from;
+            }
+            net_message(&m, p.verb, pieces, 3);
+            m.mean = 1;
+            m.peer = p.peer;
+            m.priority = (OPS - i) % 3;
+            m.divergence = i % 2 ? &divergence[i] : NULL;
+            if (plan_coded(k, i)) {
+                m.coding = DDP_AS_INT8;
+                m.residual = rest + (size_t)i * (FLOATS + LAB_MAX);
+                for (size_t j = 0; j < p.n; j++) m.residual[j] = 1;
+            }
+            s = ddp__engine_submit(engine, &m, &tickets[i], err);
+        }
+        if (old >= 0 && s == DDP_OK) {
+            s = ddp__engine_wait(engine, tickets[old], err);
+            if (s != DDP_OK) break;
+            k->hash[rank][old] =
+                hash_of(data + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
+            k->rest[rank][old] =
+                hash_of(rest + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
+            if (old % 2) plan_distance(k, old, rank, data + (size_t)old * (FLOATS + LAB_MAX),
+                                       divergence[old]);
+            k->finished[rank] = old + 1;
+            if (k->hold > 0) ddp__sleep_until(ddp_now() + k->hold);
+        }
+    }
+    ddp__engine_epoch(engine, &info);
+    k->changes[rank] = (int)info.changes;
+    k->done_at[rank] = ddp_now();
+    free(rest);
+    free(data);
+    return s;
+}
+
+/* All that survived hold the same, and it is right for all workers or for some that may be. */
+static void plan_check(const kill_plan *k, unsigned alive)
+{
+    static float want[FLOATS + LAB_MAX];
+    unsigned all = (1u << k->world) - 1;
+
+    for (int i = 0; i < OPS; i++) {
+        uint64_t hash = 0, rest[LAB_MAX];
+        int some = 0, legal = 0;
+        for (int r = 0; r < k->world; r++) {
+            if (!(alive >> r & 1)) continue;
+            if (k->far_off[r])
+                fail_msg("seed %lu: the divergence of operation %d is wrong on rank %d",
+                         (unsigned long)k->seed, k->far_off[r] - 1, r);
+            if (k->finished[r] <= i)
+                fail_msg("seed %lu: rank %d completed %d operations of %d", (unsigned long)k->seed,
+                         r, k->finished[r], OPS);
+            if (some && k->hash[r][i] != hash)
+                fail_msg("seed %lu: operation %d of rank %d has other bits", (unsigned long)k->seed,
+                         i, r);
+            hash = k->hash[r][i];
+            some = 1;
+        }
+        for (unsigned set = alive; set <= all && !legal; set++) {
+            if ((set & alive) != alive) continue;
+            if (plan_coded(k, i)) plan_expect_coded(k, i, set, want, rest);
+            else plan_expect(k, i, set, want);
+            legal = hash_of(want, plan_of(k, i).n) == hash;
+        }
+        if (!legal)
+            fail_msg("seed %lu: operation %d (verb %d, %lu values) is the average of no set",
+                     (unsigned long)k->seed, i, (int)plan_of(k, i).verb,
+                     (unsigned long)plan_of(k, i).n);
+        for (int r = 0; r < k->world; r++)
+            if (plan_coded(k, i) && (alive >> r & 1) && k->rest[r][i] != rest[r])
+                fail_msg("seed %lu: operation %d (%lu values) left rank %d another rest",
+                         (unsigned long)k->seed, i, (unsigned long)plan_of(k, i).n, r);
+    }
+}
+
+/* ---- deaths in one process ---- */
+
+static lab_world lab;
+
+/* What was too long or silent because somebody else had the processor is tried again. */
+enum { TRIES = 3 };
+
+static void die_in_plan(net_rank *me, void *user)
+{
+    kill_plan *k = (kill_plan *)user;
+    int dies = -1;
+    ddp_status s;
+
+    for (int v = 0; v < k->victims; v++)
+        if (k->victim[v] == me->rank) dies = v;
+    if (dies >= 0) {
+        lab.wire[me->rank].engine = me->engine;
+        ddp__atomic_store(&lab.wire[me->rank].countdown, k->after[dies]);
+    }
+    s = plan_run(k, me->engine, me->rank, &me->err);
+    if (dies >= 0) lab_die(&lab.wire[me->rank]); /* the latest moment: all is done */
+    else net_ok(me, s);
+}
+
+static void plan_make(kill_plan *k, net_setup *set, uint64_t seed, int world, int victims)
+{
+    ddp_rng rng = ddp_rng_seed(seed, 7);
+    unsigned dead = 0;
+
+    memset(k, 0, sizeof *k);
+    k->seed = seed;
+    k->world = world;
+    k->in_flight = 1 + (int)ddp_rng_below(&rng, 6);
+    k->victims = victims;
+    for (int v = 0; v < victims; v++) {
+        do k->victim[v] = (int)ddp_rng_below(&rng, (uint64_t)world);
+        while (dead >> k->victim[v] & 1);
+        dead |= 1u << k->victim[v];
+        k->after[v] = (long)ddp_rng_below(&rng, ddp_rng_below(&rng, 2) ? 20000 : 200000);
+    }
+    net_defaults(set, world);
+    set->cfg.min_world = 1;
+    log_to(set);
+    set->cfg.peer_timeout_s = lab_patience(3);
+    set->cfg.op_timeout_s = lab_patience(15);
+    set->cfg.chunk_bytes = (size_t)512 << ddp_rng_below(&rng, 4);
+    if (ddp_rng_below(&rng, 2)) {
+        set->cfg.max_count = FLOATS + LAB_MAX;
+        set->cfg.elastic_bytes = (2 + ddp_rng_below(&rng, 3)) * (FLOATS + LAB_MAX) * sizeof(float);
+    }
+}
+
+static unsigned alive_of(const kill_plan *k)
+{
+    unsigned alive = (1u << k->world) - 1;
+    for (int v = 0; v < k->victims; v++) alive &= ~(1u << k->victim[v]);
+    return alive;
+}
+
+/* What runs of deaths are like. */
+enum { OVER_TCP = 1, BY_RING = 2, CODED = 4 };
+
+static void deaths(uint64_t first, int count, int like, int victims)
+{
+    first += (uint64_t)env_number("SEED_BASE", 0);
+    for (uint64_t seed = first; seed < first + (uint64_t)count; seed++) {
+        kill_plan k;
+        net_setup set;
+        int world = victims > 1 ? 5 : 3 + (int)(seed % 3);
+        if (env_number("SEED", (int)seed) != (int)seed) continue;
+        plan_make(&k, &set, seed, world, victims);
+        set.tcp = like & OVER_TCP;
+        k.ring = (like & BY_RING) != 0;
+        k.coded = (like & CODED) != 0;
+        if (k.coded) {
+            set.cfg.coding = DDP_AS_INT8;
+            set.cfg.coder = ddp__int8_coder();
+        }
+        if (k.ring) {
+            set.cfg.deterministic = 0;
+            set.cfg.ring_bytes = 4096;
+        }
+        if (seed % 7 == 3) set.cfg.delay_s = 0.001;
+        if (seed % 7 == 5) set.cfg.rate = 3e7;
+        if (getenv("VERBOSE")) printf("seed %lu\n", (unsigned long)seed), fflush(stdout);
+        lab_run(&lab, &set, die_in_plan, &k);
+        plan_check(&k, alive_of(&k));
+        lab_events(victims, 0, 0, 0);
+    }
+}
+
+static void one_death_at_any_moment_over_threads(void **state)
+{
+    (void)state;
+    deaths(1, env_runs(80), 0, 1);
+}
+
+static void one_death_at_any_moment_over_tcp(void **state)
+{
+    (void)state;
+    deaths(2001, env_runs(60), OVER_TCP, 1);
+}
+
+static void one_death_in_a_ring(void **state)
+{
+    (void)state;
+    deaths(4001, env_runs(60), BY_RING, 1);
+}
+
+static void two_deaths_in_a_row_or_at_once(void **state)
+{
+    (void)state;
+    deaths(6001, env_runs(30), 0, 2);
+    deaths(8001, env_runs(30) / 2, OVER_TCP | BY_RING, 2);
+}
+
+static void deaths_while_int8_blocks_travel(void **state)
+{
+    (void)state;
+    deaths(40001, env_runs(60), CODED, 1);
+    deaths(42001, env_runs(40), CODED | OVER_TCP, 1);
+    deaths(44001, env_runs(30), CODED | BY_RING, 2);
+}
+
+/* ---- a worker that stands still for a while ---- */
+
+/* Whoever was given up meanwhile is told so; all others end well. */
+static void stall_in_plan(net_rank *me, void *user)
+{
+    kill_plan *k = (kill_plan *)user;
+    lab_wire *w = &lab.wire[me->rank];
+    ddp_status s;
+
+    if (me->rank == k->victim[0]) {
+        w->stall_s = k->stall_s;
+        ddp__atomic_store(&w->countdown, k->after[0]);
+    }
+    s = plan_run(k, me->engine, me->rank, &me->err);
+    if (s != DDP_PEER_LOST) net_ok(me, s);
+    else k->finished[me->rank] = -1;
+}
+
+static void a_stall_at_any_moment(void **state)
+{
+    uint64_t first = 12001 + (uint64_t)env_number("SEED_BASE", 0);
+    int count = env_runs(8), given_up = 0;
+    double limit = LAB_FEWER > 1 ? 2.4 : 0.8;
+    (void)state;
+    for (uint64_t seed = first; seed < first + (uint64_t)count; seed++) {
+        ddp_rng rng = ddp_rng_seed(seed, 9);
+        kill_plan k;
+        net_setup set;
+        unsigned alive = 0;
+        plan_make(&k, &set, seed, 3 + (int)(seed % 3), 1);
+        set.tcp = seed % 2 == 0;
+        set.cfg.peer_timeout_s = limit;
+        k.stall_s = 2 * limit * ddp_rng_uniform(&rng);
+        lab_run(&lab, &set, stall_in_plan, &k);
+        for (int r = 0; r < k.world; r++)
+            if (k.finished[r] >= 0) alive |= 1u << r;
+        if (2 * ddp__bit_count(alive) <= k.world)
+            fail_msg("seed %lu: only %x went on", (unsigned long)seed, alive);
+        given_up += ddp__bit_count(alive) < k.world;
+        plan_check(&k, alive);
+        lab_events(0, 1, 0, 0);
+    }
+    printf("    %d stalls, of %g s at most; in %d runs somebody was given up after %g s\n", count,
+           2 * limit, given_up, limit);
+}
+
+/* ---- processes that are killed ---- */
+
+static kill_plan *shared_plan(void)
+{
+    void *p = mmap(NULL, sizeof(kill_plan), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    memset(p, 0, sizeof(kill_plan));
+    return (kill_plan *)p;
+}
+
+static void process_main(kill_plan *k, const net_setup *set, int rank, int fds[8][8])
+{
+    ddp__engine_config cfg = set->cfg;
+    ddp__engine *e = NULL;
+    ddp_status s;
+
+    for (int a = 0; a < k->world; a++)
+        for (int b = 0; b < k->world; b++)
+            if (a != rank && fds[a][b] >= 0) close(fds[a][b]); /* or the dead would not be seen */
+    cfg.rank = rank;
+    s = ddp__wire_tcp(rank, k->world, fds[rank], NULL, 0, NULL, &cfg.wire, &k->err[rank]);
+    if (cfg.min_world > 0) cfg.membership = ddp__elastic_membership();
+    if (s == DDP_OK) s = ddp__engine_open(&cfg, &e, &k->err[rank]);
+    if (s == DDP_OK) s = plan_run(k, e, rank, &k->err[rank]);
+    if (e) ddp__engine_close(e);
+    _exit((int)s);
+}
+
+/* Runs the plan in processes; the victims get the signal `after` microseconds from the start. 0 if a
+ * survivor failed; its error is in k. */
+static int processes(kill_plan *k, net_setup *set, int signal_number)
+{
+    int fds[8][8], code, good = 1;
+    pid_t pid[8];
+    double killed = 0;
+
+    net_tcp_mesh(fds, k->world);
+    fflush(NULL);
+    for (int r = 0; r < k->world; r++) {
+        pid[r] = fork();
+        assert_true(pid[r] >= 0);
+        if (pid[r] == 0) process_main(k, set, r, fds);
+    }
+    for (int a = 0; a < k->world; a++)
+        for (int b = 0; b < k->world; b++)
+            if (fds[a][b] >= 0) close(fds[a][b]);
+    for (int v = 0; v < k->victims; v++) {
+        ddp__sleep_until(ddp_now() + 1e-6 * (double)k->after[v]);
+        kill(pid[k->victim[v]], signal_number);
+        killed = ddp_now();
+    }
+    for (int r = 0; r < k->world; r++) {
+        if (!(alive_of(k) >> r & 1)) continue;
+        assert_int_equal(waitpid(pid[r], &code, 0), pid[r]);
+        if (WIFEXITED(code) && !WEXITSTATUS(code)) continue;
+        print_message("seed %lu: rank %d ended with %d: %s\n", (unsigned long)k->seed, r, code,
+                      k->err[r].msg);
+        good = 0;
+    }
+    for (int v = 0; v < k->victims; v++) {
+        kill(pid[k->victim[v]], SIGKILL);
+        (void)waitpid(pid[k->victim[v]], &code, 0);
+    }
+    k->hold = killed;
+    return good;
+}
+
+static void processes_are_killed(void **state)
+{
+    uint64_t first = 20001 + (uint64_t)env_number("SEED_BASE", 0);
+    int count = env_runs(40);
+    double slowest = 0;
+
+    (void)state;
+    for (uint64_t seed = first; seed < first + (uint64_t)count; seed++) {
+        kill_plan *k = shared_plan();
+        net_setup set;
+        double killed;
+        plan_make(k, &set, seed, seed % 4 == 3 ? 5 : 3 + (int)(seed % 3), seed % 4 == 3 ? 2 : 1);
+        for (int v = 0; v < k->victims; v++) k->after[v] = k->after[v] * (v ? 10 : 60) % 40000;
+        k->ring = seed % 2 == 0;
+        k->hold = 0.001;
+        if (k->ring) {
+            set.cfg.deterministic = 0;
+            set.cfg.ring_bytes = 4096;
+        }
+        if (seed % 5 == 1) set.cfg.rate = 1e7;
+        if (!processes(k, &set, SIGKILL)) fail();
+        killed = k->hold;
+        for (int r = 0; r < k->world; r++)
+            if ((alive_of(k) >> r & 1) && k->done_at[r] - killed > slowest)
+                slowest = k->done_at[r] - killed;
+        plan_check(k, alive_of(k));
+        lab_events(k->victims, 0, 0, 0);
+        munmap(k, sizeof *k);
+    }
+    printf("    %d runs; the last of 24 operations at most %.3f s after the kill\n", count, slowest);
+}
+
+/* Seconds from the stop of a process to the end of the others' plan; 0 if one of them failed. */
+static double seconds_without_the_stopped(void)
+{
+    kill_plan *k = shared_plan();
+    net_setup set;
+    double last = 0;
+
+    plan_make(k, &set, 31001, 4, 1);
+    set.cfg.peer_timeout_s = 1;
+    k->after[0] = 20000;
+    k->hold = 0.002;
+    if (processes(k, &set, SIGSTOP)) {
+        for (int r = 0; r < k->world; r++)
+            if ((alive_of(k) >> r & 1) && k->done_at[r] - k->hold > last)
+                last = k->done_at[r] - k->hold;
+        plan_check(k, alive_of(k));
+    }
+    munmap(k, sizeof *k);
+    return last;
+}
+
+/* On a busy machine one that was not stopped may be silent for as long: that is tried again. */
+static void a_stopped_process_is_given_up_after_the_peer_timeout(void **state)
+{
+    double last = 0;
+
+    (void)state;
+    for (int i = 0; i < TRIES && !(last > 0.7 && last < 2.5); i++) {
+        last = seconds_without_the_stopped();
+        printf("    all done %.2f s after the stop, peer_timeout_s is 1\n", last);
+    }
+    assert_true(last > 0.7 && last < 2.5);
+}
+
+/* ---- what ends a worker, and what it says ---- */
+
+typedef struct ending {
+    int world, min_world;
+    unsigned dies;         /* at once, without a word */
+    int cut_a, cut_b;      /* no byte passes between them; -1: none */
+    unsigned fails;        /* who ends with DDP_PEER_LOST */
+    const char *says;
+    double within;
+} ending;
+
+static int arrived, ended;
+
+static void end_or_go_on(net_rank *me, void *user)
+{
+    const ending *c = (const ending *)user;
+    float x[100];
+    ddp_piece piece;
+    ddp_message m;
+    ddp_status s;
+    double begin;
+
+    piece.data = x;
+    piece.count = 100;
+    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
+    m.mean = 1;
+    for (int i = 0; i < 100; i++) x[i] = (float)me->rank;
+    net_ok(me, net_do(me, &m));
+    ddp__atomic_add(&arrived, 1); /* all have completed this when the first dies */
+    while (ddp__atomic_load(&arrived) < c->world) ddp__sleep_until(ddp_now() + 0.001);
+    begin = ddp_now();
+    if (c->dies >> me->rank & 1) { /* all in one moment: one by one each leaves a majority */
+        for (int r = 0; r < c->world; r++)
+            if (c->dies >> r & 1) ddp__atomic_store(&lab.dead[r], 1);
+        ddp__engine_abort(me->engine, DDP_ABORTED, "dead");
+        while (ddp__atomic_load(&ended) + ddp__bit_count(c->dies) < c->world)
+            ddp__sleep_until(ddp_now() + 0.01); /* its streams stay as they are */
+        return;
+    }
+    if (me->rank == c->cut_a || me->rank == c->cut_b) {
+        int other = c->cut_a + c->cut_b - me->rank;
+        ddp__atomic_store(&lab.cut[me->rank][other], 1);
+    }
+    s = net_do(me, &m);
+    ddp__atomic_add(&ended, 1);
+    if (ddp_now() - begin > c->within)
+        net_fail(me, "it took %.2f s, not %.2f s", ddp_now() - begin, c->within);
+    if (!(c->fails >> me->rank & 1)) {
+        net_ok(me, s);
+    } else if (s != DDP_PEER_LOST || !strstr(me->err.msg, c->says)) {
+        net_fail(me, "status %d, \"%.200s\" lacks \"%s\"", (int)s, me->err.msg, c->says);
+    }
+    if (c->fails == 0) ddp__sleep_until(ddp_now() + 0.1);
+}
+
+static void who_may_not_go_on_says_why_in_time(void **state)
+{
+    static const ending cases[] = {
+        {4, 1, 0xcu, -1, -1, 0x3u, "2 of 4 workers are left, a majority of 3 is needed", 2.0},
+        {5, 4, 0x18u, -1, -1, 0x7u, "3 of 5 workers are left, min_world is 4", 2.0},
+        {2, 1, 0x2u, -1, -1, 0, "", 2.0},
+        {2, 1, 0x1u, -1, -1, 0x2u, "of two workers only rank 0 may go on alone", 2.0},
+        {3, 3, 0x4u, -1, -1, 0x3u, "2 of 3 workers are left, min_world is 3", 2.0},
+        {3, 1, 0, 0, 2, 0x4u, "the other workers go on without this one (rank 2)", 2.0},
+        {4, 1, 0, 0, 1, 0x2u, "the other workers go on without this one (rank 1)", 2.0},
+        {4, 1, 0x1u, 1, 2, 0xeu, "workers are left, a majority of 3 is needed", 2.0},
+    };
+    const char *failure;
+    (void)state;
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++)
+        for (int tcp = 0; tcp < (i % 3 ? 1 : 2); tcp++) {
+            net_setup set;
+            ending c = cases[i];
+            net_defaults(&set, c.world);
+            set.tcp = tcp;
+            set.cfg.min_world = c.min_world;
+            set.cfg.peer_timeout_s = 0.5;
+            failure = "";
+            for (int i_try = 0; i_try < TRIES && (i_try == 0 || failure[0]); i_try++) {
+                arrived = ended = 0;
+                failure = lab_try(&lab, &set, end_or_go_on, &c);
+            }
+            if (failure[0]) fail_msg("case %d: %s", i, failure);
+        }
+}
+
+/* Rank 2 ends its work early and in order; the others need nothing from it. */
+static void leave_early(net_rank *me, void *user)
+{
+    float x[1000];
+    ddp_piece piece;
+    ddp_message m;
+    int steps = me->rank == 2 ? 5 : 12;
+
+    (void)user;
+    piece.data = x;
+    piece.count = 1000;
+    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
+    m.mean = 1;
+    for (int i = 0; i < steps; i++) {
+        float want = i < 5 ? 1 : 0.5f;
+        for (int j = 0; j < 1000; j++) x[j] = (float)me->rank;
+        net_ok(me, net_do(me, &m));
+        for (int j = 0; j < 1000 && !me->failure[0]; j++)
+            if (x[j] != want)
+                net_fail(me, "step %d: %g, not %g", i, (double)x[j], (double)want);
+    }
+}
+
+static void who_leaves_in_order_is_not_waited_for(void **state)
+{
+    (void)state;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        net_setup set;
+        net_defaults(&set, 3);
+        set.tcp = tcp;
+        set.cfg.min_world = 1;
+        lab_run(&lab, &set, leave_early, NULL);
+    }
+}
+
+/* ---- memory ---- */
+
+static void look_at_memory(net_rank *me, void *user)
+{
+    static float x[8][5000];
+    int elastic = *(int *)user;
+    ddp__net_stats before, after;
+    ddp_piece piece;
+    ddp_message m;
+    ddp_status s;
+
+    ddp__engine_stats(me->engine, &before);
+    piece.data = x[me->rank];
+    piece.count = 5000;
+    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
+    s = net_do(me, &m);
+    ddp__engine_stats(me->engine, &after);
+    if (elastic == 2) {
+        if (s != DDP_ARG || !strstr(me->err.msg, "raise elastic_bytes"))
+            net_fail(me, "status %d, %.200s", (int)s, me->err.msg);
+        return;
+    }
+    net_ok(me, s);
+    if (!elastic && (before.elastic_bytes || after.elastic_bytes))
+        net_fail(me, "%lu bytes", (unsigned long)after.elastic_bytes);
+    if (elastic && (after.elastic_bytes < 20000 || after.staging_bytes < after.elastic_bytes ||
+                    after.elastic_bytes > before.elastic_bytes + ((size_t)1 << 20)))
+        net_fail(me, "%lu, %lu bytes", (unsigned long)before.elastic_bytes,
+                 (unsigned long)after.elastic_bytes);
+}
+
+static void memory_is_reported_and_bounded(void **state)
+{
+    (void)state;
+    for (int elastic = 0; elastic < 3; elastic++) {
+        net_setup set;
+        net_defaults(&set, 3);
+        set.cfg.min_world = elastic > 0;
+        if (elastic == 2) set.cfg.elastic_bytes = 10000;
+        net_run(&set, look_at_memory, &elastic);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_death_at_any_moment_over_threads),
+        cmocka_unit_test(one_death_at_any_moment_over_tcp),
+        cmocka_unit_test(one_death_in_a_ring),
+        cmocka_unit_test(two_deaths_in_a_row_or_at_once),
+        cmocka_unit_test(deaths_while_int8_blocks_travel),
+        cmocka_unit_test(a_stall_at_any_moment),
+        cmocka_unit_test(processes_are_killed),
+        cmocka_unit_test(a_stopped_process_is_given_up_after_the_peer_timeout),
+        cmocka_unit_test(who_may_not_go_on_says_why_in_time),
+        cmocka_unit_test(who_leaves_in_order_is_not_waited_for),
+        cmocka_unit_test(memory_is_reported_and_bounded),
+    };
+    cmocka_set_test_filter(getenv("ONLY"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""[timed] build/train_gpt in an elastic world, as a user runs it: workers die, others come, the run goes on.
+
+The trainer itself compares the parameters of all workers after the last averaging.
+"""
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TRAIN = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
+DEVICE = os.path.join(ROOT, "build/cuda/train_gpt")  # on the stand-in of tests/cuda/cuda_on_cpu
+SHAPE = "--layers 2 --heads 2 --dim 32 --seq 32 --batch 4 --lr 0.003".split()
+SMALL = "--layers 1 --heads 2 --dim 8 --seq 8 --batch 2 --lr 0.003 --device cuda".split()
+OWN = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|PMIX_|MPI_|SLURM_|MASTER_|TORCHELASTIC_")
+
+
+STARTED = []
+
+
+class Run:
+    """Workers of one run, each a process of its own."""
+
+    def __init__(self, folder, workers, strategy, steps, program=TRAIN, shape=SHAPE):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.addr = "127.0.0.1:%d" % s.getsockname()[1]
+        self.folder = folder
+        self.program = program
+        self.options = [*shape, *"--period 4 --min-world 2 --data".split(), os.path.join(ROOT, "dreamddp.h"), "--workers", str(workers),
+                        "--strategy", strategy, "--steps", str(steps)]
+        self.worker = [self.start("--rank", str(r), "--addr", self.addr) for r in range(workers)]
+
+    def start(self, *how):
+        name = os.path.join(self.folder, "%s-%f" % ("".join(how).replace("/", ""), time.time()))
+        clean = {k: v for k, v in os.environ.items() if not OWN.search(k)}
+        p = subprocess.Popen([self.program, *self.options, *how], stdout=open(name + ".out", "w"), stderr=open(name + ".err", "w"),
+                             env=dict(clean, DREAMDDP_LOG="info"))
+        p.name = name
+        STARTED.append(p)
+        return p
+
+    def says(self, p, pattern, seconds=40):
+        """Waits until a worker has written that; None if it never does."""
+        until = time.time() + seconds
+        while time.time() < until:
+            found = re.search(pattern, open(p.name + ".err").read())
+            if found:
+                return found
+            if p.poll() is not None:
+                break
+            time.sleep(0.05)
+        return re.search(pattern, open(p.name + ".err").read())
+
+    def begins(self):
+        """All have met and compute; lines of progress would come too late."""
+        for p in self.worker:
+            expect(self.says(p, r"newcomers may come"), "training does not begin", self)
+        time.sleep(1)
+
+    def end(self, seconds=120):
+        codes = [p.wait(timeout=seconds) for p in self.worker]
+        out = [open(p.name + ".out").read().strip() for p in self.worker]
+        return codes, [json.loads(o.splitlines()[-1]) for o in out if o]
+
+    def kill(self, i):
+        self.worker[i].kill()
+        self.worker.pop(i).wait()
+
+
+def expect(holds, what, run=None):
+    if not holds:
+        for p in run.worker if run else []:
+            print("   ", p.name, open(p.name + ".err").read()[-300:])
+        raise AssertionError(what)
+
+
+def goes_on(folder, strategy, victim, steps=6000, loss=3.2, **what):
+    """A worker dies, another takes its place, and the run ends as if nothing had been."""
+    run = Run(folder, 3, strategy, steps, **what)
+    run.begins()
+    door = run.says(run.worker[1], r"newcomers[^\n]*?(127\.0\.0\.1:\d+)")
+    expect(door, "no address for newcomers was told", run)
+    run.kill(victim)
+    expect(run.says(run.worker[1], r"epoch \d+ with 2 workers"), "no epoch without the victim", run)
+    run.worker.append(run.start("--join", "--addr", door.group(1) if victim == 0 else run.addr))
+    expect(run.says(run.worker[1], r"worker %d came" % victim), "the newcomer did not come in", run)
+    codes, results = run.end()
+    expect(codes == [0, 0, 0], "exit codes %s" % codes, run)
+    expect(len(results) == 1, "%d workers printed results" % len(results), run)
+    expect(results[0]["final_loss"] < loss, "final_loss %.3f" % results[0]["final_loss"], run)
+
+
+def no_majority(folder):
+    """Two of three at once are too many: the last one says so and ends with 3."""
+    run = Run(folder, 3, "localsgd", 1000000)
+    run.begins()
+    run.kill(2)
+    run.kill(1)
+    expect(run.worker[0].wait(timeout=60) == 3, "exit code %s" % run.worker[0].returncode, run)
+    expect(run.says(run.worker[0], r"majority|go on without"), "no word on the majority", run)
+
+
+def leaves(folder):
+    """SIGTERM to one worker takes that one out, and another may come in its place."""
+    run = Run(folder, 3, "localsgd", 6000)
+    run.begins()
+    run.worker[1].terminate()
+    expect(run.worker[1].wait(timeout=30) == 130, "exit code %s" % run.worker[1].returncode, run)
+    expect(run.says(run.worker[1], r"interrupted: this worker has left the run"), "it does not say that it left", run)
+    run.worker.pop(1)
+    expect(run.says(run.worker[0], r"epoch \d+ with 2 workers[^\n]*worker 1 was lost: it closed"), "it is not let go", run)
+    run.worker.append(run.start("--join", "--addr", run.addr))
+    expect(run.says(run.worker[0], r"worker 1 came"), "the newcomer did not come in", run)
+    codes, results = run.end()
+    expect(codes == [0, 0, 0] and len(results) == 1, "exit codes %s, %d results" % (codes, len(results)), run)
+
+
+def children(pid):
+    with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
+        return [int(c) for c in f.read().split()]
+
+
+def leaves_its_family(folder):
+    """The same where one command started them all; SIGTERM to that one ends the run."""
+    for whole in (False, True):
+        run = Run(folder, 0, "ssgd", 1500)
+        run.options[run.options.index("--workers") + 1] = "3"
+        p = run.start()
+        run.worker.append(p)
+        expect(run.says(p, r"rank 2: newcomers may come"), "training does not begin", run)
+        time.sleep(0.5)
+        os.kill(p.pid if whole else children(p.pid)[2], signal.SIGTERM)
+        code = p.wait(timeout=60)
+        expect(code == (130 if whole else 0), "exit code %d" % code, run)
+        expect(whole or run.says(p, r"epoch \d+ with 2 workers"), "nobody left", run)
+
+
+def main():
+    if not os.path.exists(TRAIN):
+        sys.exit("build/train_gpt is missing: run make first")
+    failed = 0
+    cases = [("dreamddp, a worker dies", lambda f: goes_on(f, "dreamddp", 2)), ("localsgd, the coordinator dies", lambda f: goes_on(f, "localsgd", 0)),
+             ("ssgd, a worker dies", lambda f: goes_on(f, "ssgd", 1, 4000)), ("two of three die", no_majority),
+             ("a worker gets SIGTERM", leaves), ("one of a command's workers gets SIGTERM", leaves_its_family)]
+    if os.path.exists(DEVICE):
+        cases.append(("enp on a device, a worker dies", lambda f: goes_on(f, "enp", 2, 240, 4.2, program=DEVICE, shape=SMALL)))
+    for name, function in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                function(folder)
+                print("ok      " + name, flush=True)
+            except (AssertionError, subprocess.TimeoutExpired) as e:
+                failed += 1
+                print("FAILED  %s: %s" % (name, e), flush=True)
+            finally:
+                for p in STARTED:
+                    p.kill()
+                    p.wait()
+                STARTED.clear()
+    print("%d passed, %d failed, 0 skipped" % (len(cases) - failed, failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+/* [patient] Workers that close their context while another's death is being noticed: whoever is left
+ * goes on, or says in time why it may not. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+#include "member/elastic_state.h"
+
+#include "member/elastic_lab.h"
+
+static lab_world lab;
+
+typedef struct departure {
+    int world, dies, leaves;
+    double leaves_after; /* seconds after the death, of which all hear at once; < 0: before it, and
+                            the others hear of that 0.1 s later */
+    unsigned ends;       /* who may not go on: of two that have not left, the higher */
+} departure;
+
+static int gathered;
+static float came[LAB_MAX]; /* what the last operation gave */
+
+static ddp_status mean_of_ranks(net_rank *me, float *out)
+{
+    float x[200];
+    ddp_piece piece;
+    ddp_message m;
+    ddp_status s;
+
+    piece.data = x;
+    piece.count = 200;
+    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
+    m.mean = 1;
+    for (int i = 0; i < 200; i++) x[i] = (float)(1 << me->rank);
+    s = net_do(me, &m);
+    *out = x[0];
+    return s;
+}
+
+static void die_leave_or_go_on(net_rank *me, void *user)
+{
+    const departure *c = (const departure *)user;
+    double at;
+
+    net_ok(me, mean_of_ranks(me, &came[me->rank]));
+    ddp__sleep_until(ddp_now() + 0.25); /* all have heard that all have completed it */
+    ddp__atomic_add(&gathered, 1);
+    while (ddp__atomic_load(&gathered) < c->world) ddp__sleep_until(ddp_now() + 0.001);
+    at = ddp_now() + 0.1;
+    if (me->rank == c->dies) {
+        ddp__sleep_until(at);
+        lab.wire[me->rank].engine = me->engine;
+        lab_die(&lab.wire[me->rank]);
+        return;
+    }
+    if (me->rank == c->leaves) {
+        ddp__sleep_until(at + c->leaves_after);
+        return;
+    }
+    ddp__sleep_until(at + 0.05);
+    if (c->ends >> me->rank & 1) {
+        if (mean_of_ranks(me, &came[me->rank]) != DDP_PEER_LOST)
+            net_fail(me, "it went on, \"%.200s\"", me->err.msg);
+    } else {
+        net_ok(me, mean_of_ranks(me, &came[me->rank]));
+    }
+    if (ddp_now() > at + 6) net_fail(me, "it took %.1f s", ddp_now() - at);
+}
+
+static void leaving_while_a_death_is_noticed(void **state)
+{
+    static const departure cases[] = {
+        {3, 2, 1, 0, 0}, {3, 1, 2, 0, 0}, {3, 0, 1, 0, 4}, {4, 3, 1, 0, 0}, {4, 1, 0, 0, 0}};
+    static const double after[] = {-0.08, -0.05, 0.1, -0.02, 0.3, 0.02};
+
+    (void)state;
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++)
+        for (int k = 0; k < (int)(sizeof after / sizeof after[0]); k++) {
+            departure c = cases[i];
+            net_setup set;
+            unsigned left = ((1u << c.world) - 1) & ~(1u << c.dies | 1u << c.leaves);
+            const char *failure;
+            float sum = 0;
+
+            if (i > 0 && k % 2 == 0) continue;
+            c.leaves_after = after[k];
+            if (after[k] > 0) c.ends = 0; /* both have begun an epoch without the dead one */
+            net_defaults(&set, c.world);
+            log_to(&set);
+            set.tcp = 1;
+            set.cfg.min_world = 1;
+            set.cfg.delay_s = 0.1;
+            set.cfg.peer_timeout_s = lab_patience(2);
+            gathered = 0;
+            failure = lab_try(&lab, &set, die_leave_or_go_on, &c);
+            if (failure[0])
+                fail_msg("rank %d dies, rank %d leaves %g s later: %s", c.dies, c.leaves,
+                         c.leaves_after, failure);
+            for (int r = 0; r < c.world; r++)
+                if (left >> r & 1) sum += (float)(1 << r);
+            for (int r = 0; r < c.world; r++)
+                if (left & ~c.ends & (1u << r))
+                    assert_true(came[r] == sum * (1.0f / (float)ddp__bit_count(left)));
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(leaving_while_a_death_is_noticed),
+    };
+    cmocka_set_test_filter(getenv("ONLY"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

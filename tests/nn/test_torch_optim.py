@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""[calm] The built-in update rules against torch.optim: 20 steps, relative difference below 1e-6.
+
+Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import companion
+
+companion.need("torch", "PyTorch")
+import torch
+
+STEPS, COUNT = 20, 103
+# name, lr, momentum or beta1, beta2, eps, weight decay
+CASES = [
+    ("sgd", 0.1, 0.0, 0.0, 0.0, 0.0),
+    ("sgd", 0.1, 0.0, 0.0, 0.0, 0.01),
+    ("sgd", 0.05, 0.9, 0.0, 0.0, 0.0),
+    ("sgd", 0.05, 0.9, 0.0, 0.0, 5e-4),
+    ("adam", 1e-3, 0.9, 0.999, 1e-8, 0.0),
+    ("adam", 1e-2, 0.9, 0.95, 1e-8, 0.1),
+    ("adamw", 1e-3, 0.9, 0.999, 1e-8, 0.01),
+    ("adamw", 6e-4, 0.9, 0.95, 1e-6, 0.1),
+]
+
+
+def torch_rule(case, w):
+    name, lr, a, b, eps, decay = case
+    if name == "sgd":
+        return torch.optim.SGD([w], lr=lr, momentum=a, weight_decay=decay)
+    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+    return kind([w], lr=lr, betas=(a, b), eps=eps, weight_decay=decay)
+
+
+def difference(ours, theirs, cancels):
+    """Largest relative difference. Where terms of both signs are added a value near zero keeps
+    the rounding of its terms, so it is compared with the root mean square of the array."""
+    size = theirs.abs()
+    if cancels:
+        size = torch.maximum(size, theirs.pow(2).mean().sqrt())
+    return float(((ours - theirs).abs() / size).max())
+
+
+def run(program, case):
+    args = [case[0]] + [repr(x) for x in case[1:]] + [str(STEPS), str(COUNT)]
+    out = companion.output(program, *args)
+    w = opt = None
+    worst = 0.0
+    l2 = case[0] == "adam" and case[5] > 0  # gradient + decay x parameter may cancel
+    for line in out.splitlines():
+        what, *numbers = line.split()
+        values = torch.tensor([float(x) for x in numbers], dtype=torch.float32)
+        if what == "start":
+            w = values.clone().requires_grad_()
+            opt = torch_rule(case, w)
+        elif what == "grads":
+            w.grad = values
+            opt.step()
+        elif what == "params":
+            worst = max(worst, difference(values, w.detach(), True))
+        else:
+            s = opt.state[w]
+            key = "momentum_buffer" if case[0] == "sgd" else ("exp_avg", "exp_avg_sq")[int(what[-1])]
+            worst = max(worst, difference(values, s[key], key != "exp_avg_sq" or l2))
+    return worst
+
+
+def main():
+    failed = 0
+    program = companion.build("nn/torch_optim")
+    for case in CASES:
+        worst = run(program, case)
+        ok = worst < 1e-6
+        failed += not ok
+        print("%s %s: largest relative difference %.2e" % ("ok" if ok else "FAILED", case, worst))
+    return 1 if failed else 0
+
+
+sys.exit(main())

@@ -1,0 +1,115 @@
+/* [pure] Bottleneck matchings against every permutation. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { MOST = 60 };
+
+/* The smallest largest weight over all ways to complete a matching of the rows before u. */
+static double brute(int n, const double *w, int u, unsigned used, double so_far)
+{
+    double best = INFINITY, one;
+    int v;
+
+    if (u == n) return so_far;
+    for (v = 0; v < n; v++) {
+        if (used >> v & 1) continue;
+        one = w[u * n + v];
+        one = brute(n, w, u + 1, used | 1u << v, one > so_far ? one : so_far);
+        if (one < best) best = one;
+    }
+    return best;
+}
+
+/* The matching is perfect and its heaviest pair has the value claimed. */
+static void realises(int n, const double *w, const int *mate, double value)
+{
+    double most = -INFINITY;
+    char seen[MOST];
+    int u;
+
+    memset(seen, 0, sizeof seen);
+    for (u = 0; u < n; u++) {
+        assert_in_range(mate[u], 0, n - 1);
+        assert_int_equal(seen[mate[u]]++, 0);
+        if (w[u * n + mate[u]] > most) most = w[u * n + mate[u]];
+    }
+    assert_true(most == value);
+}
+
+static void every_small_matching_is_optimal(void **state)
+{
+    ddp_rng r = ddp_rng_seed(1, 0);
+    double w[49], value;
+    int mate[7], round, n, k;
+
+    (void)state;
+    for (round = 0; round < 4000; round++) {
+        n = (int)ddp_rng_below(&r, 7) + 1;
+        for (k = 0; k < n * n; k++) {
+            w[k] = ddp_rng_uniform(&r) - 0.3;
+            if (round % 2) w[k] = floor(8 * w[k]); /* many ties, negative ones too */
+            if (round % 5 == 4 && ddp_rng_below(&r, 2)) w[k] = 100;
+        }
+        assert_int_equal(ddp_matching_bottleneck(n, w, mate, &value, NULL), DDP_OK);
+        realises(n, w, mate, value);
+        assert_true(value == brute(n, w, 0, 0, -INFINITY));
+    }
+}
+
+/* Weights that are planted: a random permutation at most 1, all others above it. */
+static void a_planted_matching_is_found(void **state)
+{
+    static double w[MOST * MOST];
+    ddp_rng r = ddp_rng_seed(2, 0);
+    int mate[MOST], plan[MOST], round, k, m, t;
+    double value;
+
+    (void)state;
+    for (round = 0; round < 50; round++) {
+        for (k = 0; k < MOST; k++) plan[k] = k;
+        for (k = MOST - 1; k > 0; k--) {
+            m = (int)ddp_rng_below(&r, (uint64_t)k + 1);
+            t = plan[k], plan[k] = plan[m], plan[m] = t;
+        }
+        for (k = 0; k < MOST * MOST; k++) w[k] = 1.5 + ddp_rng_uniform(&r);
+        for (k = 0; k < MOST; k++) w[k * MOST + plan[k]] = ddp_rng_uniform(&r);
+        w[plan[0]] = 1;
+        assert_int_equal(ddp_matching_bottleneck(MOST, w, mate, &value, NULL), DDP_OK);
+        realises(MOST, w, mate, value);
+        assert_true(value == 1);
+        assert_memory_equal(mate, plan, sizeof plan);
+    }
+}
+
+static void bad_weights_are_named(void **state)
+{
+    double w[4] = {1, 2, NAN, 4}, value = 7;
+    int mate[2] = {5, 6};
+    ddp_error err;
+
+    (void)state;
+    assert_int_equal(ddp_matching_bottleneck(2, w, mate, &value, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "pair (1, 0) is nan"));
+    assert_int_equal(ddp_matching_bottleneck(0, w, mate, &value, &err), DDP_ARG);
+    assert_int_equal(ddp_matching_bottleneck(2, NULL, mate, &value, &err), DDP_ARG);
+    assert_true(value == 7 && mate[0] == 5 && mate[1] == 6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_small_matching_is_optimal),
+        cmocka_unit_test(a_planted_matching_is_found),
+        cmocka_unit_test(bad_weights_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,462 @@
+/* [pure] The searches of ddp_place step by step, each against a plain restatement of what it is to do. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "plan/place_genetic.c"
+#include "plan/place_anneal.c"
+#include "plan/place.c"
+
+#include <setjmp.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { N = 24, D = 4, S = 6 };
+
+/* Whole seconds and rates that are powers of two: no sum is rounded. */
+static ddp_network network(ddp_rng *r)
+{
+    ddp_network n;
+    int i, j;
+
+    assert_int_equal(ddp_network_new(N, &n, NULL), DDP_OK);
+    n.pipelines = D;
+    n.stages = S;
+    n.dp_bytes = 1 << 20;
+    n.pp_bytes = 3 << 18;
+    for (i = 0; i < N; i++)
+        for (j = 0; j < i; j++) {
+            n.delay_s[i * N + j] = n.delay_s[j * N + i] = floor(1e6 * ddp_rng_uniform(r));
+            n.rate[i * N + j] = n.rate[j * N + i] = (double)(1 << ddp_rng_below(r, 8));
+        }
+    return n;
+}
+
+static void open_search(ddp__place *p, ddp_place_options *o, const ddp_network *n)
+{
+    memset(o, 0, sizeof *o);
+    o->seed = 5;
+    o->max_candidates = 2000;
+    assert_int_equal(ddp__place_open(p, n, D, S, NULL), DDP_OK);
+    p->o = o;
+    ddp__place_limits(p);
+}
+
+static void random_labels(ddp__place *p, int *label)
+{
+    int at[N], v;
+
+    ddp__place_shuffle(p, at);
+    for (v = 0; v < N; v++) label[at[v]] = v / D;
+}
+
+/* ---- one pass of cyclic moves ---- */
+
+typedef struct pass {
+    const ddp_network *n;
+    int kl, label[N], locked[N];
+} pass;
+
+static double weight(const pass *c, int u, int v)
+{
+    double b = c->n->rate[u * N + v];
+
+    return c->kl ? (c->n->pp_bytes - c->n->dp_bytes) / b
+                 : c->n->delay_s[u * N + v] + c->n->pp_bytes / b;
+}
+
+static double own_link(const pass *c, int v)
+{
+    double least = INFINITY;
+    int u;
+
+    for (u = 0; u < N; u++)
+        if (u != v && c->label[u] == c->label[v]) least = fmin(least, weight(c, v, u));
+    return least < INFINITY ? least : 0;
+}
+
+static double gain_of(const pass *c, int v, int q)
+{
+    double there = 0, here = 0;
+    int u, size = 0;
+
+    for (u = 0; u < N; u++) {
+        if (u == v) continue;
+        if (c->label[u] == q) there += weight(c, v, u), size++;
+        if (c->label[u] == c->label[v]) here += weight(c, v, u);
+    }
+    if (c->kl) return there - here;
+    return (size ? there / size : 0) - own_link(c, v);
+}
+
+/* The best move out of group g; 0 = none. */
+static int best_move(const pass *c, int g, int *from, int *to, double *gain)
+{
+    int v, q, only = -1, found = 0;
+
+    for (v = 0; v < N; v++)
+        if (c->label[v] == g && !c->locked[v] && (only < 0 || own_link(c, v) < own_link(c, only)))
+            only = v;
+    for (v = 0; v < N; v++)
+        for (q = 0; q < S; q++) {
+            double now;
+            if (c->label[v] != g || c->locked[v] || q == g || (!c->kl && v != only)) continue;
+            now = gain_of(c, v, q);
+            if (found && !(now > *gain)) continue;
+            found = 1, *from = v, *to = q, *gain = now;
+        }
+    return found;
+}
+
+static void oracle_pass(pass *c)
+{
+    int received[S] = {0}, cycle, g, all;
+
+    for (cycle = 0; cycle < S; cycle++) {
+        int home = -1, moved[N], from[N], n = 0, keep = 0, v = 0, q = 0, k;
+        double top = 0, gain = 0, sum = 0, best = 0;
+        for (g = 0; g < S; g++)
+            if (best_move(c, g, &v, &q, &gain) && (home < 0 || gain > top)) home = g, top = gain;
+        if (home < 0) return;
+        for (g = home; n < N && best_move(c, g, &v, &q, &gain); g = q) {
+            if (n && sum + gain_of(c, v, home) > best) best = sum + gain_of(c, v, home), keep = n;
+            moved[n] = v, from[n++] = g;
+            c->label[v] = q;
+            c->locked[v] = 1; /* until the pass ends */
+            sum += gain;
+            if (q == home) break;
+        }
+        for (k = n - 1; k > keep; k--) c->label[moved[k]] = from[k];
+        c->label[moved[keep]] = home;
+        for (k = 0; keep && k <= keep; k++) received[c->label[moved[k]]] = 1;
+        for (g = 0, all = 1; g < S; g++) all &= received[g];
+        if (all) return;
+    }
+}
+
+static void cyclic_passes_move_what_the_released_search_moves(void **state)
+{
+    ddp_rng r = ddp_rng_seed(41, 0);
+    int round;
+
+    (void)state;
+    for (round = 0; round < 80; round++) {
+        ddp_network n = network(&r);
+        ddp_place_options o;
+        ddp__place p;
+        int label[N];
+        pass c;
+        open_search(&p, &o, &n);
+        p.rng = ddp_rng_seed(2, (uint64_t)round);
+        memset(&c, 0, sizeof c);
+        c.n = &n;
+        c.kl = round % 2;
+        random_labels(&p, label);
+        memcpy(c.label, label, sizeof label);
+        oracle_pass(&c);
+        assert_true(ddp__place_cyclic_pass(&p, label, c.kl));
+        assert_memory_equal(label, c.label, sizeof label);
+        ddp__place_close(&p);
+        ddp_network_free(&n);
+    }
+}
+
+/* ---- one chain of the paper's swaps ---- */
+
+/* The lightest pair of unlocked devices of group g; 0 = there are not two. */
+static int fastest_pair(const pass *c, int g, int *pair, double *link)
+{
+    int u, v, found = 0;
+
+    for (u = 0; u < N; u++)
+        for (v = u + 1; v < N; v++) {
+            if (c->label[u] != g || c->label[v] != g || c->locked[u] || c->locked[v]) continue;
+            if (found && !(weight(c, u, v) < *link)) continue;
+            found = 1, pair[0] = u, pair[1] = v, *link = weight(c, u, v);
+        }
+    return found;
+}
+
+static double mean_to(const pass *c, int u, int g)
+{
+    double sum = 0;
+    int v;
+
+    for (v = 0; v < N; v++)
+        if (c->label[v] == g) sum += weight(c, u, v);
+    return sum / (double)D;
+}
+
+/* Returns how many swaps of the chain were taken back. */
+static int oracle_chain(pass *c)
+{
+    int first = -1, group = -1, swap[N][2], n = 0, keep = 0, a, b, k, t, back;
+    double sum = 0, most = 0;
+
+    for (;;) {
+        double best = -INFINITY;
+        int x = -1, y = -1;
+        for (a = 0; a < S; a++)
+            for (b = 0; b < S; b++) {
+                int one[2] = {0, 0}, two[2] = {0, 0};
+                double here = 0, there = 0;
+                if (a == b || (group >= 0 && a != group)) continue;
+                if (!fastest_pair(c, a, one, &here) || !fastest_pair(c, b, two, &there)) continue;
+                for (k = 0; k < 4; k++) {
+                    int u = one[k / 2], v = two[k % 2];
+                    double gain = mean_to(c, u, b) - here + mean_to(c, v, a) - there;
+                    if (gain > best) best = gain, x = u, y = v;
+                }
+            }
+        if (x < 0) break;
+        if (first < 0) first = c->label[x];
+        group = c->label[y];
+        t = c->label[x], c->label[x] = c->label[y], c->label[y] = t;
+        c->locked[x] = c->locked[y] = 1;
+        swap[n][0] = x, swap[n++][1] = y;
+        sum += best;
+        if (sum > most) most = sum, keep = n;
+        if (group == first) break;
+    }
+    back = n - keep;
+    while (n-- > keep) {
+        t = c->label[swap[n][0]];
+        c->label[swap[n][0]] = c->label[swap[n][1]];
+        c->label[swap[n][1]] = t;
+    }
+    return back;
+}
+
+static void open_chain(ddp__place_chain *c)
+{
+    memset(c, 0, sizeof *c);
+    c->locked = (char *)ddp__calloc(N, 1);
+    c->end = (int *)ddp__calloc(2 * S, sizeof(int));
+    c->link = (double *)ddp__calloc(S + 2 * S * S, sizeof(double));
+    c->swap = (ddp__place_swap *)ddp__calloc(N, sizeof *c->swap);
+    assert_true(c->locked && c->end && c->link && c->swap);
+    c->mean = c->link + S;
+}
+
+static void close_chain(ddp__place_chain *c)
+{
+    DDP_FREE(c->locked);
+    DDP_FREE(c->end);
+    DDP_FREE(c->link);
+    DDP_FREE(c->swap);
+}
+
+static void chains_swap_what_the_paper_says(void **state)
+{
+    ddp_rng r = ddp_rng_seed(42, 0);
+    int round, cut = 0;
+    ddp__place_chain chain;
+
+    (void)state;
+    open_chain(&chain);
+    for (round = 0; round < 80; round++) {
+        ddp_network n = network(&r);
+        ddp_place_options o;
+        ddp__place p;
+        int label[N], k;
+        pass c;
+        open_search(&p, &o, &n);
+        p.rng = ddp_rng_seed(3, (uint64_t)round);
+        memset(&c, 0, sizeof c);
+        c.n = &n;
+        random_labels(&p, label);
+        memcpy(c.label, label, sizeof label);
+        for (k = 0; k < 4; k++) { /* later chains start from better groups, and are cut */
+            memset(c.locked, 0, sizeof c.locked);
+            cut += oracle_chain(&c) > 0;
+            ddp__place_circulate(&p, &chain, label);
+            assert_memory_equal(label, c.label, sizeof label);
+        }
+        ddp__place_close(&p);
+        ddp_network_free(&n);
+    }
+    assert_true(cut > 20);
+    close_chain(&chain);
+}
+
+/* ---- the population ---- */
+
+static void five_devices_cross(void **state)
+{
+    ddp_rng r = ddp_rng_seed(43, 0);
+    ddp_network n = network(&r);
+    ddp__place_pool pool;
+    ddp_place_options o;
+    int round, v, k, one, two, unlike, most = 0;
+    ddp__place p;
+
+    (void)state;
+    open_search(&p, &o, &n);
+    assert_true(ddp__place_pool_open(&p, &pool));
+    assert_int_equal(pool.size, 100);
+    for (round = 0; round < 500; round++) {
+        int count[S] = {0};
+        ddp__place_cross(&p, &pool, &one, &two);
+        for (v = unlike = 0; v < N; v++) {
+            unlike += pool.child[v] != pool.label[two * N + v];
+            count[pool.child[v]]++;
+        }
+        for (k = 0; k < S; k++) assert_int_equal(count[k], D);
+        assert_true(unlike <= 10); /* five, and one to make room for each */
+        if (unlike > most) most = unlike;
+    }
+    assert_true(most >= 6);
+    ddp__place_pool_close(&pool);
+    ddp__place_close(&p);
+    ddp_network_free(&n);
+}
+
+/* The whole search from its steps, with the replacement rules written out here. */
+static double search_by_steps(const ddp_network *n, int genetic)
+{
+    ddp__place_chain chain;
+    ddp__place_pool pool;
+    ddp_place_options o;
+    ddp__place p;
+    int one, two, k, out;
+    double cost;
+
+    open_chain(&chain);
+    open_search(&p, &o, n);
+    assert_true(ddp__place_pool_open(&p, &pool));
+    while (ddp__place_next(&p)) {
+        ddp__place_cross(&p, &pool, &one, &two);
+        if (genetic)
+            ddp__place_circulate(&p, &chain, pool.child);
+        else
+            assert_true(ddp__place_cyclic_pass(&p, pool.child, 0));
+        cost = ddp__place_judge(&p, &pool);
+        if (genetic) { /* better than the worst: takes its place */
+            for (out = 0, k = 1; k < pool.size; k++)
+                if (pool.cost[k] > pool.cost[out]) out = k;
+            if (cost >= pool.cost[out]) continue;
+        } else { /* better than the first parent: takes the place of the worse one */
+            if (cost >= pool.cost[one]) continue;
+            out = pool.cost[two] > pool.cost[one] ? two : one;
+        }
+        pool.cost[out] = cost;
+        memcpy(pool.label + out * N, pool.child, N * sizeof(int));
+    }
+    cost = 0; /* of the last generation, not only the best */
+    for (k = 0; k < p.N; k++) cost += (k + 1) * p.best[k];
+    cost += p.cost;
+    ddp__place_pool_close(&pool);
+    ddp__place_close(&p);
+    close_chain(&chain);
+    return cost;
+}
+
+static void offspring_replace_whom_they_should(void **state)
+{
+    ddp_rng r = ddp_rng_seed(44, 0);
+    int round, k;
+
+    (void)state;
+    for (round = 0; round < 12; round++) {
+        ddp_network n = network(&r);
+        ddp_place_options o;
+        ddp__place p;
+        double sum = 0;
+        open_search(&p, &o, &n);
+        if (round % 2)
+            ddp__place_genetic(&p);
+        else
+            ddp__place_cyclic(&p, 0);
+        assert_int_equal(p.candidates, 2000);
+        for (k = 0; k < N; k++) sum += (k + 1) * p.best[k];
+        assert_true(sum + p.cost == search_by_steps(&n, round % 2));
+        ddp__place_close(&p);
+        ddp_network_free(&n);
+    }
+}
+
+/* ---- annealing ---- */
+
+static void what_annealing_leaves_is_matched_and_ordered(void **state)
+{
+    ddp_rng r = ddp_rng_seed(45, 0);
+    int round;
+
+    (void)state;
+    for (round = 0; round < 20; round++) {
+        ddp_network n = network(&r);
+        ddp_place_options o;
+        ddp__place p;
+        int best[N];
+        open_search(&p, &o, &n);
+        p.limit = 600;
+        ddp__place_anneal(&p);
+        memcpy(best, p.best, sizeof best);
+        assert_true(ddp__place_evaluate(&p, best) >= p.cost * (1 - 1e-12));
+        ddp__place_close(&p);
+        ddp_network_free(&n);
+    }
+}
+
+static double energy(const ddp__anneal *s)
+{
+    double sum = 0;
+    int j;
+
+    for (j = 0; j + 1 < S; j++) sum += s->sum[j];
+    return s->top + s->hops + 0x1p-4 * s->all + 0x1p-3 * sum;
+}
+
+/* Without heat no move may raise the cost with its smoothing, as the last phase sets it. */
+static void annealing_smooths_the_maxima(void **state)
+{
+    ddp_rng r = ddp_rng_seed(46, 0);
+    ddp_network n = network(&r);
+    ddp_place_options o;
+    ddp__place p;
+    ddp__anneal s;
+    double before, now;
+    int k, level = 0;
+
+    (void)state;
+    open_search(&p, &o, &n);
+    assert_true(ddp__anneal_open(&s, &p));
+    ddp__place_shuffle(&p, s.at);
+    ddp__place_offer(&p, s.at, ddp__place_flat(&p, s.at, NULL, NULL));
+    ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, 0.1);
+    assert_true(s.mu == 0x1p-3 && s.lam == 0x1p-4);
+    s.heat = 0;
+    for (k = 0; k < 10000; k++) {
+        double flat = s.top + s.hops;
+        if (k % 500 == 0) {
+            ddp__place_shuffle(&p, s.at);
+            ddp__anneal_rebuild(&s);
+            flat = s.top + s.hops;
+        }
+        before = energy(&s);
+        if (!ddp__anneal_move(&s)) continue;
+        now = energy(&s);
+        assert_true(now <= before * (1 + 1e-12));
+        level += s.top + s.hops == flat && now < before * (1 - 1e-9);
+    }
+    assert_true(level > 10); /* moves that only the smoothing tells from none */
+    ddp__anneal_close(&s);
+    ddp__place_close(&p);
+    ddp_network_free(&n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cyclic_passes_move_what_the_released_search_moves),
+        cmocka_unit_test(chains_swap_what_the_paper_says),
+        cmocka_unit_test(five_devices_cross),
+        cmocka_unit_test(offspring_replace_whom_they_should),
+        cmocka_unit_test(what_annealing_leaves_is_matched_and_ordered),
+        cmocka_unit_test(annealing_smooths_the_maxima),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

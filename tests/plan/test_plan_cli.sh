@@ -1,0 +1,67 @@
+#!/bin/sh
+# [calm] build/plan partial: its JSON, its files, its sentences and exit codes. Closes with the counts.
+root=$(cd "$(dirname "$0")/../.." && pwd)
+sub=
+. "$root/tests/plan/plan_cli.sh"
+
+# two layers of 10 s; row 1 (output side) is sent in 4 s, row 0 in 6 s: 10..14 and 20..26
+printf 'layer,params,forward_s,backward_s,comm_s\nin,6,,10,6\nout,4,,10,4\n' >p.csv
+printf 'layer,params,backward_s\nin,1000000,1\nout,1000000,1\n' >net.csv
+base="partial --profile p.csv --period 3"
+# shellcheck disable=SC2086
+{
+    for solver in optimal dfs brute scatter; do
+        has "\"solver\": \"$solver\", \"cost\": \"timeline\", \"layers\": 2, \"period\": 3, \"objective_s\": 66, \"exposed_s\": 6," \
+            $base --solver $solver --cost timeline
+    done
+    has '"sets": [[0, 1], [], []], "fill": [[], [1], [1]], "solve_ms": ' $base --solver optimal --cost timeline --fill exact
+    has '"fill": [[], [], []]' $base --solver optimal --cost timeline --fill eq12
+    has '"sets": [[1], [0], []]' $base --solver enp
+    has '"solver": "scatter", "cost": "window"' $base
+    # one lump of 10 s after row 1 at 10 just fits
+    has '"objective_s": 60, "exposed_s": 0, "lower_bound_s": 60,' $base --solver all --cost sum
+    [ "$(wc -l <out)" -eq 5 ] && ok || bad "--solver all did not print five lines"
+    # 2 (4-1)/4 x 4 MB over 12.5 MB/s = 0.48 s to send each, two delays of 20 ms
+    has '"objective_s": 6.52' partial --profile net.csv --period 3 --solver optimal --net 100mbit,20ms --workers 4
+    has 'usage: plan partial' partial --help
+    has 'usage: plan SUBCOMMAND' --help
+
+    has '"solver"' $base --solver all --svg p.svg --json p.json
+    [ "$(grep -c '"event": "plan"' p.json)" -eq 5 ] && ok || bad "--json did not write five events"
+    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg; } && ok || bad "--svg did not write a whole picture"
+    if command -v python3 >/dev/null; then
+        python3 -c 'import json,sys,xml.dom.minidom as x
+[json.loads(l) for l in open("p.json")]; [json.loads(l) for l in open("out")]; x.parse("p.svg")' && ok || bad "JSON or SVG is malformed"
+    fi
+
+    says 2 'a subcommand is needed'
+    says 2 'unknown subcommand nonsense; known are: partial' nonsense
+    says 2 '--profile FILE is needed' partial --period 3
+    says 2 '--period H is needed' partial --profile p.csv
+    says 2 '--period H is needed' partial --profile p.csv --period 0
+    says 2 '--period -1 is not a whole number' partial --profile p.csv --period -1
+    says 2 "solver 'greedy' is unknown; use optimal, dfs" $base --solver greedy
+    says 2 "cost 'cheap' is unknown; use timeline" $base --cost cheap
+    says 2 "filling 'full' is unknown; use none" $base --fill full
+    says 2 'unknown option --perod' $base --perod 3
+    says 2 '--json needs a value' $base --json
+    says 2 '--net needs --workers' $base --net 1mbit
+    says 2 'plan partial' $base --net nonsense --workers 2
+    says 1 'cannot read absent.csv' partial --profile absent.csv --period 3
+    says 1 'line 2: comm_s is empty' partial --profile net.csv --period 3
+    printf 'layer,params,backward_s,comm_s\na,1,-2,3\n' >neg.csv
+    says 1 'neg.csv, line 2: backward_s is -2' partial --profile neg.csv --period 3
+    : >empty.csv
+    says 1 'empty.csv is empty' partial --profile empty.csv --period 3
+    "$plan" $base --svg absent/p.svg >out 2>err
+    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
+    if [ -w /dev/full ]; then
+        "$plan" $base >/dev/full 2>err
+        [ $? -eq 1 ] && grep -q 'cannot write the result' err && ok || bad "a full disk: $(cat err)"
+    fi
+}
+awk 'BEGIN { print "layer,params,backward_s,comm_s"; for (i = 0; i < 200; i++) print "l" i ",1,1,1" }' >wide.csv
+says 2 'use solver optimal' partial --profile wide.csv --period 10 --solver brute
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]

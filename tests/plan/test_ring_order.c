@@ -1,0 +1,191 @@
+/* [pure] Ring orders against every order, and the search for many workers against the exact one. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "plan/ring_order.c"
+
+#include <setjmp.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { MOST = 64 };
+
+typedef struct ring {
+    double least, delay;
+} ring;
+
+static int better(ring a, ring b)
+{
+    return a.least > b.least || (a.least == b.least && a.delay < b.delay);
+}
+
+static ring measure(int n, const double *rate, const double *delay, const int *order)
+{
+    ring r;
+
+    r.least = INFINITY;
+    r.delay = 0;
+    for (int k = 0; k < n; k++) {
+        const int at = order[k] * n + order[(k + 1) % n];
+        if (rate[at] < r.least) r.least = rate[at];
+        r.delay += delay[at];
+    }
+    return r;
+}
+
+static void every(int n, const double *rate, const double *delay, int *order, int at, ring *best)
+{
+    if (at == n) {
+        const ring r = measure(n, rate, delay, order);
+        if (better(r, *best)) *best = r;
+        return;
+    }
+    for (int k = at; k < n; k++) {
+        int t = order[at];
+        order[at] = order[k];
+        order[k] = t;
+        every(n, rate, delay, order, at + 1, best);
+        order[k] = order[at];
+        order[at] = t;
+    }
+}
+
+static void random_ring(ddp_rng *r, int n, int kind, double *rate, double *delay)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            rate[i * n + j] = 1 + floor(ddp_rng_uniform(r) * (kind % 2 ? 5 : 1000));
+            delay[i * n + j] = floor(ddp_rng_uniform(r) * 64) / 64;
+            if (kind % 3 == 0 && j < i) rate[i * n + j] = rate[j * n + i];
+        }
+    for (int i = 0; i < n; i++) rate[i * n + i] = delay[i * n + i] = NAN; /* never read */
+}
+
+static void valid(int n, const int *order)
+{
+    char seen[MOST];
+
+    memset(seen, 0, sizeof seen);
+    assert_int_equal(order[0], 0);
+    for (int k = 0; k < n; k++) {
+        assert_in_range(order[k], 0, n - 1);
+        assert_int_equal(seen[order[k]]++, 0);
+    }
+}
+
+static void test_every_order(void **state)
+{
+    double rate[64], delay[64], least;
+    int order[8];
+    ddp_rng r;
+
+    (void)state;
+    r = ddp_rng_seed(11, 0);
+    for (int round = 0; round < 600; round++) {
+        const int n = 2 + round % 6;
+        int all[8];
+        ring best, got;
+        random_ring(&r, n, round, rate, delay);
+        best.least = -1;
+        best.delay = 0;
+        for (int k = 0; k < n; k++) all[k] = k;
+        every(n, rate, delay, all, 1, &best);
+        assert_int_equal(ddp_plan_ring(n, rate, delay, order, &least, NULL), DDP_OK);
+        valid(n, order);
+        got = measure(n, rate, delay, order);
+        assert_true(got.least == least);
+        assert_true(best.least == least);
+        assert_true(best.delay == got.delay);
+        assert_int_equal(ddp_plan_ring(n, rate, NULL, order, &least, NULL), DDP_OK);
+        valid(n, order);
+        assert_true(best.least == least);
+    }
+}
+
+/* The search finds the best slowest hop of nine out of ten (93 here), and never one below half of it. */
+static void test_search(void **state)
+{
+    double rate[144], delay[144], cost[144], least;
+    int order[12], lists[48], found = 0, rounds = 100;
+    ddp__hops g;
+    ddp_rng r;
+
+    (void)state;
+    r = ddp_rng_seed(12, 0);
+    for (int round = 0; round < rounds; round++) {
+        const int n = 6 + round % 7;
+        double got;
+        random_ring(&r, n, 2 * round, rate, delay);
+        assert_int_equal(ddp_plan_ring(n, rate, delay, order, &least, NULL), DDP_OK);
+        g.n = n;
+        g.rate = rate;
+        g.delay_s = delay;
+        g.cost = cost;
+        ddp__ring_costs(&g);
+        ddp__ring_search(&g, order, lists, lists + n, (char *)(lists + 2 * n));
+        valid(n, order);
+        got = ddp__ring_least(&g, order);
+        assert_true(got <= least && got >= least / 2);
+        found += got == least;
+    }
+    assert_true(found >= 85);
+}
+
+/* Two sites of 20 with a slow link between them: a good ring crosses it twice. */
+static void test_sites(void **state)
+{
+    enum { N = 40 };
+    static double rate[N * N], delay[N * N];
+    double least;
+    int order[N], crossings = 0;
+
+    (void)state;
+    for (int i = 0; i < N * N; i++) {
+        const int same = i / N % 2 == i % N % 2;
+        rate[i] = same ? 1e9 : 1e7;
+        delay[i] = same ? 1e-4 : 5e-2;
+    }
+    assert_int_equal(ddp_plan_ring(N, rate, delay, order, &least, NULL), DDP_OK);
+    valid(N, order);
+    for (int k = 0; k < N; k++) crossings += order[k] % 2 != order[(k + 1) % N] % 2;
+    assert_int_equal(crossings, 2);
+    assert_true(least == 1e7);
+}
+
+static void test_mistakes(void **state)
+{
+    double rate[4] = {1, 2, 0, 1}, delay[4] = {0, -1, 0, 0}, least = 7;
+    int order[2] = {5, 6};
+    ddp_error err;
+
+    (void)state;
+    assert_int_equal(ddp_plan_ring(0, rate, NULL, order, &least, &err), DDP_ARG);
+    assert_int_equal(ddp_plan_ring(2, rate, NULL, order, &least, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "rate 0 from worker 1 to 0"));
+    rate[2] = 3;
+    assert_int_equal(ddp_plan_ring(2, rate, delay, order, &least, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "delay -1 s from worker 0 to 1"));
+    assert_int_equal(order[0], 5);
+    assert_true(least == 7);
+    assert_int_equal(ddp_plan_ring(1, rate, NULL, order, &least, &err), DDP_OK);
+    assert_int_equal(order[0], 0);
+    assert_true(least == 0);
+    assert_int_equal(ddp_plan_ring(2, rate, NULL, order, &least, &err), DDP_OK);
+    assert_true(least == 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_order),
+        cmocka_unit_test(test_search),
+        cmocka_unit_test(test_sites),
+        cmocka_unit_test(test_mistakes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,40 @@
+#!/bin/sh
+# [calm] The update rules give the same bits whatever the compiler may fuse: each compiler here, for the
+# base processor and for this one with fused multiply-add allowed. Exit 77 without a compiler.
+cd "$(dirname "$0")/../.." || exit 1
+make -s build/headers/dreamddp.h || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+built=0 failed=0
+
+build() { # CC FLAGS: the rules and what lies under them
+    # shellcheck disable=SC2086
+    "$1" ${CPPFLAGS:-} -isystem build/include -DDDP_SEPARATE $2 -Ibuild/headers -Isrc tests/nn/torch_optim.c \
+        src/nn/optimizer.c src/base/*.c -o "$work/run" -lm -lpthread
+}
+
+for flags in "-O2" "-O0" "-std=gnu11 -O3 -march=native -ffp-contract=fast"; do
+    for cc in gcc clang; do
+        command -v "$cc" >/dev/null || continue
+        if ! build $cc "$flags"; then
+            echo "FAILED to build: $cc $flags"
+            failed=1
+            continue
+        fi
+        built=$((built + 1))
+        {
+            "$work/run" sgd 0.1 0.9 0 0 0.01 20 1003
+            "$work/run" adam 0.001 0.9 0.999 1e-8 0.01 20 1003
+            "$work/run" adamw 0.001 0.9 0.999 1e-8 0.01 20 1003
+        } >"$work/now"
+        [ -f "$work/first" ] || cp "$work/now" "$work/first"
+        if cmp -s "$work/first" "$work/now"; then
+            echo "ok: $cc $flags"
+        else
+            echo "FAILED: other bits with $cc $flags"
+            failed=1
+        fi
+    done
+done
+[ "$built" -gt 0 ] || { echo "skipped: neither gcc nor clang is installed"; exit 77; }
+exit $failed

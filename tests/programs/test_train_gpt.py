@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""[timed] build/train_gpt: both models, operator threads, the validation loss, and the sample it prints.
+
+Needs build/train_gpt (`make all`)."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TRAIN = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
+SIZES = "--layers 2 --heads 4 --dim 32 --seq 20 --batch 3 --steps 12 --quiet".split()
+LLAMA = ["--model", "llama2", "--kv-heads", "2"]
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(holds, message):
+    if not holds:
+        raise Wrong(message)
+
+
+def run(*args, code=0):
+    """What the program prints before the last line, and the object on that line."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_"))}
+    p = subprocess.run([TRAIN, *SIZES, *map(str, args)], env=env, capture_output=True, text=True,
+                       timeout=120)
+    expect(p.returncode == code, "exit %d: %s" % (p.returncode, p.stderr[-300:]))
+    if code:
+        return p.stderr
+    text, _, last = p.stdout.rstrip("\n").rpartition("\n")
+    return text, json.loads(last)
+
+
+def both_models_learn_and_threads_change_no_bit(data):
+    for model in ([], LLAMA, LLAMA + ["--tied", "--hidden", "40"]):
+        results = [run("--data", data, *model, "--threads", t)[1] for t in (1, 2, 3)]
+        expect(results[0]["final_loss"] < results[0]["first_loss"] - 0.3, "%s learns nothing" % model)
+        hashes = {r["param_hash"] for r in results}
+        expect(len(hashes) == 1, "%s: %s with 1, 2, 3 threads" % (model, hashes))
+
+
+def llama_trains_on_two_workers_as_on_one_of_twice_the_batch(data):
+    llama = ["--data", data, *LLAMA, "--strategy", "ssgd", "--deterministic", "--optimizer", "sgd",
+             "--lr", 0.1]
+    one = run(*llama, "--batch", 6)[1]
+    two = run(*llama, "--workers", 2, "--transport", "threads")[1]
+    expect(abs(one["final_loss"] - two["final_loss"]) < 1e-4,
+           "loss %g on one worker, %g on two" % (one["final_loss"], two["final_loss"]))
+
+
+def a_sample_is_text_of_the_data_and_follows_the_seed(data):
+    for model in ([], LLAMA):
+        args = ["--data", data, *model, "--sample", 90]
+        first, result = run(*args)
+        expect(len(first) == 90 and set(first) <= set("abcde\n"), "sample %r" % first)
+        again, same = run(*args, "--threads", 2)
+        expect(again == first, "%r, then %r" % (first, again))
+        expect(same["param_hash"] == run("--data", data, *model)[1]["param_hash"],
+               "sampling changed the training")
+        other = run("--data", data, *model, "--sample", 90, "--temperature", 2, "--top-k", 0)[0]
+        expect(other != first, "temperature 2 draws what 0.8 draws")
+        likeliest = [run(*args, "--temperature", 0)[0], run(*args, "--top-k", 1)[0]]
+        expect(likeliest[0] == likeliest[1] and len(set(likeliest[0])) < 6, str(likeliest))
+
+
+def tokens_without_bytes_are_printed_as_numbers(data):
+    path = os.path.join(os.path.dirname(data), "tokens.bin")
+    with open(path, "wb") as f:
+        f.write(b"".join((7 * i % 50).to_bytes(2, "little") for i in range(4000)))
+    words = run("--data", path, "--sample", 30)[0].split()
+    expect(len(words) == 30 and all(0 <= int(w) < 50 for w in words), str(words))
+
+
+def a_sample_of_worker_processes_is_printed_once(data):
+    text = run("--data", data, "--workers", 2, "--strategy", "localsgd", "--sample", 40)[0]
+    expect(len(text) == 40, repr(text))
+
+
+def val_loss_can_be_the_mean_over_all_that_is_held_out(data):
+    args = ["--data", data, "--held-out", 0.5]
+    part, more, most = (run(*args, "--val-batches", n)[1]["val_loss"] for n in (1, 20, 0))
+    expect(part != more and more != most, "val_loss %g, %g, %g" % (part, more, most))
+    expect(abs(more - most) < 0.2, "val_loss %g of 20 batches, %g of all" % (more, most))
+
+
+def a_run_that_ends_with_its_profile_has_figures_too(data):
+    for steps in (1, 5, 6, 7):
+        for more in ([], ["--workers", 2, "--transport", "threads"], ["--eval-every", 3]):
+            result = run("--data", data, "--steps", steps, *more)[1]
+            expect(result["tokens_per_s"] > 0 and result["step_ms"] > 0, "%d steps: %s" % (steps, result))
+
+
+def impossible_options_are_refused(data):
+    for words, args in (("heads cannot share 3", ["--model", "llama2", "--kv-heads", 3]),
+                        ("choose gpt2 or llama2", ["--model", "llama3"]),
+                        ("belong to --model llama2", ["--kv-heads", 2]),
+                        ("leave it out", [*LLAMA, "--dropout", 0.1]),
+                        ("even width", ["--model", "llama2", "--dim", 12]),
+                        ("--temperature -1", ["--temperature", -1])):
+        said = run("--data", data, *args, code=2)
+        expect(words in said, "no '%s' in: %s" % (words, said))
+
+
+CASES = [both_models_learn_and_threads_change_no_bit,
+         llama_trains_on_two_workers_as_on_one_of_twice_the_batch,
+         a_sample_is_text_of_the_data_and_follows_the_seed,
+         tokens_without_bytes_are_printed_as_numbers,
+         a_sample_of_worker_processes_is_printed_once,
+         val_loss_can_be_the_mean_over_all_that_is_held_out,
+         a_run_that_ends_with_its_profile_has_figures_too,
+         impossible_options_are_refused]
+
+
+def main():
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        data = os.path.join(folder, "text")
+        with open(data, "w") as f:
+            f.write("".join("abcde"[i * i % 5] + ("\n" if i % 31 == 0 else "") for i in range(9000)))
+        for case in CASES:
+            try:
+                case(data)
+            except Wrong as why:
+                failed += 1
+                print("FAILED %s: %s" % (case.__name__, why))
+    print("%d passed, %d failed, 0 skipped" % (len(CASES) - failed, failed))
+    return 1 if failed else 0
+
+
+sys.exit(main())

@@ -1,0 +1,477 @@
+/* [calm] Every byte is counted: what a worker needs beyond training alone, that a step allocates nothing,
+ * that all is given back, and what happens when memory ends at any allocation. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+/* ---- the counting allocator: bookkeeping through the macros, tensors through the config ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    size_t live, peak;
+    long   calls;          /* of any kind, frees included */
+    long   taken, fail_at; /* allocations so far; this one fails (0 = none) */
+    int    fail_rest;      /* and all after it */
+    int    wrong;          /* blocks freed with another size than they were allocated with */
+} memory = {PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, 0, 0, 0};
+
+enum { HEAD = 64 };
+
+/* The block's size lies before it. kind tells the two ways apart. */
+typedef struct head {
+    size_t bytes;
+    int    kind;
+} head;
+
+static void *take(size_t bytes, int kind)
+{
+    void *p = NULL;
+    int refuse;
+
+    pthread_mutex_lock(&memory.lock);
+    memory.calls++;
+    memory.taken++;
+    refuse = memory.fail_at && (memory.taken == memory.fail_at ||
+                                (memory.fail_rest && memory.taken > memory.fail_at));
+    if (!refuse && posix_memalign(&p, HEAD, HEAD + bytes) == 0) {
+        memory.live += bytes;
+        if (memory.live > memory.peak) memory.peak = memory.live;
+    }
+    pthread_mutex_unlock(&memory.lock);
+    if (!p) return NULL;
+    ((head *)p)->bytes = bytes;
+    ((head *)p)->kind = kind;
+    memset((char *)p + HEAD, 0xa5, bytes);
+    return (char *)p + HEAD;
+}
+
+static void give(void *block, size_t bytes, int kind)
+{
+    head *h = (head *)(void *)((char *)block - HEAD);
+
+    pthread_mutex_lock(&memory.lock);
+    memory.calls++;
+    memory.live -= h->bytes;
+    if (h->kind != kind || (kind && h->bytes != bytes)) memory.wrong++;
+    pthread_mutex_unlock(&memory.lock);
+    free(h);
+}
+
+void heap_free(void *p)
+{
+    if (p) give(p, 0, 0);
+}
+
+void *heap_realloc(void *p, size_t bytes)
+{
+    void *q = take(bytes, 0);
+    size_t old;
+
+    if (!p || !q) return q;
+    old = ((head *)(void *)((char *)p - HEAD))->bytes;
+    memcpy(q, p, old < bytes ? old : bytes);
+    give(p, 0, 0);
+    return q;
+}
+
+static void *tensor_alloc(void *user, size_t bytes)
+{
+    (void)user;
+    return take(bytes, 1);
+}
+
+static void tensor_free(void *user, void *p, size_t bytes)
+{
+    (void)user;
+    give(p, bytes, 1);
+}
+
+static long count_calls(size_t *peak)
+{
+    long n;
+
+    pthread_mutex_lock(&memory.lock);
+    n = memory.calls;
+    if (peak) *peak = memory.peak;
+    pthread_mutex_unlock(&memory.lock);
+    return n;
+}
+
+static void count_reset(long fail_at, int fail_rest)
+{
+    memory.live = memory.peak = 0;
+    memory.calls = memory.taken = 0;
+    memory.fail_at = fail_at;
+    memory.fail_rest = fail_rest;
+    memory.wrong = 0;
+}
+
+static void all_is_given_back(void)
+{
+    if (memory.live || memory.wrong)
+        fail_msg("%zu bytes leaked, %d blocks freed with a wrong size", memory.live, memory.wrong);
+}
+
+/* ---- training under the counters ---- */
+
+enum { RANKS = 8, LAYERS = 3, COUNT = 700 };
+
+/* What the ranks report, in memory shared with worker processes. */
+typedef struct outcome {
+    long   calls[RANKS];  /* of the allocator during the steps that are counted */
+    size_t peak[RANKS];
+    int    bad[RANKS], opened[RANKS];
+    size_t params, staging;
+} outcome;
+
+typedef struct trial {
+    ddp_config cfg;
+    long inputs, width, classes; /* of a perceptron; 0 = hand-written layers */
+    int  layers_of_last;         /* hand-written: layers of the last rank */
+    int  steady_after, steps;    /* no allocation from the one to the other; 0: not counted */
+    pthread_barrier_t meet;      /* the ranks of the threads transport */
+    outcome *out;
+} trial;
+
+static void trial_new(trial *t, ddp_strategy strategy, int world)
+{
+    memset(t, 0, sizeof *t);
+    t->cfg.world = world;
+    t->cfg.strategy = strategy;
+    t->cfg.transport = DDP_THREADS;
+    t->cfg.period = 2;
+    t->cfg.no_env = 1;
+    t->cfg.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    t->cfg.profile_steps = 3;
+    t->cfg.allocator.alloc = tensor_alloc;
+    t->cfg.allocator.free = tensor_free;
+    t->layers_of_last = LAYERS;
+    t->steps = 6;
+    t->out = (outcome *)mmap(NULL, sizeof *t->out, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true((void *)t->out != MAP_FAILED);
+}
+
+static void trial_free(trial *t) { munmap(t->out, sizeof *t->out); }
+
+/* All ranks are here. With processes each counts alone. */
+static void meet(trial *t, const ddp_ctx *d)
+{
+    if (t->steady_after && ddp_world(d) > 1 && t->cfg.transport == DDP_THREADS)
+        pthread_barrier_wait(&t->meet);
+}
+
+static int one_step(ddp_ctx *d, ddp_graph *g, ddp_node *loss, int layers)
+{
+    ddp_step_info info;
+    ddp_stats stats;
+    int l, bad = 0;
+
+    memset(&info, 0, sizeof info);
+    if (g) {
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        info.loss = bad ? 0 : (double)ddp_value(g, loss);
+    } else {
+        for (l = 0; !bad && l < layers; l++) bad = ddp_forward_begin(d, l);
+        for (l = layers - 1; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
+    }
+    if (!bad) bad = ddp_report(d, &info);
+    if (!bad) bad = ddp_step_end(d);
+    ddp_get_stats(d, &stats);
+    return bad;
+}
+
+static float arrays[RANKS][2][LAYERS + 1][COUNT];
+
+static int add_layers(ddp_ctx *d, int layers)
+{
+    int l, bad = 0;
+
+    for (l = 0; !bad && l < layers; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.params = arrays[ddp_rank(d)][0][l];
+        layer.grads = arrays[ddp_rank(d)][1][l];
+        layer.count = COUNT;
+        bad = ddp_add_layer(d, &layer);
+    }
+    return bad;
+}
+
+static ddp_graph *build(ddp_ctx *d, const trial *t, ddp_node **loss, int *bad)
+{
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_mlp_config c;
+
+    memset(&c, 0, sizeof c);
+    c.batch = 2;
+    c.inputs = t->inputs;
+    c.hidden[0] = c.hidden[1] = t->width;
+    c.classes = t->classes;
+    *loss = ddp_mlp(g, &c, NULL);
+    *bad = ddp_graph_build(g);
+    return g;
+}
+
+static int train(ddp_ctx *d, void *user)
+{
+    trial *t = (trial *)user;
+    ddp_optimizer o = ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.01f);
+    int rank = ddp_rank(d), layers = rank == ddp_world(d) - 1 ? t->layers_of_last : LAYERS, step,
+        bad = 0;
+    ddp_graph *g = NULL;
+    ddp_node *loss = NULL;
+
+    t->out->opened[rank] = 1;
+    if (t->inputs) g = build(d, t, &loss, &bad);
+    else bad = add_layers(d, layers);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (step = 0; step < t->steps; step++) {
+        if (t->steady_after && step == t->steady_after) {
+            meet(t, d);
+            t->out->calls[rank] = count_calls(NULL);
+            meet(t, d);
+        }
+        if (!bad) bad = one_step(d, g, loss, layers);
+    }
+    meet(t, d);
+    t->out->calls[rank] = count_calls(NULL) - t->out->calls[rank];
+    meet(t, d);
+    if (!bad) bad = ddp_sync_all(d);
+    t->out->bad[rank] = bad;
+    (void)count_calls(&t->out->peak[rank]);
+    if (rank == 0 && g) t->out->params = ddp_param_count(g);
+    if (rank == 0 && d->engine) {
+        ddp__net_stats net;
+        ddp__engine_stats(d->engine, &net);
+        t->out->staging = net.staging_bytes;
+    }
+    return bad;
+}
+
+static int trial_run(trial *t, ddp_error *err)
+{
+    int s;
+
+    pthread_barrier_init(&t->meet, NULL, (unsigned)t->cfg.world);
+    s = ddp_launch(&t->cfg, train, t, err);
+    pthread_barrier_destroy(&t->meet);
+    return s;
+}
+
+static const ddp_strategy all_strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP,
+                                              DDP_DREAMDDP};
+
+/* ---- tests ---- */
+
+#ifdef __SANITIZE_THREAD__ /* the surplus does not depend on the width, the minutes do */
+enum { WIDTH = 128, MOST_WORKERS = 4 };
+#else
+enum { WIDTH = 1024, MOST_WORKERS = 8 };
+#endif
+
+/* Peak bytes of one worker, threads: the hub's rings included, an equal share each. */
+static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport, size_t *staging,
+                      size_t *params)
+{
+    trial t;
+    ddp_error err;
+    size_t peak = 0;
+    int r;
+
+    trial_new(&t, strategy, world);
+    t.cfg.transport = transport;
+    t.inputs = 512;
+    t.width = WIDTH;
+    t.classes = 512;
+    t.cfg.profile_steps = 2;
+    t.steps = 3;
+    count_reset(0, 0);
+    if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+    all_is_given_back();
+    if (transport == DDP_TCP)
+        for (r = 0; r < world; r++) peak = t.out->peak[r] > peak ? t.out->peak[r] : peak;
+    else peak = memory.peak / (size_t)world;
+    *staging = t.out->staging;
+    *params = t.out->params;
+    trial_free(&t);
+    return peak;
+}
+
+static void a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_DREAMDDP, DDP_LOCALSGD, DDP_WFBP};
+    const size_t chunk = (size_t)256 << 10;
+    size_t alone, staging, params, most = 0;
+    int s, world, tcp;
+
+    (void)state;
+    for (s = 0; s < 3; s++) {
+        alone = peak_of(strategies[s], 1, DDP_THREADS, &staging, &params);
+        print_message("%s, 1 worker, %zu parameters: %.1f MiB\n", ddp_strategy_name(strategies[s]),
+                      params, (double)alone / 1048576);
+        assert_true(alone > 4 * params * sizeof(float)); /* parameters, gradients, two moments */
+        for (tcp = 0; tcp < (strategies[s] == DDP_DREAMDDP ? 2 : 1); tcp++)
+            for (world = strategies[s] == DDP_DREAMDDP ? 2 : 4;
+                 world <= (strategies[s] == DDP_DREAMDDP ? MOST_WORKERS : 4); world += world == 4 ? 4 : 1) {
+                size_t allowed = ((size_t)1 << 20) + (size_t)(world - 1) * 4 * chunk;
+                size_t more =
+                    peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) -
+                    alone;
+                print_message("%s, %d workers, %s: %zu KiB more, %zu allowed; engine %zu\n",
+                              ddp_strategy_name(strategies[s]), world, tcp ? "tcp" : "threads",
+                              more >> 10, allowed >> 10, staging >> 10);
+                if (more > allowed + most) most = more - allowed;
+            }
+    }
+    if (most) fail_msg("%zu bytes too many", most);
+}
+
+static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
+{
+    int s, world, graph, transport, r;
+
+    (void)state;
+    for (transport = (int)DDP_THREADS; transport <= (int)DDP_TCP; transport++)
+        for (s = 0; s < 5; s++)
+            for (world = 1; world <= 3; world += 2)
+                for (graph = 0; graph < 2; graph++) {
+                    trial t;
+                    ddp_error err;
+                    trial_new(&t, all_strategies[s], world);
+                    t.cfg.transport = (ddp_transport)transport;
+                    t.cfg.period =
+                        5; /* the first look at a drifted link, which may plan again, comes later */
+                    t.cfg.fill = DDP_FILL_EXACT;
+                    t.cfg.clip_norm = s == 3 ? 1.0f : 0;
+                    if (graph) t.inputs = 12, t.width = 9, t.classes = 3;
+                    t.steady_after = 6;
+                    t.steps = 15;
+                    count_reset(0, 0);
+                    if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+                    for (r = 0; r < world; r++)
+                        if (t.out->calls[r])
+                            fail_msg("%s, %d workers: %ld calls of the allocator in 9 steps",
+                                     ddp_strategy_name(all_strategies[s]), world, t.out->calls[r]);
+                    all_is_given_back();
+                    trial_free(&t);
+                }
+}
+
+static void everything_is_given_back_after_errors(void **state)
+{
+    ddp_config cfg;
+    ddp_error err;
+    trial t;
+    int s;
+
+    (void)state;
+    for (s = 0; s < 5; s++) {
+        trial_new(&t, all_strategies[s], 3);
+        t.layers_of_last = LAYERS + 1;
+        count_reset(0, 0);
+        assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
+        all_is_given_back();
+        trial_free(&t);
+    }
+    trial_new(&t, DDP_DREAMDDP, 2);
+    t.cfg.profile_path = "no/such/profile.csv";
+    count_reset(0, 0);
+    assert_int_not_equal(trial_run(&t, &err), DDP_OK);
+    all_is_given_back();
+    trial_free(&t);
+    memset(&cfg, 0, sizeof cfg);
+    cfg.net = "fast";
+    cfg.run_id = "a string of its own";
+    count_reset(0, 0);
+    assert_null(ddp_open(&cfg, &err));
+    all_is_given_back();
+    cfg.net = NULL;
+    cfg.world = 2;
+    cfg.no_env = 1;
+    cfg.transport = DDP_THREADS; /* only through ddp_launch */
+    assert_null(ddp_open(&cfg, &err));
+    all_is_given_back();
+}
+
+/* Lets the k-th allocation fail, for k = 1, 2, ... until a run needs fewer than k. */
+static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
+{
+    long k;
+
+    for (k = 1;; k++) {
+        trial t;
+        ddp_error err;
+        int code, r;
+
+        trial_new(&t, strategy, world);
+        t.cfg.run_id = "exhausted";
+        t.cfg.deterministic = (int)(k % 2);
+        if (graph) t.inputs = 5, t.width = 4, t.classes = 3;
+        memset(&err, 0, sizeof err);
+        count_reset(k, rest);
+        code = trial_run(&t, &err);
+        all_is_given_back();
+        if (memory.taken < k) {
+            if (code) fail_msg("%s", err.msg);
+            trial_free(&t);
+            if (k > 20 && k % 2 == 0) return; /* both modes are through */
+            continue;
+        }
+        /* the rank that saw the other leave may be the first to report */
+        if (code != DDP_MEMORY && !(world > 1 && code == DDP_PEER_LOST))
+            fail_msg("%s, %d workers, allocation %ld fails: status %d \"%s\"",
+                     ddp_strategy_name(strategy), world, k, code, err.msg);
+        assert_true(strlen(err.msg) > 10);
+        for (r = 0; r < world; r++)
+            if (t.out->opened[r] && !t.out->bad[r])
+                fail_msg("%s, %d workers, allocation %ld fails: rank %d noticed nothing",
+                         ddp_strategy_name(strategy), world, k, r);
+        trial_free(&t);
+    }
+}
+
+static void one_worker_survives_any_allocation_that_fails(void **state)
+{
+    int s;
+
+    (void)state;
+    for (s = 0; s < 5; s++) {
+        exhaust(all_strategies[s], 1, 0, 0);
+        exhaust(all_strategies[s], 1, 1, 0);
+        exhaust(all_strategies[s], 1, s % 2, 1);
+    }
+}
+
+static void two_workers_survive_any_allocation_that_fails(void **state)
+{
+    (void)state;
+    exhaust(DDP_DREAMDDP, 2, 0, 0);
+    exhaust(DDP_WFBP, 2, 1, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone),
+        cmocka_unit_test(a_step_allocates_nothing_once_the_plan_is_adopted),
+        cmocka_unit_test(everything_is_given_back_after_errors),
+        cmocka_unit_test(one_worker_survives_any_allocation_that_fails),
+        cmocka_unit_test(two_workers_survive_any_allocation_that_fails),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""[timed] The mpi transport under mpirun: the same bits as tcp and threads, overlap, thread levels, ranks
+that die or stand still, and what a user can do wrong.
+
+Needs mpicc, mpirun, build/train_gpt and build/bench_allreduce (`make all`); skipped without MPI."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_", "PMI"))}
+# as root, and with more ranks than cores, Open MPI wants to be told
+ENV.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
+GPT = "train_gpt --layers 2 --heads 2 --dim 16 --seq 20 --batch 2 --steps 8 --data text --quiet --deterministic".split()
+
+PROGRAM = r"""
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include <mpi.h>
+#include <signal.h>
+
+int main(int argc, char **argv)
+{
+    const char *what = argv[1];
+    float x[3] = {1, 2, 3};
+    ddp_config cfg;
+    ddp_error err;
+    ddp_ctx *d;
+    int level = -1, bad;
+
+    if (!strcmp(what, "plain")) MPI_Init(&argc, &argv);
+    if (!strcmp(what, "serialized")) MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
+    memset(&cfg, 0, sizeof cfg);
+    cfg.transport = DDP_MPI;
+    cfg.peer_timeout_s = 2;
+    if (!strcmp(what, "literal")) cfg.world = 3;
+    d = ddp_open(&cfg, &err);
+    if (!d) {
+        printf("refused %d: %s\n", (int)err.code, err.msg);
+        fflush(stdout);
+        if (!strcmp(what, "plain")) MPI_Finalize();
+        return strcmp(what, "plain") != 0;
+    }
+    bad = ddp_all_reduce(d, x, 3, 1);
+    printf("rank %d of %d: %g %g %g, level %d\n", ddp_rank(d), ddp_world(d), x[0], x[1], x[2], level);
+    fflush(stdout);
+    if (!strcmp(what, "still") && ddp_rank(d) == 1) raise(SIGSTOP);
+    if (!strcmp(what, "killed") && ddp_rank(d) == 1) raise(SIGKILL);
+    if (!strcmp(what, "still") || !strcmp(what, "killed")) bad = ddp_all_reduce(d, x, 3, 1);
+    ddp_close(d);
+    if (!strcmp(what, "twice")) {
+        d = ddp_open(&cfg, &err);
+        printf("again %d: %s\n", (int)err.code, d ? "open" : err.msg);
+        ddp_close(d);
+    }
+    if (level >= 0) {
+        MPI_Allreduce(MPI_IN_PLACE, x, 3, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        printf("after %g\n", x[0]);
+        MPI_Finalize();
+    }
+    return bad;
+}
+"""
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(holds, message):
+    if not holds:
+        raise Wrong(message)
+
+
+def run(command, ranks=0, code=0, seconds=60, env=()):
+    """stdout, stdout and stderr, seconds; code None: anything but 0."""
+    words = [*(["mpirun", "-n", str(ranks)] if ranks else []),
+             os.path.abspath("program") if command[0] == "program" else os.path.join(BUILD, command[0]),
+             *map(str, command[1:])]
+    p = subprocess.Popen(words, text=True, env=dict(ENV, **dict(env)), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         start_new_session=True)
+    begin = time.monotonic()
+    try:
+        out, err = p.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(p.pid, signal.SIGKILL)
+        raise Wrong("hangs: %s" % " ".join(words))
+    ok = p.returncode != 0 if code is None else p.returncode == code
+    expect(ok, "exit %d of %s: %s" % (p.returncode, words, (out + err)[-600:]))
+    return out, out + err, time.monotonic() - begin
+
+
+def last(out):
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def all_transports_give_the_same_bits():
+    for ranks in (2, 3, 4):
+        for size in (4, 4 * 1023, 3 << 20):
+            base = ["bench_allreduce", "--ranks", ranks, "--bytes", size, "--iters", 2, "--deterministic"]
+            seen = [last(run([*base, "--transport", "mpi"], ranks)[0])]
+            seen += [last(run([*base, "--transport", t])[0]) for t in ("tcp", "threads")]
+            expect(len({r["result_hash"] for r in seen}) == 1, "%d ranks, %d bytes: %s" % (ranks, size, seen))
+            expect(seen[0]["ranks"] == ranks, "mpirun -n %d gave %d ranks" % (ranks, seen[0]["ranks"]))
+
+
+def training_gives_the_same_bits():
+    for ranks, strategy in ((2, "ssgd"), (3, "localsgd"), (4, "dreamddp"), (2, "wfbp"), (3, "enp")):
+        base = [*GPT, "--strategy", strategy, "--period", 3]
+        mpi = last(run([*base, "--transport", "mpi"], ranks)[0])
+        tcp = last(run([*base, "--transport", "tcp", "--workers", ranks])[0])
+        for key in ("param_hash", "final_loss"):
+            expect(mpi[key] == tcp[key], "%s of %s, %d ranks: %s over mpi, %s over tcp" % (
+                key, strategy, ranks, mpi[key], tcp[key]))
+
+
+def communication_hides_behind_computing():
+    with open("layers.csv", "w") as f:
+        f.write("layer,params,forward_s,backward_s,comm_s\n")
+        f.writelines("l%d,200000,0.005,0.01,0\n" % i for i in range(8))
+    command = ["train_gpt", "--emulate-compute", "layers.csv", "--steps", 30, "--period", 2, "--quiet",
+               "--transport", "mpi", "--strategy", "dreamddp"]
+    for _ in range(4):  # again where the machine was busy
+        r = last(run(command, 2)[0])
+        if r["hidden_pct"] >= 70:
+            break
+    expect(r["hidden_pct"] >= 70, "only %.1f %% of the communication was hidden" % r["hidden_pct"])
+
+
+def the_program_may_have_initialised_mpi():
+    out = run(["program", "serialized"], 3)[0]
+    for rank in range(3):
+        expect("rank %d of 3: 3 6 9, level 2" % rank in out or "rank %d of 3: 3 6 9, level 3" % rank in out,
+               "no sum of rank %d in: %s" % (rank, out))
+    expect(out.count("after 9") == 3, "MPI was not left to the program: " + out)
+
+
+def a_thread_level_that_is_too_low_is_named():
+    both = run(["program", "plain"], 2)[1]
+    expect(both.count("refused") == 2, "not refused on both ranks: " + both)
+    for word in ("MPI_THREAD_SINGLE", "MPI_Init_thread", "MPI_THREAD_SERIALIZED"):
+        expect(word in both, "no %s in: %s" % (word, both))
+
+
+def mpi_begins_once_per_process():
+    both = run(["program", "twice"], 2)[1]
+    expect(both.count("again 2:") == 2 and both.count("was finalised in this process") == 2, both)
+
+
+def other_ranks_than_mpis_are_refused():
+    both = run(["program", "literal"], 2, None)[1]
+    expect("to MPI it is rank" in both and "of 2" in both, both)
+
+
+def a_killed_rank_ends_the_job():
+    _, both, seconds = run(["program", "killed"], 3, None, 30)
+    expect("rank 1" in both and ("signal 9" in both or "lost" in both or "closed" in both), both)
+    expect(seconds < 15, "it took %.1f s" % seconds)
+
+
+def a_rank_that_stands_still_ends_the_job():
+    _, both, seconds = run(["program", "still"], 3, None, 40)
+    expect("dreamddp: rank" in both and "rank 1" in both, "no sentence of ours: " + both)
+    expect(seconds < 25, "it took %.1f s" % seconds)
+
+
+def what_a_user_can_do_wrong():
+    mistakes = [
+        (["bench_allreduce", "--transport", "mpi", "--ranks", 3], "mpirun -n 3"),
+        (["bench_allreduce", "--transport", "mpy"], "tcp, threads or mpi"),
+        ([*GPT, "--transport", "mpi", "--workers", 2], "mpirun -n 2"),
+        ([*GPT, "--transport", "mpi", "--workers", 2, "--rank", 0, "--addr", "127.0.0.1:29888"], "--transport tcp"),
+    ]
+    for command, sentence in mistakes:
+        both = run(command, code=None)[1]
+        expect(sentence in both and both.count("\n") <= 2, "%s: %s" % (command, both))
+
+
+def main():
+    if not shutil.which("mpirun") or not shutil.which("mpicc"):
+        print("skipped: no mpirun or mpicc")
+        sys.exit(77)
+    with open(os.path.join(BUILD, "mpi.flags")) as f:
+        if "DDP_USE_MPI" not in f.read():
+            print("skipped: the programs were built without MPI")
+            sys.exit(77)
+    tests = [f for name, f in list(globals().items()) if callable(f) and f.__module__ == "__main__"
+             and name not in ("main", "run", "last", "expect", "Wrong")]
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        with open("text", "w") as f:
+            f.write("the quick brown fox jumps over the lazy dog\n" * 60)
+        with open("program.c", "w") as f:
+            f.write(PROGRAM)
+        subprocess.run(["mpicc", "-O1", "-DDDP_USE_MPI", "-isystem", os.path.join(ROOT, "build", "include"), "-I", ROOT,
+                        "program.c", "-o", "program", "-lm", "-lpthread"], check=True)
+        for test in tests:
+            try:
+                test()
+                print("ok", test.__name__, flush=True)
+            except Wrong as wrong:
+                failed += 1
+                print("failed", test.__name__ + ":", wrong, flush=True)
+    print("%d passed, %d failed, 0 skipped" % (len(tests) - failed, failed))
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+/* [patient] Slow ranks are named by what they compute; a plan follows the link. */
+#include "dreamddp.h"
+#include "run/context.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define WORLD 3 /* usually; MOST with sites */
+#define MOST 4
+#define LAYERS 6
+
+typedef struct pace {
+    int    site[MOST];   /* of each rank; 0 = averages in one level */
+    size_t count;        /* parameters of a layer */
+    long   steps, until; /* rank 1 is slow until that step */
+    double compute_s;    /* of a layer, forward and backward each */
+    ddp_stats at[MOST];  /* after `until` steps, */
+    ddp_stats end[MOST];
+    double   before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
+    uint64_t plan[MOST], last[MOST];
+    ddp_note note[MOST][64];
+    int      notes[MOST];
+    pthread_mutex_t lock;
+    char lines[4000];    /* of all ranks */
+} pace;
+
+static void note(void *user, ddp_log_level level, const char *line)
+{
+    pace *p = (pace *)user;
+    size_t n;
+
+    (void)level;
+    pthread_mutex_lock(&p->lock);
+    n = strlen(p->lines);
+    snprintf(p->lines + n, sizeof p->lines - n, "%s\n", line);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Sleeps, and makes up for having been woken too late before: on a busy machine that is milliseconds,
+ * and would make all ranks alike. */
+static void compute(double seconds, double *late)
+{
+    double begin = ddp_now(), rest = seconds - *late;
+    struct timespec pause;
+
+    pause.tv_sec = 0;
+    pause.tv_nsec = (long)(1e9 * rest);
+    if (rest > 0) nanosleep(&pause, NULL);
+    *late += ddp_now() - begin - seconds;
+}
+
+static int worker(ddp_ctx *d, void *user)
+{
+    static const char *const names[LAYERS] = {"a", "b", "c", "d", "e", "f"};
+    pace *p = (pace *)user;
+    float *x = (float *)calloc(2 * LAYERS * p->count, sizeof *x);
+    double late = 0;
+    int r = ddp_rank(d), bad = 0, l;
+
+    d->cfg.site = p->site[r]; /* every rank its own, as DREAMDDP_SITE gives it */
+    for (l = 0; !bad && l < LAYERS; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.name = names[l];
+        layer.params = x + (size_t)(2 * l) * p->count;
+        layer.grads = layer.params + p->count;
+        layer.count = p->count;
+        bad = ddp_add_layer(d, &layer);
+    }
+    for (long step = 0; !bad && step < p->steps; step++) {
+        double s = p->compute_s * (r == 1 && step < p->until ? 2 : 1);
+        for (l = 0; !bad && l < LAYERS; l++) {
+            bad = ddp_forward_begin(d, l);
+            compute(s, &late);
+        }
+        for (l = LAYERS - 1; !bad && l >= 0; l--) {
+            ddp_backward_begin(d, l);
+            compute(s, &late);
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+        if (step + 1 == p->until) ddp_get_stats(d, &p->at[r]);
+        if (step == 8) {
+            ddp_stats now;
+            ddp_get_stats(d, &now);
+            p->before[r] = now.link.beta_s;
+            p->plan[r] = ddp_plan_get(d) ? ddp_plan_hash(ddp_plan_get(d)) : 0;
+        }
+    }
+    ddp_get_stats(d, &p->end[r]);
+    p->notes[r] = ddp_notes(d, p->note[r], 64);
+    p->after[r] = p->end[r].link.beta_s;
+    p->last[r] = ddp_plan_get(d) ? ddp_plan_hash(ddp_plan_get(d)) : 0;
+    if (!bad) bad = ddp_sync_all(d);
+    free(x);
+    return bad;
+}
+
+static void train(pace *p, ddp_config *cfg)
+{
+    ddp_error err;
+
+    if (!cfg->world) cfg->world = WORLD;
+    cfg->no_env = 1;
+    cfg->transport = DDP_THREADS;
+    cfg->logger.fn = note;
+    cfg->logger.user = p;
+    cfg->logger.level = DDP_LOG_INFO;
+    pthread_mutex_init(&p->lock, NULL);
+    if (ddp_launch(cfg, worker, p, &err)) fail_msg("%s", err.msg);
+    pthread_mutex_destroy(&p->lock);
+}
+
+static int occurrences(const char *text, const char *of)
+{
+    int n = 0;
+
+    for (; (text = strstr(text, of)) != NULL; text++) n++;
+    return n;
+}
+
+/* What is wrong with what all ranks found; "" = nothing. */
+static void judge(const pace *p, char *wrong, size_t room)
+{
+    wrong[0] = 0;
+    for (int r = 0; r < WORLD; r++) {
+        double own = p->at[r].compute_s / p->at[r].median_compute_s;
+        int slow = 0, even = 0;
+        if (p->at[r].slowest_rank != 1 || !(p->at[r].slow_ratio > 1.5 && p->at[r].slow_ratio < 2.4))
+            snprintf(wrong, room, "rank %d: rank %d is slow by %g", r, p->at[r].slowest_rank,
+                     p->at[r].slow_ratio);
+        if (r == 1 ? !(own > 1.5) : !(own > 0.7 && own < 1.4))
+            snprintf(wrong, room, "rank %d: %g", r, own);
+        if (!(p->end[r].slow_ratio > 0.99 && p->end[r].slow_ratio < 1.5))
+            snprintf(wrong, room, "rank %d: still slow by %g", r, p->end[r].slow_ratio);
+        for (int i = 0; i < p->notes[r]; i++) { /* every rank knows it, not only the one that logs */
+            const ddp_note *n = &p->note[r][i];
+            double ratio = n->now / n->before;
+            if (n->rank != 1) continue;
+            if (n->kind == DDP_NOTE_SLOW && n->step < p->until && ratio > 1.25 && ratio < 2.4) slow++;
+            if (n->kind == DDP_NOTE_EVEN && n->step > p->until && slow > 0) even++;
+        }
+        if (slow < 1 || even < 1)
+            snprintf(wrong, room, "rank %d: %d notes: %d, %d", r, p->notes[r], slow, even);
+    }
+    if (occurrences(p->lines, "rank 1 computes ") < 2 ||
+        !strstr(p->lines, "x slower than the median (") ||
+        !strstr(p->lines, "rank 1 computes as fast as the others again") ||
+        strstr(p->lines, "rank 0 computes ") || strstr(p->lines, "rank 2 computes "))
+        snprintf(wrong, room, "%s", p->lines);
+}
+
+static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_LOCALSGD, DDP_DREAMDDP};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char wrong[4096] = "";
+        for (int attempt = 0; attempt < 4; attempt++) { /* slower where the machine is busy */
+            static pace p;
+            ddp_config cfg;
+            memset(&p, 0, sizeof p);
+            memset(&cfg, 0, sizeof cfg);
+            cfg.strategy = strategies[i];
+            cfg.period = 2;
+            cfg.profile_steps = i == 2 ? 4 : -1; /* with measured and with unmeasured plans */
+            p.count = 30;
+            p.steps = 48;
+            p.until = 24; /* exchanges: steps 4, 12, 20, ...; their results two steps later */
+            p.compute_s = 0.002 * (1 << attempt);
+            train(&p, &cfg);
+            judge(&p, wrong, sizeof wrong);
+            if (!wrong[0]) break;
+        }
+        if (wrong[0]) fail_msg("%s", wrong);
+    }
+}
+
+/* A file with that text; name ends in XXXXXX and so many more. */
+static void write_file(char *name, int more, const char *text)
+{
+    int fd = mkstemps(name, more);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (long)strlen(text));
+    close(fd);
+}
+
+/* Trains over a link that has become slower, or a network, as the script says. */
+static void follow(pace *p, int world, const char *net, const char *text)
+{
+    char script[] = "/tmp/test_pace.XXXXXX";
+    ddp_config cfg;
+
+    write_file(script, 0, text);
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = world;
+    cfg.strategy = DDP_DREAMDDP;
+    cfg.period = 3;
+    cfg.net = net;
+    cfg.net_script = script;
+    p->count = 15000;
+    p->steps = 90;
+    p->until = -1;
+    p->compute_s = 0.006;
+    train(p, &cfg);
+    unlink(script);
+    for (int r = 0; r < world; r++) {
+        long told = 0;
+        if (p->end[r].replans < 1 || !(p->after[r] > 1.2 * p->before[r]))
+            fail_msg("rank %d: %ld plans, %g then %g s per byte: %s", r, p->end[r].replans,
+                     p->before[r], p->after[r], p->lines);
+        for (int i = 0; i < p->notes[r]; i++) {
+            const ddp_note *n = &p->note[r][i];
+            char sentence[128];
+            if (n->kind != DDP_NOTE_REPLAN) continue;
+            told++;
+            ddp_note_text(n, sentence, sizeof sentence);
+            if (!(n->now > 1.2 * n->before || n->now < 0.8 * n->before) || n->workers != world ||
+                !strstr(sentence, n->now > n->before ? "% longer than" : "% less than"))
+                fail_msg("%g then %g s: %s", n->before, n->now, sentence);
+        }
+        if (told != p->end[r].replans) fail_msg("%ld notes of %ld plans", told, p->end[r].replans);
+        assert_true(p->last[r] == p->last[0] && p->plan[r] == p->plan[0]);
+    }
+    assert_non_null(strstr(p->lines, "planning again"));
+}
+
+/* Rank 0's access link, from 40 to 10 Mbit/s while the training goes on. */
+static void the_plan_follows_a_link_that_becomes_slower(void **state)
+{
+    static pace p;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    follow(&p, WORLD, "40mbit,1ms", "t=1.5 slow 0 to 10mbit\n");
+}
+
+/* Two sites, 800 Mbit/s inside and 40 between, and then 30 for rank 0, whoever it sends to. */
+static void the_plan_follows_the_link_between_sites(void **state)
+{
+    static const char *const network[] = {
+        "{\"groups\": [\"A\", \"B\"], \"devices_per_group\": [2, 2],"
+        " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
+        " \"host_gbps\": [0.8, 0.8]}",
+        "{\"groups\": [\"A\", \"B\"], \"devices_per_group\": [2, 1],"
+        " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
+        " \"host_gbps\": [0.8, 0.8]}"};
+
+    (void)state;
+    for (int unlike = 0; unlike < 2; unlike++) {
+        static pace p;
+        char net[] = "/tmp/test_pace_XXXXXX.json";
+        write_file(net, 5, network[unlike]);
+        memset(&p, 0, sizeof p);
+        for (int r = 0; r < 4 - unlike; r++) p.site[r] = 1 + r / 2;
+        follow(&p, 4 - unlike, net, "t=1.5 slow 0 to 30mbit\n");
+        unlink(net);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_slow_rank_is_named_until_it_is_slow_no_more),
+        cmocka_unit_test(the_plan_follows_a_link_that_becomes_slower),
+        cmocka_unit_test(the_plan_follows_the_link_between_sites),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,881 @@
+/* [patient] The context: what it refuses and in which words, and what it promises about plans and peers. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "run/account.c"
+#include "run/planning.c"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#include "strategy/strategy.h"
+#ifdef __cplusplus
+}
+#endif
+
+enum { LAYERS = 3, COUNT = 50 };
+
+/* A program under test: ranks run body; every rank's error is kept. */
+typedef struct trial {
+    ddp_config cfg;
+    int (*body)(ddp_ctx *d, struct trial *t);
+    ddp_error error[4]; /* per rank; threads share this memory */
+    int       flag;
+} trial;
+
+static void trial_new(trial *t, int world, int (*body)(ddp_ctx *, trial *))
+{
+    memset(t, 0, sizeof *t);
+    t->cfg.world = world;
+    t->cfg.transport = DDP_THREADS;
+    t->cfg.no_env = 1;
+    t->cfg.period = 2;
+    t->cfg.strategy = DDP_DREAMDDP;
+    t->cfg.deterministic = 1;
+    t->cfg.peer_timeout_s = 60;
+    t->body = body;
+}
+
+static int trial_worker(ddp_ctx *d, void *user)
+{
+    trial *t = (trial *)user;
+    int bad = t->body(d, t);
+
+    t->error[ddp_rank(d)] = *ddp_last_error(d);
+    return bad;
+}
+
+static int trial_run(trial *t, ddp_error *err) { return ddp_launch(&t->cfg, trial_worker, t, err); }
+
+static void expect(const ddp_error *e, ddp_status code, const char *words)
+{
+    if (e->code != code || !strstr(e->msg, words))
+        fail_msg("got %d \"%s\", expected %d with \"%s\"", (int)e->code, e->msg, (int)code, words);
+}
+
+static float arrays[4][2][LAYERS + 1][COUNT]; /* rank, params or grads, layer */
+
+static int add_layers(ddp_ctx *d, int layers, size_t count)
+{
+    static const char *const names[] = {"first", "second", "third", "fourth"};
+    int l, bad = 0;
+
+    for (l = 0; !bad && l < layers; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.name = names[l];
+        layer.params = arrays[ddp_rank(d)][0][l];
+        layer.grads = arrays[ddp_rank(d)][1][l];
+        layer.count = count;
+        bad = ddp_add_layer(d, &layer);
+    }
+    return bad;
+}
+
+static int start(ddp_ctx *d, int layers, size_t count)
+{
+    ddp_optimizer o = ddp_sgd(0.1f, 0.9f);
+    int bad = add_layers(d, layers, count);
+
+    return bad ? bad : ddp_set_optimizer(d, &o);
+}
+
+static int one_step(ddp_ctx *d)
+{
+    int l, bad = 0;
+
+    for (l = LAYERS - 1; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
+    return bad ? bad : ddp_step_end(d);
+}
+
+/* ---- ranks that disagree ---- */
+
+static int registers_one_layer_more_on_rank_1(ddp_ctx *d, trial *t)
+{
+    (void)t;
+    return start(d, LAYERS + (ddp_rank(d) == 1), COUNT);
+}
+
+static void another_number_of_layers_is_named_with_both_counts(void **state)
+{
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 3, registers_one_layer_more_on_rank_1);
+    assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
+    expect(&err, DDP_MISMATCH, "rank 1 registered 4 layers, rank 0 has 3");
+    expect(&t.error[0], DDP_MISMATCH, "rank 1 registered 4 layers, rank 0 has 3");
+    expect(&t.error[2], DDP_MISMATCH, "rank 1 registered 4 layers, rank 0 has 3");
+}
+
+static int registers_a_smaller_layer_on_rank_2(ddp_ctx *d, trial *t)
+{
+    int bad = add_layers(d, 1, COUNT);
+    ddp_layer layer;
+
+    (void)t;
+    memset(&layer, 0, sizeof layer);
+    layer.name = "head";
+    layer.params = arrays[ddp_rank(d)][0][1];
+    layer.grads = arrays[ddp_rank(d)][1][1];
+    layer.count = ddp_rank(d) == 2 ? COUNT - 1 : COUNT;
+    if (!bad) bad = ddp_add_layer(d, &layer);
+    return bad ? bad : ddp_backward_end(d, 1); /* the first hook starts the session */
+}
+
+static void another_layer_size_is_named_with_layer_and_rank(void **state)
+{
+    trial t;
+    ddp_error err;
+    int r;
+
+    (void)state;
+    trial_new(&t, 3, registers_a_smaller_layer_on_rank_2);
+    assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
+    for (r = 0; r < 3; r++)
+        expect(&t.error[r], DDP_MISMATCH, "layer 1: rank 2 registered head with 49 values");
+}
+
+static int opens_with_another_period(ddp_ctx *d, trial *t)
+{
+    ddp_ctx *mine = d;
+
+    (void)t;
+    if (ddp_rank(d) == 1) mine->cfg.period = 7;
+    return start(d, LAYERS, COUNT);
+}
+
+static void another_period_is_named_with_both(void **state)
+{
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 2, opens_with_another_period);
+    assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
+    expect(&err, DDP_MISMATCH, "rank 1 has period 7, rank 0 has 2");
+}
+
+static int opens_with_another_setting(ddp_ctx *d, trial *t)
+{
+    if (ddp_rank(d) == 1) {
+        if (t->flag == 0) d->cfg.average_state = 1;
+        if (t->flag == 1) d->cfg.clip_norm = 2.5f;
+        if (t->flag == 2) d->cfg.deterministic = 0;
+        if (t->flag == 3) d->cfg.profile_steps = 6;
+        if (t->flag == 4) d->links.slowest = 1e6;
+    }
+    return start(d, LAYERS, COUNT);
+}
+
+static void other_settings_are_named_with_both(void **state)
+{
+    static const char *const words[] = {
+        "rank 1 has average_state 1, rank 0 has 0: start every rank with the same",
+        "rank 1 has clip_norm 2.5, rank 0 has 0",
+        "rank 1 has deterministic 0, rank 0 has 1",
+        "rank 1 has profile_steps 6, rank 0 has 0",
+        "rank 1 has net (bytes/s of the slowest link) 1e+06, rank 0 has 0"};
+    trial t;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 5; i++) {
+        trial_new(&t, 2, opens_with_another_setting);
+        t.flag = i;
+        assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
+        expect(&err, DDP_MISMATCH, words[i]);
+    }
+}
+
+/* ---- hooks out of order ---- */
+
+static int forgets_a_layer_on_rank_1(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT), l;
+
+    (void)t;
+    for (l = LAYERS - 1; !bad && l >= 0; l--)
+        if (ddp_rank(d) != 1 || l != 1) bad = ddp_backward_end(d, l);
+    if (!bad) bad = ddp_step_end(d);
+    return bad ? bad : ddp_sync_all(d);
+}
+
+static void a_forgotten_backward_end_is_named_on_every_rank(void **state)
+{
+    trial t;
+    ddp_error err;
+    int r;
+
+    (void)state;
+    trial_new(&t, 3, forgets_a_layer_on_rank_1);
+    assert_int_equal(trial_run(&t, &err), DDP_USAGE);
+    for (r = 0; r < 3; r++)
+        expect(&t.error[r], DDP_USAGE, "layer second had 0 of 1 ddp_backward_end calls on rank 1");
+}
+
+static int ends_a_layer_twice(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT);
+
+    (void)t;
+    if (!bad) bad = ddp_backward_end(d, 2);
+    return bad ? bad : ddp_backward_end(d, 2);
+}
+
+static int uses_a_layer_that_does_not_exist(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT);
+
+    (void)t;
+    return bad ? bad : ddp_backward_end(d, 3);
+}
+
+static int adds_a_layer_too_late(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT);
+
+    (void)t;
+    return bad ? bad : add_layers(d, 1, COUNT);
+}
+
+static int steps_without_layers(ddp_ctx *d, trial *t)
+{
+    (void)t;
+    return ddp_step_end(d);
+}
+
+static int reports_a_loss_that_is_no_number(ddp_ctx *d, trial *t)
+{
+    ddp_step_info info;
+    int bad = start(d, LAYERS, COUNT);
+
+    (void)t;
+    memset(&info, 0, sizeof info);
+    info.loss = NAN;
+    return bad ? bad : ddp_report(d, &info);
+}
+
+/* Calls ddp_forward_begin in the first step, so that transfers may end late, then no more. */
+static int stops_calling_forward_begin(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT), l, step;
+
+    (void)t;
+    for (step = 0; !bad && step < 4; step++) {
+        if (step == 0) for (l = 0; l < LAYERS; l++) bad |= ddp_forward_begin(d, l);
+        if (!bad) bad = one_step(d);
+    }
+    return bad;
+}
+
+static void misuse_is_a_sentence_with_the_layer(void **state)
+{
+    static const struct {
+        int (*body)(ddp_ctx *, trial *);
+        ddp_status  code;
+        const char *words;
+    } cases[] = {
+        {ends_a_layer_twice, DDP_USAGE,
+         "ddp_backward_end(2) was called 2 times for layer third, expected 1"},
+        {uses_a_layer_that_does_not_exist, DDP_ARG,
+         "layer 3 does not exist; 3 layers are registered"},
+        {adds_a_layer_too_late, DDP_USAGE, "layer 3 (first) comes too late"},
+        {steps_without_layers, DDP_USAGE, "no layer is registered"},
+        {reports_a_loss_that_is_no_number, DDP_NUMERIC, "the loss is nan"},
+        {stops_calling_forward_begin, DDP_USAGE,
+         "used while its average of the step before was still on its way"},
+    };
+    size_t i;
+    int world;
+
+    (void)state;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (world = 1; world <= 2; world++) {
+            trial t;
+            ddp_error err;
+            if (cases[i].body == stops_calling_forward_begin && world == 1)
+                continue; /* nothing travels */
+            trial_new(&t, world, cases[i].body);
+            assert_int_equal(trial_run(&t, &err), cases[i].code);
+            expect(&t.error[0], cases[i].code, cases[i].words);
+        }
+}
+
+static int calls_on_after_an_error(ddp_ctx *d, trial *t)
+{
+    float w = arrays[ddp_rank(d)][0][0][0];
+
+    (void)t;
+    (void)uses_a_layer_that_does_not_exist(d, t);
+    if (ddp_backward_end(d, 0) != DDP_ARG || ddp_step_end(d) != DDP_ARG ||
+        ddp_sync_all(d) != DDP_ARG || ddp_wait(d) != DDP_ARG)
+        return DDP_FAILED;
+    return arrays[ddp_rank(d)][0][0][0] == w && strstr(ddp_last_error(d)->msg, "layer 3")
+               ? DDP_ARG
+               : DDP_FAILED;
+}
+
+static void the_first_error_stays_and_later_calls_do_nothing(void **state)
+{
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 1, calls_on_after_an_error);
+    assert_int_equal(trial_run(&t, &err), DDP_ARG);
+}
+
+static void null_is_refused_without_a_crash(void **state)
+{
+    ddp_stats s;
+
+    (void)state;
+    ddp_get_stats(NULL, &s);
+    assert_true(s.steps == 0);
+    assert_int_equal(ddp_step_end(NULL), DDP_ARG);
+    assert_int_equal(ddp_backward_end(NULL, 0), DDP_ARG);
+    assert_int_equal(ddp_add_layer(NULL, NULL), DDP_ARG);
+    assert_int_equal(ddp_last_error(NULL)->code, DDP_ARG);
+    assert_int_equal(ddp_rank(NULL), 0);
+    assert_null(ddp_plan_get(NULL));
+    ddp_close(NULL);
+    ddp_abort(NULL, NULL);
+}
+
+static void an_all_zero_config_is_one_worker_without_network(void **state)
+{
+    ddp_config cfg;
+    ddp_error err;
+    ddp_ctx *d;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    d = ddp_open(&cfg, &err);
+    assert_non_null(d);
+    assert_int_equal(ddp_world(d), 1);
+    assert_null(d->engine);
+    ddp_close(d);
+    d = ddp_open(NULL, NULL);
+    assert_non_null(d);
+    ddp_close(d);
+}
+
+static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **unused)
+{
+    ddp_config c;
+    ddp_optimizer o = ddp_adamw(0.1f, 0.9f, 0.999f, 1e-8f, 0);
+    ddp_layer layer;
+    ddp_error err;
+    ddp_ctx *d;
+    float x = 0;
+
+    (void)unused;
+    memset(&c, 0, sizeof c);
+    memset(&layer, 0, sizeof layer);
+    c.no_env = 1;
+    d = ddp_open(&c, &err);
+    assert_non_null(d);
+    layer.name = "wide", layer.params = layer.grads = &x, layer.count = (size_t)1 << 50;
+    assert_int_equal(ddp_add_layer(d, &layer), DDP_OK);
+    assert_int_equal(ddp_set_optimizer(d, &o), DDP_MEMORY); /* the session starts there */
+    assert_non_null(strstr(ddp_last_error(d)->msg,
+                           "9007199254740992 bytes of optimizer state (adamw)"));
+    assert_non_null(strstr(ddp_last_error(d)->msg, "this machine has"));
+    ddp_close(d);
+}
+
+static void a_senseless_config_is_refused_by_field(void **state)
+{
+    static const struct {
+        size_t      offset;
+        int         value;
+        const char *words;
+    } cases[] = {
+        {offsetof(ddp_config, period), -3, "period -3"},
+        {offsetof(ddp_config, world), -1, "world -1"},
+        {offsetof(ddp_config, rank), 4, "rank 4"},
+        {offsetof(ddp_config, threads), -2, "threads -2"},
+        {offsetof(ddp_config, algorithm), 9, "algorithm 9"},
+        {offsetof(ddp_config, micro_batches), -1, "micro_batches -1"},
+    };
+    size_t i;
+    ddp_config cfg;
+    ddp_error err;
+
+    (void)state;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memset(&cfg, 0, sizeof cfg);
+        cfg.world = 2;
+        memcpy((char *)&cfg + cases[i].offset, &cases[i].value, sizeof(int));
+        assert_null(ddp_open(&cfg, &err));
+        expect(&err, DDP_ARG, cases[i].words);
+    }
+    memset(&cfg, 0, sizeof cfg);
+    cfg.net = "fast";
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_ARG, "fast");
+    cfg.net = NULL;
+    cfg.world = 2;
+    cfg.transport = DDP_THREADS;
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_USAGE, "ddp_launch");
+    cfg.transport = DDP_TRANSPORT_DEFAULT;
+    cfg.algorithm = DDP_RING;
+    cfg.deterministic = 1;
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_ARG, "deterministic");
+    cfg.transport = DDP_MPI;
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_UNSUPPORTED, "mpicc -DDDP_USE_MPI");
+    memset(&cfg, 0, sizeof cfg);
+    setenv("DREAMDDP_TRANSPORT", "mpi", 1);
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_UNSUPPORTED, "mpicc -DDDP_USE_MPI");
+    setenv("DREAMDDP_TRANSPORT", "carrier pigeon", 1);
+    assert_null(ddp_open(&cfg, &err));
+    expect(&err, DDP_ARG, "tcp, threads or mpi");
+    unsetenv("DREAMDDP_TRANSPORT");
+}
+
+static ddp_status resolve(const ddp_config *given, ddp_config *out, ddp_error *err)
+{
+    ddp_strategy_ops ops;
+
+    return ddp__config_resolve(given, ddp__built_in(), out, &ops, err);
+}
+
+static void switches_of_the_environment_are_1_or_0(void **state)
+{
+    static const char *const name[] = {"DREAMDDP_INSECURE", "DREAMDDP_DETERMINISTIC"};
+    ddp_config given, c;
+    ddp_error err;
+    int i;
+
+    (void)state;
+    memset(&given, 0, sizeof given);
+    setenv("DREAMDDP_RESUME", "off", 1);
+    assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
+    expect(&err, DDP_ARG, "DREAMDDP_RESUME=off is neither 1 nor 0");
+    unsetenv("DREAMDDP_RESUME");
+    for (i = 0; i < 2; i++) {
+        setenv(name[i], "no", 1);
+        assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
+        expect(&err, DDP_ARG, "=no is neither 1 nor 0");
+        setenv(name[i], "1", 1);
+        assert_int_equal(resolve(&given, &c, &err), DDP_OK);
+        assert_int_equal(c.insecure + c.deterministic, 1);
+        ddp__config_free(&c);
+        setenv(name[i], "0", 1);
+        assert_int_equal(resolve(&given, &c, &err), DDP_OK);
+        assert_int_equal(c.insecure + c.deterministic, 0);
+        ddp__config_free(&c);
+        unsetenv(name[i]);
+    }
+}
+
+/* Two machines would each look for rank 0 on their own loopback. */
+static void a_launcher_that_does_not_know_rank_0_is_not_guessed(void **state)
+{
+    ddp_config given, c;
+    ddp_error err;
+
+    (void)state;
+    memset(&given, 0, sizeof given);
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
+    assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
+    expect(&err, DDP_ARG,
+           "Open MPI says that this is rank 1 of 4, but not where rank 0 listens: set DREAMDDP_ADDR");
+    setenv("DREAMDDP_ADDR", "10.0.0.1:5", 1);
+    assert_int_equal(resolve(&given, &c, &err), DDP_OK);
+    assert_string_equal(c.addr, "10.0.0.1:5");
+    ddp__config_free(&c);
+    unsetenv("DREAMDDP_ADDR");
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4", 1);
+    assert_int_equal(resolve(&given, &c, &err), DDP_OK);
+    assert_string_equal(c.addr, "127.0.0.1:29500");
+    ddp__config_free(&c);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+}
+
+static void the_run_id_of_the_environment_is_used(void **state)
+{
+    static const char *const ids[] = {"night", "night", "day"};
+    ddp_config given, c[3];
+    ddp_error err;
+    int i;
+
+    (void)state;
+    memset(&given, 0, sizeof given);
+    for (i = 0; i < 3; i++) {
+        setenv("DREAMDDP_RUN_ID", ids[i], 1);
+        assert_int_equal(resolve(&given, &c[i], &err), DDP_OK);
+        assert_non_null(c[i].run_id);
+    }
+    unsetenv("DREAMDDP_RUN_ID");
+    assert_string_equal(c[0].run_id, c[1].run_id);
+    assert_string_not_equal(c[0].run_id, c[2].run_id);
+    for (i = 0; i < 3; i++) ddp__config_free(&c[i]);
+}
+
+/* ---- writes to a layer in flight ---- */
+
+static DDP__UNUSED int writes_at_once(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, 1, COUNT);
+
+    if (!bad) bad = ddp_forward_begin(d, 0);
+    if (!bad) bad = ddp_backward_end(d, 0);
+    arrays[ddp_rank(d)][0][0][7] += 1.0f; /* the first chunk cannot have left: the link is slow */
+    if (!bad) bad = ddp_step_end(d);
+    if (!bad) bad = ddp_wait(d);
+    (void)t;
+    return bad;
+}
+
+static DDP__UNUSED int writes_before_the_result_lands(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, 1, COUNT);
+    double until;
+
+    (void)t;
+    if (!bad) bad = ddp_forward_begin(d, 0);
+    if (!bad) bad = ddp_backward_end(d, 0);
+    /* the contribution leaves within a millisecond and needs 0.3 s to arrive */
+    until = ddp_now() + 0.1;
+    ddp__sleep_until(until);
+    arrays[ddp_rank(d)][0][0][ddp_rank(d) ? 3 : COUNT - 3] += 1.0f;
+    if (!bad) bad = ddp_step_end(d);
+    if (!bad) bad = ddp_wait(d);
+    return bad;
+}
+
+static void a_write_to_a_layer_in_flight_is_reported_by_name(void **state)
+{
+#if defined(__SANITIZE_THREAD__)
+    (void)state;
+    skip(); /* the test is a data race by design */
+#else
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 2, writes_at_once);
+    t.cfg.check_writes = 1;
+    t.cfg.period = 1;
+    t.cfg.net = "10kbit,1ms";
+    assert_int_equal(trial_run(&t, &err), DDP_USAGE);
+    expect(&err, DDP_USAGE, "layer first");
+    trial_new(&t, 2, writes_before_the_result_lands);
+    t.cfg.check_writes = 1;
+    t.cfg.period = 1;
+    t.cfg.net = "10mbit,300ms";
+    assert_int_equal(trial_run(&t, &err), DDP_USAGE);
+    expect(&err, DDP_USAGE, "layer first");
+#endif
+}
+
+/* ---- peers ---- */
+
+static int one_rank_is_killed(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT), step;
+
+    (void)t;
+    for (step = 0; !bad && step < 100000; step++) {
+        if (ddp_rank(d) == 2 && step == 5) raise(SIGKILL);
+        bad = one_step(d);
+    }
+    return bad;
+}
+
+static void a_killed_process_ends_the_run_with_its_rank(void **state)
+{
+    trial t;
+    ddp_error err;
+    double begin = ddp_now();
+
+    (void)state;
+    trial_new(&t, 3, one_rank_is_killed);
+    t.cfg.transport = DDP_TCP;
+    t.cfg.peer_timeout_s = 0;
+    assert_int_equal(trial_run(&t, &err), DDP_PEER_LOST);
+    expect(&err, DDP_PEER_LOST, "rank 2");
+    assert_int_equal(ddp_status_exit_code(err.code), 3);
+    assert_true(ddp_now() - begin < 30);
+}
+
+static void *abort_soon(void *arg)
+{
+    ddp__sleep_until(ddp_now() + 0.2);
+    ddp_abort((ddp_ctx *)arg, "the operator pulled the plug");
+    return NULL;
+}
+
+static int is_aborted_from_another_thread(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT), step;
+    pthread_t thread;
+
+    (void)t;
+    if (ddp_rank(d) == 0) pthread_create(&thread, NULL, abort_soon, d);
+    for (step = 0; !bad && step < 1000000; step++) bad = one_step(d);
+    if (ddp_rank(d) == 0) pthread_join(thread, NULL);
+    return bad;
+}
+
+static void abort_reaches_every_rank_with_its_sentence(void **state)
+{
+    trial t;
+    ddp_error err;
+    int r;
+
+    (void)state;
+    trial_new(&t, 3, is_aborted_from_another_thread);
+    assert_int_equal(trial_run(&t, &err), DDP_ABORTED);
+    for (r = 0; r < 3; r++) expect(&t.error[r], DDP_ABORTED, "the operator pulled the plug");
+    trial_new(&t, 1, is_aborted_from_another_thread);
+    assert_int_equal(trial_run(&t, &err), DDP_ABORTED);
+}
+
+/* ---- collectives without layers ---- */
+
+static int uses_collectives(ddp_ctx *d, trial *t)
+{
+    float x[12];
+    int r = ddp_rank(d), n = ddp_world(d), i, bad = 0;
+
+    (void)t;
+    for (i = 0; i < 5; i++) x[i] = (float)(r + i);
+    bad |= ddp_all_reduce(d, x, 5, 1.0f / (float)n);
+    for (i = 0; i < 5; i++) bad |= x[i] != (float)i + (float)(n - 1) / 2;
+    for (i = 0; i < 3; i++) x[r * 3 + i] = (float)(10 * r + i);
+    bad |= ddp_all_gather(d, x, 3);
+    for (i = 0; i < 3 * n; i++) bad |= x[i] != (float)(10 * (i / 3) + i % 3);
+    x[0] = (float)r;
+    bad |= ddp_broadcast(d, x, 1, n - 1);
+    bad |= x[0] != (float)(n - 1);
+    bad |= ddp_barrier(d);
+    if (n > 1 && r == 0) x[0] = 42, bad |= ddp_send(d, x, 1, 1);
+    if (n > 1 && r == 1) bad |= ddp_recv(d, x, 1, 0), bad |= x[0] != 42.0f;
+    return bad ? DDP_FAILED : 0;
+}
+
+static void collectives_work_without_layers(void **state)
+{
+    int world;
+
+    (void)state;
+    for (world = 1; world <= 4; world++) {
+        trial t;
+        ddp_error err;
+        trial_new(&t, world, uses_collectives);
+        if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+    }
+}
+
+/* ---- measured plan ---- */
+
+static int computes_for_a_while(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT), step, l;
+    const ddp_profile *p;
+
+    for (step = 0; !bad && step < 12; step++) {
+        for (l = 0; !bad && l < LAYERS; l++) {
+            bad = ddp_forward_begin(d, l);
+            ddp__sleep_until(ddp_now() + 0.002 * (l + 1));
+        }
+        for (l = LAYERS - 1; !bad && l >= 0; l--) {
+            bad = ddp_backward_begin(d, l);
+            ddp__sleep_until(ddp_now() + 0.004 * (l + 1));
+            if (!bad) bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+        if (step == 4 && ddp_profile_get(d)) return DDP_FAILED; /* still measuring */
+    }
+    p = ddp_profile_get(d);
+    if (bad || !p || p->layers != LAYERS) return bad ? bad : DDP_FAILED;
+    for (l = 0; l < LAYERS; l++) {
+        /* a sleep is never shorter than asked for */
+        if (!(p->forward_s[l] >= 0.0019 * (l + 1)) || !(p->backward_s[l] >= 0.0039 * (l + 1)))
+            return DDP_FAILED;
+        if (strcmp(p->name[l], l == 0 ? "first" : l == 1 ? "second" : "third")) return DDP_FAILED;
+    }
+    if (ddp_rank(d) == 0)
+        t->flag = ddp_plan_get(d) != NULL && ddp_plan_get(d)->cost == DDP_COST_WINDOW;
+    return 0;
+}
+
+static void the_hooks_measure_the_layers_and_a_plan_follows(void **state)
+{
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 2, computes_for_a_while);
+    t.cfg.deterministic = 0;
+    if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+    assert_int_equal(t.flag, 1);
+}
+
+/* At step 12 the plan is made as if the link were four times as fast as it is: what a link that
+ * slows down by four leaves behind. */
+static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
+{
+    static float big[2][2][2][30000];
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    int bad = 0, step, l;
+    double before = 0;
+
+    for (l = 0; !bad && l < 2; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.params = big[ddp_rank(d)][0][l];
+        layer.grads = big[ddp_rank(d)][1][l];
+        layer.count = 30000;
+        bad = ddp_add_layer(d, &layer);
+    }
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (step = 0; !bad && step < 60; step++) {
+        if (step == 12) {
+            d->link.beta_s /= 4;
+            ddp__profile_link(d, &d->profile);
+            ddp__drift_start(d);
+            before = d->link.beta_s;
+        }
+        for (l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
+        for (l = 1; !bad && l >= 0; l--) {
+            ddp__sleep_until(ddp_now() + 0.005);
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+    }
+    /* planned anew with the slower link: the plan's own figures, not only the estimate, moved */
+    if (ddp_rank(d) == 0)
+        t->flag =
+            before > 0 && d->link.beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
+    return bad;
+}
+
+static void the_plan_follows_a_link_that_slows_down(void **state)
+{
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 2, trains_on_a_link_slower_than_planned);
+    t.cfg.deterministic = 0;
+    t.cfg.net = "200mbit,1ms";
+    if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+    assert_int_equal(t.flag, 1);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    assert_int_equal(ddp__file_write(path, text, strlen(text), NULL), DDP_OK);
+}
+
+static void plans_are_read_from_the_json_of_the_planner(void **state)
+{
+    static const struct {
+        const char *text, *words;
+    } bad[] = {
+        {"{\"sets\": [[0],[1]]}", "layer 2 is in no set"},
+        {"{\"sets\": [[0,1],[1,2]]}", "layer 1 is in two sets"},
+        {"{\"sets\": [[0,1,3],[2]]}", "layers 0 to 2"},
+        {"{\"sets\": []}", "sets is empty"},
+        {"{\"steps\": 1}", "sets"},
+        {"{\"sets\": [[0,", "line 1"},
+    };
+    char path[64];
+    ddp_plan p;
+    ddp_error err;
+    size_t i;
+
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/ddp_plan_%ld.json", (long)getpid());
+    write_text(
+        path,
+        "{\"solver\":\"optimal\",\"cost\":\"timeline\",\"sets\":[[2,0],[1]],\"fill\":[[],[2]]}");
+    assert_int_equal(ddp_plan_read(path, 3, &p, &err), DDP_OK);
+    assert_int_equal(p.period, 2);
+    assert_int_equal(p.step_of[0], 0);
+    assert_int_equal(p.step_of[1], 1);
+    assert_int_equal(p.fill[1 * 3 + 2], 1);
+    assert_int_equal(p.solver, DDP_SOLVER_OPTIMAL);
+    ddp_plan_free(&p);
+    for (i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        write_text(path, bad[i].text);
+        assert_int_not_equal(ddp_plan_read(path, 3, &p, &err), DDP_OK);
+        if (!strstr(err.msg, bad[i].words)) fail_msg("%s: %s", bad[i].text, err.msg);
+    }
+    remove(path);
+    assert_int_equal(ddp_plan_read(path, 3, &p, &err), DDP_IO);
+}
+
+/* ---- the hidden share of one step ---- */
+
+static void the_sweep_agrees_with_the_interval_unions(void **state)
+{
+    ddp_rng r = ddp_rng_seed(5, 0);
+    int trial_number;
+
+    (void)state;
+    for (trial_number = 0; trial_number < 2000; trial_number++) {
+        ddp_span s[12];
+        int n = (int)ddp_rng_below(&r, 12), i;
+        double comm, exposed;
+        memset(s, 0, sizeof s);
+        for (i = 0; i < n; i++) {
+            s[i].begin_s = (double)ddp_rng_below(&r, 20);
+            s[i].end_s = s[i].begin_s + 1 + (double)ddp_rng_below(&r, 6);
+            s[i].kind = ddp_rng_below(&r, 2) ? DDP_SPAN_COMM : DDP_SPAN_BACKWARD;
+        }
+        ddp__sort_spans(s, n);
+        ddp__sweep_spans(s, n, &comm, &exposed);
+        assert_true(fabs(comm - ddp_span_union(s, n, 1u << DDP_SPAN_COMM)) < 1e-9);
+        assert_true(fabs(1 - (comm > 0 ? exposed / comm : 0) - ddp_hidden_share(s, n)) < 1e-9);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(another_number_of_layers_is_named_with_both_counts),
+        cmocka_unit_test(another_layer_size_is_named_with_layer_and_rank),
+        cmocka_unit_test(another_period_is_named_with_both),
+        cmocka_unit_test(other_settings_are_named_with_both),
+        cmocka_unit_test(switches_of_the_environment_are_1_or_0),
+        cmocka_unit_test(a_launcher_that_does_not_know_rank_0_is_not_guessed),
+        cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
+        cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
+        cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),
+        cmocka_unit_test(null_is_refused_without_a_crash),
+        cmocka_unit_test(an_all_zero_config_is_one_worker_without_network),
+        cmocka_unit_test(state_that_fits_no_machine_is_refused_before_it_is_asked_for),
+        cmocka_unit_test(a_senseless_config_is_refused_by_field),
+        cmocka_unit_test(the_run_id_of_the_environment_is_used),
+        cmocka_unit_test(a_write_to_a_layer_in_flight_is_reported_by_name),
+        cmocka_unit_test(a_killed_process_ends_the_run_with_its_rank),
+        cmocka_unit_test(abort_reaches_every_rank_with_its_sentence),
+        cmocka_unit_test(collectives_work_without_layers),
+        cmocka_unit_test(the_hooks_measure_the_layers_and_a_plan_follows),
+        cmocka_unit_test(the_plan_follows_a_link_that_slows_down),
+        cmocka_unit_test(plans_are_read_from_the_json_of_the_planner),
+        cmocka_unit_test(the_sweep_agrees_with_the_interval_unions),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

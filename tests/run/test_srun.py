@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""[timed] srun: the same bits over tcp and mpi as without a launcher, on a Slurm of one node that this test
+starts for itself, in a folder of its own, at ports of its own.
+
+Needs slurmctld, slurmd, srun and sinfo (Debian: slurm-wlm, which tools/deps.sh does not install) and build/train_gpt;
+skipped where they are not there, or where Slurm does not come up."""
+import getpass
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+GPT = [os.path.join(BUILD, "train_gpt"), *"--layers 1 --heads 2 --dim 16 --seq 16 --batch 2 --steps 6 "
+       "--data text --deterministic --period 3 --quiet".split()]
+OWN = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|PMIX_|MPI_|SLURM_|MASTER_|TORCHELASTIC_")
+CONF = """ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+AuthType=auth/none
+CryptoType=crypto/none
+CredType=cred/none
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/ctld.pid
+SlurmdPidFile={folder}/d.pid
+SlurmctldLogFile={folder}/ctld.log
+SlurmdLogFile={folder}/d.log
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+SlurmdParameters=config_overrides
+NodeName={host} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(holds, message):
+    if not holds:
+        raise Wrong(message)
+
+
+def environment(**extra):
+    # as root Open MPI wants to be told
+    return dict({k: v for k, v in os.environ.items() if not OWN.search(k)}, OMPI_ALLOW_RUN_AS_ROOT="1",
+                OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", DREAMDDP_LOG="info", DREAMDDP_CONNECT_TIMEOUT="20", **extra)
+
+
+def free_ports(count):
+    held = [socket.socket() for _ in range(count)]
+    for s in held:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
+def run(folder, *args, **extra):
+    p = subprocess.Popen(args, cwd=folder, env=environment(**extra), text=True, stdin=subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        out, err = p.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        p.kill()
+        raise Wrong("%s did not end" % " ".join(args)) from None
+    return p.returncode, out, err
+
+
+def trained(folder, *args, **extra):
+    code, out, err = run(folder, *args, **extra)
+    expect(code == 0, "%s: exit code %d: %s" % (" ".join(args), code, err[-800:]))
+    objects = [line for line in out.splitlines() if line.startswith("{")]
+    expect(len(objects) == 1, "rank 0 alone has a result: %s" % out)
+    return json.loads(objects[0]), err
+
+
+def one_node(folder):
+    """Slurm's two daemons and the variables that lead srun to them; None where it does not come up."""
+    host = socket.gethostname().split(".")[0]
+    for name in ("state", "spool"):
+        os.mkdir(os.path.join(folder, name))
+    conf = os.path.join(folder, "slurm.conf")
+    with open(conf, "w") as f:
+        f.write(CONF.format(host=host, user=getpass.getuser(), folder=folder, ports=free_ports(2)))
+    env = environment(SLURM_CONF=conf)
+    daemons = [subprocess.Popen([name, "-D", *more], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL) for name, more in (("slurmctld", []), ("slurmd", ["-N", host]))]
+    until = time.time() + 20
+    while time.time() < until:
+        told = subprocess.run(["sinfo", "-h", "-o", "%t"], env=env, capture_output=True, text=True, timeout=20)
+        if told.stdout.strip() == "idle":
+            return daemons, {"SLURM_CONF": conf}
+        time.sleep(0.2)
+    return daemons, None
+
+
+def compare(folder, slurm):
+    passed = skipped = 0
+    alone, _ = trained(folder, *GPT, "--workers", "4")
+    port = "127.0.0.1:%d" % free_ports(1)[0]
+    flavours = subprocess.run(["srun", "--mpi=list"], env=environment(**slurm), capture_output=True, text=True, timeout=20)
+    pmix = "pmix" in flavours.stdout + flavours.stderr
+
+    for flags, says in ((["--mpi=none"], "Slurm"), (["--mpi=pmi2"], "MPICH"), (["--mpi=pmix"] if pmix else None, "PMIx")):
+        if flags is None:
+            print("skipped: this Slurm has no PMIx")
+            skipped += 1
+            continue
+        result, err = trained(folder, "srun", *flags, "-n", "4", *GPT, **slurm, DREAMDDP_ADDR=port)
+        expect(result["workers"] == 4 and result["param_hash"] == alone["param_hash"], "%s: %s" % (flags, result))
+        expect("of 4, as %s says" % says in err, "%s: %s" % (flags, err))
+        passed += 1
+    # nothing of ours is set: Slurm's variables name the host, and the port is the usual one
+    with socket.socket() as s:
+        usual = s.connect_ex(("127.0.0.1", 29500)) != 0
+    if usual:
+        result, err = trained(folder, "srun", "-n", "3", *GPT, **slurm)
+        expect(result["workers"] == 3, result)
+        passed += 1
+
+    code, _, err = run(folder, "srun", "-n", "2", *GPT, "--transport", "mpi", **slurm)
+    expect(code != 0, "MPI without MPI")
+    if "DDP_USE_MPI" in err:
+        print("skipped: built without MPI")
+        return passed, skipped + 1
+    expect("srun --mpi=pmix" in err, err)
+    passed += 1
+    if pmix:
+        result, _ = trained(folder, "srun", "--mpi=pmix", "-n", "4", *GPT, "--transport", "mpi", **slurm)
+        expect(result["workers"] == 4 and result["param_hash"] == alone["param_hash"], "mpi: %s" % result)
+        passed += 1
+    return passed, skipped
+
+
+def main():
+    if not all(map(shutil.which, ("slurmctld", "slurmd", "srun", "sinfo"))):
+        print("skipped: no Slurm; Debian has it in slurm-wlm")
+        return 77
+    with tempfile.TemporaryDirectory(prefix="srun.") as folder:
+        with open(os.path.join(folder, "text"), "w") as f:
+            f.write("the quick brown fox jumps over the lazy dog\n" * 40)
+        daemons, slurm = one_node(folder)
+        try:
+            if slurm is None:
+                print("skipped: Slurm does not come up here")
+                return 77
+            passed, skipped = compare(folder, slurm)
+        except Wrong as why:
+            print("FAILED: %s" % why)
+            return 1
+        finally:
+            for p in daemons:
+                p.send_signal(signal.SIGTERM)
+            for p in daemons:
+                try:
+                    p.wait(timeout=10)
+                except subprocess.TimeoutExpired:
+                    p.kill()
+    print("%d passed, 0 failed, %d skipped" % (passed, skipped))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

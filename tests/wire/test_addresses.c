@@ -1,0 +1,356 @@
+/* [patient] Where ranks meet: IPv6, files, interfaces. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "wire/meet.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "wire/meet_check.h"
+
+#include <netinet/in.h>
+
+static void ranks_meet_over_ipv6(void **state)
+{
+    meet_rank m[4];
+    char addr[DDP__ADDR_TEXT], spec[DDP__ADDR_TEXT + 8];
+    ddp__addr at;
+    int fd = -1, count, a, b;
+    (void)state;
+
+    assert_int_equal(ddp__addr_parse("[::1]:0", &at, 1, &count, NULL), DDP_OK);
+    if (ddp__tcp_listen(&at, &fd, &at, NULL) != DDP_OK) skip(); /* this machine has no IPv6 */
+    snprintf(spec, sizeof spec, "tcp://%s", ddp__addr_text(&at, addr));
+    close(fd);
+    meet_prepare(m, 4, -1, spec);
+    m[3].how.relay_all = 1;
+    meet_start(m, 4);
+    meet_join(m, 4);
+    for (a = 0; a < 4; a++) {
+        assert_says(&m[a], DDP_OK, "");
+        for (b = 0; b < 4; b++)
+            if (a != b)
+                assert_non_null(strstr(m[a].wire->table->peer_name(m[a].wire, b), "[::1]:"));
+    }
+    assert_pairs_are_right(m, 4);
+    assert_all_met(m, 4);
+}
+
+/* ---- file:// ---- */
+
+static char folder[64], path[96], spec[112];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/dreamddp-meet-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(path, sizeof path, "%s/run", folder);
+    snprintf(spec, sizeof spec, "file://%s", path);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    unlink(path);
+    return rmdir(folder); /* fails if anything else is left in it */
+}
+
+static int exists(const char *name) { return access(name, F_OK) == 0; }
+
+static void a_file_tells_where_rank_0_is(void **state)
+{
+    meet_rank m[3];
+    int named;
+    (void)state;
+
+    for (named = 0; named < 2; named++) { /* with a run id, and without */
+        meet_prepare(m, 3, -1, spec);
+        m[0].how.run_id = m[1].how.run_id = m[2].how.run_id = named ? 41 : 0;
+        m[0].pause = 0.4;
+        meet_start(m, 3);
+        meet_join(m, 3);
+        assert_says(&m[0], DDP_OK, "");
+        assert_pairs_are_right(m, 3);
+        assert_all_met(m, 3);
+        assert_false(exists(path));
+    }
+}
+
+/* The file says what the documentation says, and goes when rank 0 gives up. */
+static void the_file_names_address_and_run(void **state)
+{
+    meet_rank m[2];
+    char addr[DDP__MEETFILE_TEXT];
+    ddp__addr at;
+    uint64_t run = 0;
+    double end = ddp_now() + 5;
+    int count;
+    (void)state;
+
+    meet_prepare(m, 2, -1, spec);
+    m[0].how.run_id = 12345678901234567890u;
+    m[0].how.timeout_s = 0.7;
+    meet_start(m, 1);
+    while (!ddp__meetfile_read(path, addr, &run) && ddp_now() < end)
+        ddp__sleep_until(ddp_now() + 0.01);
+    assert_true(run == 12345678901234567890u);
+    assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
+    assert_true(ddp__addr_is_loopback(&at));
+    assert_true(ddp__addr_port(&at) > 0);
+    meet_join(m, 1);
+    assert_says(&m[0], DDP_TIMEOUT, "rank 1 of 2 has not connected");
+    assert_false(exists(path));
+}
+
+/* What killed runs leave behind: of another run, of this one, at a port that somebody else has. */
+static void left_over_files_are_passed_over(void **state)
+{
+    meet_rank m[2], other[2];
+    char addr[DDP__ADDR_TEXT], taken[DDP__ADDR_TEXT];
+    int listener = meet_listen(taken), i;
+    (void)state;
+
+    close(meet_listen(addr));
+    for (i = 0; i < 4; i++) {
+        const char *what = i < 2 ? addr : taken;
+        meet_prepare(m, 2, -1, spec);
+        assert_int_equal(ddp__meetfile_publish(path, what, i == 0 ? 6 : i == 3 ? 1234 : 7, NULL),
+                         DDP_OK);
+        if (i == 3) m[0].how.run_id = m[1].how.run_id = 0;
+        if (i >= 2) { /* another run owns the port by now */
+            meet_prepare(other, 2, i == 2 ? listener : meet_listen(taken), taken);
+            if (i == 3)
+                assert_int_equal(ddp__meetfile_publish(path, taken, 1234, NULL), DDP_OK);
+            other[0].how.run_id = 99;
+            other[0].how.timeout_s = 2;
+            meet_start(other, 1);
+        }
+        m[0].pause = 0.6;
+        meet_start(m, 2);
+        meet_join(m, 2);
+        assert_all_met(m, 2);
+        assert_false(exists(path));
+        if (i >= 2) meet_join(other, 1);
+    }
+}
+
+/* Some other program has the port by now, and says nothing to whoever comes. */
+static void a_file_that_leads_to_a_silent_program_is_read_again(void **state)
+{
+    meet_rank m[2];
+    char taken[DDP__ADDR_TEXT];
+    int listener = meet_listen(taken), fixed;
+    (void)state;
+
+    for (fixed = 0; fixed < 2; fixed++) { /* a run id of its own, or that of the killed run */
+        meet_prepare(m, 2, -1, spec);
+        m[0].how.run_id = m[1].how.run_id = fixed ? 7 : 0;
+        assert_int_equal(ddp__meetfile_publish(path, taken, 7, NULL), DDP_OK);
+        m[0].pause = 0.6;
+        meet_start(m, 2);
+        meet_join(m, 2);
+        assert_all_met(m, 2);
+    }
+    close(listener);
+}
+
+static void whoever_waits_for_a_file_says_for_what(void **state)
+{
+    meet_rank m[2];
+    char addr[DDP__ADDR_TEXT], part[300];
+    (void)state;
+
+    meet_prepare(m, 2, -1, spec);
+    m[1].how.timeout_s = 0.3;
+    meet_start(m + 1, 1);
+    meet_join(m + 1, 1);
+    snprintf(part, sizeof part, "rank 0 did not answer within 0.3 s: rank 0 has not yet written %s",
+             path);
+    assert_says(&m[1], DDP_TIMEOUT, part);
+
+    close(meet_listen(addr));
+    assert_int_equal(ddp__meetfile_publish(path, addr, 6, NULL), DDP_OK);
+    meet_start(m + 1, 1);
+    meet_join(m + 1, 1);
+    assert_says(&m[1], DDP_TIMEOUT, "is left over: it belongs to run 6, rank 1 to run 7");
+
+    assert_int_equal(ddp__meetfile_publish(path, addr, 7, NULL), DDP_OK);
+    meet_start(m + 1, 1);
+    meet_join(m + 1, 1);
+    snprintf(part, sizeof part, "names %s: Connection refused", addr);
+    assert_says(&m[1], DDP_TIMEOUT, part);
+
+    assert_int_equal(ddp__meetfile_publish(path, "192.0.2.7:29500", 7, NULL), DDP_OK);
+    meet_start(m + 1, 1);
+    meet_join(m + 1, 1);
+    assert_says(&m[1], DDP_ARG, "192.0.2.7:29500 lies beyond this machine");
+    assert_true(exists(path)); /* only rank 0 takes it away */
+    unlink(path);
+
+    meet_prepare(m, 2, -1, "file:///nowhere/at/all");
+    meet_start(m, 1);
+    meet_join(m, 1);
+    assert_says(&m[0], DDP_IO, "/nowhere/at/all");
+}
+
+static void other_files_are_not_taken_for_one(void **state)
+{
+    static const char *const cases[] = {"",
+                                        "127.0.0.1:5",
+                                        "127.0.0.1:5\n",
+                                        "127.0.0.1:5 7",
+                                        "127.0.0.1:5 -7\n",
+                                        " 7\n",
+                                        "127.0.0.1:5 7 8\n",
+                                        "127.0.0.1:5 99999999999999999999999\n",
+                                        "127.0.0.1:5 seven\n"};
+    char addr[DDP__MEETFILE_TEXT], line[400];
+    uint64_t run;
+    size_t i;
+    (void)state;
+
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(ddp__file_write(path, cases[i], strlen(cases[i]), NULL), DDP_OK);
+        if (ddp__meetfile_read(path, addr, &run)) fail_msg("case %zu was taken", i);
+    }
+    memset(line, 'a', sizeof line);
+    memcpy(line + 390, " 7\n", 3);
+    assert_int_equal(ddp__file_write(path, line, 393, NULL), DDP_OK);
+    assert_false(ddp__meetfile_read(path, addr, &run));
+    assert_false(ddp__meetfile_read(folder, addr, &run));
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0); /* opening it must not wait for a writer */
+    assert_false(ddp__meetfile_read(path, addr, &run));
+    unlink(path);
+    assert_int_equal(ddp__meetfile_publish(path, "h:1", 3, NULL), DDP_OK);
+    ddp__meetfile_remove(path, "h:1", 4); /* not ours */
+    ddp__meetfile_remove(path, "h:2", 3);
+    assert_true(exists(path));
+    ddp__meetfile_remove(path, "h:1", 3);
+    assert_false(exists(path));
+    assert_true(ddp__meetfile_run() != ddp__meetfile_run());
+}
+
+/* ---- interfaces ---- */
+
+static void interface_lists_are_read_as_nccl_does(void **state)
+{
+    static const struct { const char *list, *name; int match;
+    } cases[] = {
+        {"eth", "eth0", 1},        {"eth", "eth", 1},          {"eth", "et", 0},
+        {"eth", "veth0", 0},       {"eth,ib", "ib1", 1},       {"eth,ib", "lo", 0},
+        {"=eth0", "eth0", 1},      {"=eth0", "eth01", 0},      {"=eth0,ib0", "ib0", 1},
+        {"^lo,docker", "lo", 0},   {"^lo,docker", "eth0", 1},  {"^lo,docker", "docker0", 0},
+        {"^=docker", "docker0", 1}, {"^=docker", "docker", 0}, {"", "eth0", 0},
+        {",eth", "lo", 0},
+    };
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (ddp__iface_matches(cases[i].list, cases[i].name) != cases[i].match)
+            fail_msg("'%s' and '%s'", cases[i].list, cases[i].name);
+}
+
+static void an_interface_is_picked_or_all_are_named(void **state)
+{
+    ddp__addr a, far;
+    ddp_error err;
+    char name[DDP__IFACE_TEXT], text[DDP__ADDR_TEXT];
+    int count;
+    (void)state;
+
+    assert_int_equal(ddp__iface_pick("=lo", AF_INET, &a, name, NULL), DDP_OK);
+    assert_string_equal(name, "lo");
+    assert_string_equal(ddp__addr_text(&a, text), "127.0.0.1:0");
+    assert_string_equal(ddp__iface_name(&a, name), "lo");
+    memset(&err, 0, sizeof err);
+    assert_int_equal(ddp__iface_pick("nosuch,=l", AF_INET, &a, name, &err), DDP_ARG);
+    assert_non_null(
+        strstr(err.msg, "DREAMDDP_SOCKET_IFNAME=nosuch,=l matches no interface that is up"));
+    assert_non_null(strstr(err.msg, "lo (127.0.0.1)"));
+    assert_int_equal(ddp__addr_parse("127.0.0.1:77", &far, 1, &count, NULL), DDP_OK);
+    assert_int_equal(ddp__iface_toward(&far, &a), 0);
+    assert_string_equal(ddp__addr_text(&a, text), "127.0.0.1:0");
+    ddp__iface_default(&a);
+    assert_true(ddp__iface_name(&a, name)[0] != 0);
+}
+
+static void rank_0_of_a_file_listens_where_it_is_told(void **state)
+{
+    meet_rank m[2];
+    (void)state;
+
+    meet_prepare(m, 2, -1, spec);
+    m[0].how.ifname = "nosuch";
+    meet_start(m, 1);
+    meet_join(m, 1);
+    assert_says(&m[0], DDP_ARG, "DREAMDDP_SOCKET_IFNAME=nosuch matches no interface");
+    m[0].how.ifname = "lo";
+    m[1].how.ifname = "nosuch"; /* on one machine nobody needs to be told */
+    meet_start(m, 2);
+    meet_join(m, 2);
+    assert_all_met(m, 2);
+}
+
+static void the_listening_socket_can_be_kept(void **state)
+{
+    meet_rank m[3];
+    char addr[DDP__ADDR_TEXT];
+    int kept[3], r, fd;
+    (void)state;
+
+    meet_prepare(m, 3, meet_listen(addr), addr);
+    for (r = 0; r < 3; r++) {
+        kept[r] = 77;
+        m[r].how.listener = &kept[r];
+    }
+    meet_start(m, 3);
+    meet_join(m, 3);
+    assert_all_met(m, 3);
+    for (r = 0; r < 3; r++) {
+        ddp__addr at;
+        memset(&at, 0, sizeof at);
+        at.size = sizeof at.sa;
+        assert_int_equal(getsockname(kept[r], (struct sockaddr *)&at.sa, &at.size), 0);
+        fd = ddp__tcp_dial(&at, ddp_now() + 5);
+        assert_true(fd >= 0);
+        close(fd);
+        close(kept[r]);
+    }
+    meet_prepare(m, 2, meet_listen(addr), addr);
+    m[0].how.listener = &kept[0];
+    m[0].how.timeout_s = 0.1;
+    meet_start(m, 1);
+    meet_join(m, 1);
+    assert_says(&m[0], DDP_TIMEOUT, "rank 1");
+    assert_int_equal(kept[0], -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_meet_over_ipv6),
+        cmocka_unit_test(a_file_tells_where_rank_0_is),
+        cmocka_unit_test(the_file_names_address_and_run),
+        cmocka_unit_test(left_over_files_are_passed_over),
+        cmocka_unit_test(a_file_that_leads_to_a_silent_program_is_read_again),
+        cmocka_unit_test(whoever_waits_for_a_file_says_for_what),
+        cmocka_unit_test(other_files_are_not_taken_for_one),
+        cmocka_unit_test(interface_lists_are_read_as_nccl_does),
+        cmocka_unit_test(an_interface_is_picked_or_all_are_named),
+        cmocka_unit_test(rank_0_of_a_file_listens_where_it_is_told),
+        cmocka_unit_test(the_listening_socket_can_be_kept),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,459 @@
+/* [patient] Meetings that succeed, meetings that must not, and the sentences that say why. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "wire/meet.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "wire/meet_check.h"
+
+static void every_pair_is_connected_to_the_right_rank(void **state)
+{
+    meet_rank m[MEET_MAX];
+    char addr[DDP__ADDR_TEXT];
+    int world;
+    (void)state;
+    for (world = 1; world <= MEET_MAX; world++) {
+        meet_prepare(m, world, meet_listen(addr), addr);
+        meet_start(m, world);
+        meet_join(m, world);
+        assert_says(&m[0], DDP_OK, "");
+        assert_pairs_are_right(m, world);
+        assert_all_met(m, world);
+    }
+}
+
+static void ranks_may_come_late_and_before_rank_0(void **state)
+{
+    meet_rank m[3];
+    char addr[DDP__ADDR_TEXT], spec[DDP__ADDR_TEXT + 8];
+    (void)state;
+    close(meet_listen(addr)); /* a port that is free: rank 0 listens by itself */
+    snprintf(spec, sizeof spec, "tcp://%s", addr);
+    meet_prepare(m, 3, -1, spec);
+    m[0].pause = 0.3;
+    m[2].pause = 0.8;
+    meet_start(m, 3);
+    meet_join(m, 3);
+    assert_all_met(m, 3);
+}
+
+/* ---- strangers ---- */
+
+static void strangers_are_turned_away_and_the_run_goes_on(void **state)
+{
+    meet_rank m[3];
+    char addr[DDP__ADDR_TEXT], sink[128];
+    ddp__addr at;
+    int fd[20], count, i, listener = meet_listen(addr);
+    double end;
+    (void)state;
+
+    meet_prepare(m, 3, listener, addr);
+    assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
+    /* more silent ones than the 2 x world places; the ranks queue behind them for 5 s */
+    for (i = 0; i < 20; i++) {
+        fd[i] = ddp__tcp_dial(&at, ddp_now() + 5);
+        assert_true(fd[i] >= 0);
+        if (i == 0)
+            assert_int_equal(
+                ddp__tcp_send_all(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1),
+                0);
+        if (i == 1)
+            assert_int_equal(ddp__tcp_send_all(fd[i], "dream", 5, ddp_now() + 1),
+                             0); /* and no more */
+        if (i == 2) assert_int_equal(ddp__tcp_send_all(fd[i], "x", 1, ddp_now() + 1), 0);
+        if (i >= 8) { /* gone at once */
+            close(fd[i]);
+            fd[i] = -1;
+        }
+    }
+    meet_start(m, 3);
+    /* garbage is dropped well before the silent are */
+    end = ddp_now() + 3;
+    assert_int_equal(ddp__tcp_recv_all(fd[0], sink, sizeof sink, end), -1);
+    assert_int_not_equal(errno, ETIMEDOUT);
+    assert_int_equal(ddp__tcp_recv_all(fd[2], sink, sizeof sink, end), -1);
+    assert_int_not_equal(errno, ETIMEDOUT);
+    meet_join(m, 3);
+    for (i = 0; i < 20; i++)
+        if (fd[i] >= 0) close(fd[i]);
+    assert_all_met(m, 3);
+}
+
+/* Two hundred that say nothing: the oldest of them make room. */
+static void silent_callers_do_not_hold_up_a_meeting(void **state)
+{
+    enum { SILENT = 200 };
+    meet_rank m[2];
+    char addr[DDP__ADDR_TEXT];
+    ddp__addr at;
+    int fd[SILENT], count, i, listener = meet_listen(addr);
+    double begin, took = 9;
+    (void)state;
+
+    assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
+    for (int attempt = 0; attempt < 3 && took > 4; attempt++) { /* again where the machine was busy */
+        if (attempt) listener = meet_listen(addr);
+        assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
+        for (i = 0; i < SILENT; i++) fd[i] = ddp__tcp_dial_begin(&at);
+        meet_prepare(m, 2, listener, addr);
+        begin = ddp_now();
+        meet_start(m, 2);
+        meet_join(m, 2);
+        took = ddp_now() - begin;
+        assert_all_met(m, 2);
+        for (i = 0; i < SILENT; i++)
+            if (fd[i] >= 0) close(fd[i]);
+    }
+    if (took > 4) fail_msg("the meeting took %g s", took);
+}
+
+/* Sends one frame to rank 0 as rank `rank`; the refusal that comes back. */
+static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank,
+                        uint32_t world)
+{
+    ddp__hello self, reply;
+    ddp__addr at;
+    unsigned char b[DDP__HELLO_BYTES];
+    int fd, count;
+
+    memset(&self, 0, sizeof self);
+    memset(&reply, 0, sizeof reply);
+    self.version = version;
+    self.run_id = run;
+    self.rank = rank;
+    self.world = world;
+    assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
+    fd = ddp__tcp_dial(&at, ddp_now() + 5);
+    assert_true(fd >= 0);
+    ddp__hello_pack(&self, DDP__HELLO, DDP__WELCOME, 0, b);
+    assert_int_equal(ddp__tcp_send_all(fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 8), 0);
+    assert_true(ddp__hello_parse(b, &reply));
+    close(fd);
+    return reply;
+}
+
+static void wrong_hellos_are_refused_with_the_reason(void **state)
+{
+    meet_rank m[2];
+    char addr[DDP__ADDR_TEXT];
+    ddp__hello h;
+    (void)state;
+
+    meet_prepare(m, 2, meet_listen(addr), addr);
+    meet_start(m, 1);
+    h = knock(addr, DDP__PROTOCOL + 1, 7, 1, 2);
+    assert_int_equal(h.kind, DDP__REFUSED);
+    assert_int_equal(h.reason, DDP__REFUSE_VERSION);
+    h = knock(addr, DDP__PROTOCOL, 8, 1, 2);
+    assert_int_equal(h.reason, DDP__REFUSE_RUN);
+    assert_int_equal(h.run_id, 7);
+    h = knock(addr, DDP__PROTOCOL, 7, 1, 3);
+    assert_int_equal(h.reason, DDP__REFUSE_WORLD);
+    assert_int_equal(h.world, 2);
+    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 0, 2).reason, DDP__REFUSE_RANK);
+    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 2, 2).reason, DDP__REFUSE_RANK);
+    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 0xffffffffu, 2).reason, DDP__REFUSE_RANK);
+    meet_start(m + 1, 1);
+    meet_join(m, 2);
+    assert_all_met(m, 2); /* none of them ended the run */
+}
+
+static void both_sides_name_both_values(void **state)
+{
+    struct { uint64_t run; int world, resume; const char *worker, *root; } cases[3];
+    char addr[DDP__ADDR_TEXT];
+    meet_rank m[2];
+    int i;
+    (void)state;
+
+    cases[0].run = 8;
+    cases[0].world = 2;
+    cases[0].worker = "belongs to run 7, rank 1 to run 8";
+    cases[0].root = "belongs to run 8, rank 0 to run 7";
+    cases[1].run = 7;
+    cases[1].world = 4;
+    cases[1].worker = "counts 2 ranks, rank 1 counts 4";
+    cases[1].root = "counts 4 ranks, rank 0 counts 2";
+    cases[0].resume = cases[1].resume = 0;
+    cases[2].run = 7;
+    cases[2].world = 2;
+    cases[2].resume = 1;
+    cases[2].worker = "DREAMDDP_RESUME is set for rank 1, not for rank 0 at ";
+    cases[2].root = ", not for rank 0: start all ranks with the same --min-world";
+    for (i = 0; i < 3; i++) {
+        meet_prepare(m, 2, meet_listen(addr), addr);
+        m[0].how.timeout_s = 1;
+        m[1].how.resume = cases[i].resume;
+        m[1].how.run_id = cases[i].run;
+        m[1].how.world = cases[i].world;
+        meet_start(m, 2);
+        meet_join(m, 2);
+        assert_says(&m[1], DDP_MISMATCH, cases[i].worker);
+        assert_says(&m[1], DDP_MISMATCH, addr);
+        assert_says(&m[0], DDP_TIMEOUT, "rank 1 of 2 has not connected to 127.0.0.1:");
+        assert_says(&m[0], DDP_TIMEOUT, cases[i].root);
+    }
+}
+
+static void a_worker_of_an_older_run_is_refused_at_once(void **state)
+{
+    meet_rank m[4];
+    char addr[DDP__ADDR_TEXT];
+    double begin = ddp_now();
+    (void)state;
+
+    meet_prepare(m, 3, meet_listen(addr), addr);
+    m[3] = m[1]; /* comes first, and from another run */
+    m[3].how.run_id = ddp__run_id("blue");
+    m[3].how.run_name = "blue";
+    m[1].pause = m[2].pause = 0.5;
+    meet_start(m, 4);
+    meet_join(m + 3, 1);
+    assert_true(ddp_now() - begin < 5);
+    assert_says(&m[3], DDP_MISMATCH, "belongs to run 7, rank 1 to run ");
+    assert_says(&m[3], DDP_MISMATCH, "('blue'): another run uses this port, or DREAMDDP_RUN_ID");
+    meet_join(m, 3);
+    assert_all_met(m, 3);
+}
+
+static void a_rank_that_comes_twice_is_refused(void **state)
+{
+    meet_rank m[4];
+    char addr[DDP__ADDR_TEXT];
+    (void)state;
+
+    meet_prepare(m, 3, meet_listen(addr), addr);
+    m[3] = m[1]; /* a second rank 1 */
+    m[3].pause = 0.3;
+    m[2].pause = 0.9;
+    meet_start(m, 4);
+    meet_join(m, 4);
+    assert_says(&m[3], DDP_MISMATCH, "already has a rank 1: give each process a rank of its own");
+    assert_all_met(m, 3);
+}
+
+static void a_rank_that_died_may_come_again(void **state)
+{
+    meet_rank m[3];
+    char addr[DDP__ADDR_TEXT];
+    (void)state;
+
+    meet_prepare(m, 3, meet_listen(addr), addr);
+    m[2].pause = 0.5;
+    meet_start(m, 1);
+    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 1, 3).kind, DDP__HELLO); /* and hangs up */
+    meet_start(m + 1, 2);
+    meet_join(m, 3);
+    assert_all_met(m, 3);
+}
+
+/* ---- failures ---- */
+
+static void missing_ranks_are_named_on_every_rank(void **state)
+{
+    meet_rank m[4];
+    char addr[DDP__ADDR_TEXT];
+    (void)state;
+
+    meet_prepare(m, 4, meet_listen(addr), addr);
+    m[0].how.timeout_s = 0.5;
+    meet_start(m, 2);
+    meet_join(m, 2);
+    assert_says(&m[0], DDP_TIMEOUT, "after 0.5 s ranks 2, 3 of 4 have not connected to 127.0.0.1:");
+    assert_says(&m[1], DDP_TIMEOUT, "gave up: only 2 of 4 ranks had connected");
+}
+
+static void a_worker_says_that_nobody_answers(void **state)
+{
+    meet_rank m[2];
+    char addr[DDP__ADDR_TEXT];
+    (void)state;
+
+    close(meet_listen(addr));
+    meet_prepare(m, 2, -1, addr);
+    m[1].how.timeout_s = 0.3;
+    meet_start(m + 1, 1);
+    meet_join(m + 1, 1);
+    assert_says(&m[1], DDP_TIMEOUT, "did not answer within 0.3");
+    assert_says(&m[1], DDP_TIMEOUT, "Connection refused");
+    assert_says(&m[1], DDP_TIMEOUT, addr);
+}
+
+static void a_worker_tells_another_program_from_rank_0(void **state)
+{
+    meet_rank m[2];
+    char addr[DDP__ADDR_TEXT];
+    int listener = meet_listen(addr), fd;
+    (void)state;
+
+    meet_prepare(m, 2, -1, addr);
+    m[1].how.timeout_s = 0.4; /* it accepts and stays silent */
+    meet_start(m + 1, 1);
+    meet_join(m + 1, 1);
+    assert_says(&m[1], DDP_TIMEOUT, "is connected but has not answered");
+    fd = ddp__tcp_accept(listener, NULL);
+    if (fd >= 0) close(fd);
+    m[1].how.timeout_s = 10;
+    meet_start(m + 1, 1);
+    while ((fd = ddp__tcp_accept(listener, NULL)) < 0) ddp__sleep_until(ddp_now() + 0.01);
+    assert_int_equal(
+        ddp__tcp_send_all(fd,
+                          "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nServer: nobody\r\n\r\n",
+                          64, ddp_now() + 1),
+        0);
+    meet_join(m + 1, 1);
+    assert_says(&m[1], DDP_NET, "does not answer as a rank of dreamddp");
+    close(fd);
+    close(listener);
+}
+
+static void a_port_in_use_is_explained(void **state)
+{
+    meet_rank m[2];
+    char addr[DDP__ADDR_TEXT], part[200];
+    int listener = meet_listen(addr);
+    (void)state;
+
+    meet_prepare(m, 2, -1, addr);
+    meet_start(m, 1);
+    meet_join(m, 1);
+    snprintf(part, sizeof part,
+             "cannot listen on %s: Address already in use; another run may hold it: choose another "
+             "port with --addr or DREAMDDP_ADDR",
+             addr);
+    assert_says(&m[0], DDP_NET, part);
+    close(listener);
+}
+
+static void a_rank_lost_while_meeting_ends_the_meeting_for_all(void **state)
+{
+    meet_rank m[3];
+    char addr[DDP__ADDR_TEXT];
+    (void)state;
+
+    meet_prepare(m, 3, meet_listen(addr), addr);
+    m[1].how.timeout_s = 0.5; /* rank 1 gives up while rank 2 is still to come */
+    m[2].pause = 1;
+    meet_start(m, 3);
+    meet_join(m, 3);
+    assert_says(&m[1], DDP_TIMEOUT, "still waits for other ranks");
+    assert_int_equal(m[0].status, DDP_PEER_LOST);
+    assert_says(&m[0], DDP_PEER_LOST, "rank 1 went away");
+    assert_says(&m[2], DDP_PEER_LOST, "rank 1 went away while the ranks met");
+}
+
+static void bad_addresses_are_explained(void **state)
+{
+    static const char *const cases[][2] = {
+        {"", "names no host"},
+        {":29500", "names no host"},
+        {"tcp://", "names no host"},
+        {"127.0.0.1:port", "the port 'port' is not a number"},
+        {"127.0.0.1:70000", "'70000' is not a number"},
+        {"127.0.0.1:-1", "the port '-1'"},
+        {"127.0.0.1:", "the port ''"},
+        {"127.0.0.1:0", "port 0 leaves"},
+        {"file://", "names no file"},
+        {"::1:29500", "write an IPv6 address in brackets"},
+        {"[::1]x:5", "names no host"},
+        {"192.0.2.7:29500", "lies beyond this machine"},
+        {"0.0.0.0:29500", "DREAMDDP_INSECURE=1"},
+    };
+    size_t i;
+    (void)state;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        meet_rank m[2];
+        meet_prepare(m, 2, -1, cases[i][0]);
+        meet_start(m, 1);
+        meet_join(m, 1);
+        assert_says(&m[0], DDP_ARG, cases[i][1]);
+    }
+}
+
+static void ranks_outside_the_world_are_refused(void **state)
+{
+    meet_rank m[2];
+    (void)state;
+    meet_prepare(m, 2, -1, "127.0.0.1:29500");
+    m[0].how.rank = 2;
+    m[1].how.world = 0;
+    meet_start(m, 2);
+    meet_join(m, 2);
+    assert_says(&m[0], DDP_ARG, "rank 2 of 2 ranks");
+    assert_says(&m[1], DDP_ARG, "rank 1 of 0 ranks");
+}
+
+static void an_address_is_read_in_all_its_forms(void **state)
+{
+    ddp__addr a[4];
+    char text[DDP__ADDR_TEXT];
+    int count;
+    (void)state;
+    assert_int_equal(ddp__addr_parse("127.0.0.1", a, 4, &count, NULL), DDP_OK);
+    assert_string_equal(ddp__addr_text(&a[0], text), "127.0.0.1:29500");
+    assert_int_equal(ddp__addr_parse("tcp://127.0.0.9:1", a, 4, &count, NULL), DDP_OK);
+    assert_string_equal(ddp__addr_text(&a[0], text), "127.0.0.9:1");
+    assert_true(ddp__addr_is_loopback(&a[0]));
+    assert_int_equal(ddp__addr_parse("[::1]:70", a, 4, &count, NULL), DDP_OK);
+    assert_string_equal(ddp__addr_text(&a[0], text), "[::1]:70");
+    assert_true(ddp__addr_is_loopback(&a[0]));
+    assert_int_equal(ddp__addr_parse("10.1.2.3:70", a, 4, &count, NULL), DDP_OK);
+    assert_false(ddp__addr_is_loopback(&a[0]));
+}
+
+static void keep_line(void *user, ddp_log_level level, const char *line)
+{
+    if (level == DDP_LOG_WARN) snprintf((char *)user, 300, "%s", line);
+}
+
+static void long_waits_are_logged_with_the_missing_ranks(void **state)
+{
+    meet_rank m[3];
+    char addr[DDP__ADDR_TEXT], line[300] = "";
+    (void)state;
+    meet_prepare(m, 3, meet_listen(addr), addr);
+    m[0].how.timeout_s = 5.3;
+    m[0].how.log.fn = keep_line;
+    m[0].how.log.user = line;
+    m[0].how.log.level = DDP_LOG_WARN;
+    meet_start(m, 2);
+    meet_join(m, 2);
+    assert_string_equal(line, "rank 0 has waited 5 s for rank 2 of 3");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_pair_is_connected_to_the_right_rank),
+        cmocka_unit_test(ranks_may_come_late_and_before_rank_0),
+        cmocka_unit_test(strangers_are_turned_away_and_the_run_goes_on),
+        cmocka_unit_test(silent_callers_do_not_hold_up_a_meeting),
+        cmocka_unit_test(wrong_hellos_are_refused_with_the_reason),
+        cmocka_unit_test(both_sides_name_both_values),
+        cmocka_unit_test(a_worker_of_an_older_run_is_refused_at_once),
+        cmocka_unit_test(a_rank_that_comes_twice_is_refused),
+        cmocka_unit_test(a_rank_that_died_may_come_again),
+        cmocka_unit_test(missing_ranks_are_named_on_every_rank),
+        cmocka_unit_test(a_worker_says_that_nobody_answers),
+        cmocka_unit_test(a_worker_tells_another_program_from_rank_0),
+        cmocka_unit_test(a_port_in_use_is_explained),
+        cmocka_unit_test(a_rank_lost_while_meeting_ends_the_meeting_for_all),
+        cmocka_unit_test(bad_addresses_are_explained),
+        cmocka_unit_test(ranks_outside_the_world_are_refused),
+        cmocka_unit_test(an_address_is_read_in_all_its_forms),
+        cmocka_unit_test(long_waits_are_logged_with_the_missing_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

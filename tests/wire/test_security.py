@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""[calm] Training under TLS while strangers knock: refused with a sentence, and not a bit of the result changes.
+
+Exit 77 where build/train_gpt has no TLS (OpenSSL was not found when it was built).
+"""
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+GPT = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
+ARGS = ["--layers", "1", "--heads", "2", "--dim", "32", "--seq", "32", "--batch", "2", "--steps", "300",
+        "--deterministic", "--quiet", "--data", os.path.join(ROOT, "README.md")]
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(holds, message):
+    if not holds:
+        raise Wrong(message)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start(port, rank, *extra, **env):
+    own = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|PMIX_|SLURM_|MASTER_")
+    clean = dict({k: v for k, v in os.environ.items() if not own.match(k)}, DREAMDDP_LOG="info", **env)
+    return subprocess.Popen([GPT, *ARGS, "--workers", "2", "--rank", str(rank), "--addr", "127.0.0.1:%d" % port,
+                             *extra], env=clean, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(p, seconds=90):
+    try:
+        out, err = p.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        p.kill()
+        raise Wrong("hangs: " + p.communicate()[1][-600:]) from None
+    return p.returncode, out, err
+
+
+def param_hash(worker, root):
+    """What rank 0 prints, once both have ended well."""
+    for code, _, err in (worker, root):
+        expect(code == 0, "exit %d: %s" % (code, err[-600:]))
+    return json.loads(root[1].splitlines()[-1])["param_hash"]
+
+
+class Strangers:
+    """Scanners, random bytes, and handshakes that trickle, on one port until stopped."""
+
+    def __init__(self, port):
+        self.port, self.stop, self.met, self.longest = port, threading.Event(), 0, 0.0
+        self.threads = [threading.Thread(target=f) for f in (self.scan, self.shout, self.trickle, self.trickle)]
+        for t in self.threads:
+            t.start()
+
+    def visit(self, talk):
+        while not self.stop.wait(0.02):
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=7) as s:
+                    begin, self.met = time.monotonic(), self.met + 1
+                    talk(s)
+                    self.longest = max(self.longest, time.monotonic() - begin)
+            except OSError:
+                pass
+
+    def scan(self):
+        self.visit(lambda s: None)
+
+    def shout(self):
+        def talk(s):
+            s.sendall(secrets.token_bytes(200))
+            while s.recv(100):
+                pass
+        self.visit(talk)
+
+    def trickle(self):
+        def talk(s):
+            s.settimeout(1)
+            for byte in b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03":
+                s.sendall(bytes([byte]))
+                try:
+                    if not s.recv(100):
+                        return
+                except socket.timeout:
+                    pass
+        self.visit(talk)
+
+    def leave(self):
+        self.stop.set()
+        for t in self.threads:
+            t.join()
+
+
+def strangers_change_no_bit(folder, key):
+    want = None
+    for knocking in (False, True):
+        port = free_port()
+        root = start(port, 0, "--tls-psk", key)
+        time.sleep(0.3)
+        guests = Strangers(port) if knocking else None
+        time.sleep(2 if knocking else 0)
+        begin = time.monotonic()
+        worker = start(port, 1, "--tls-psk", key)
+        try:
+            done = [finish(worker), finish(root)]
+        finally:
+            if guests:
+                guests.leave()
+        got = param_hash(*done)
+        want = want or got
+        expect(got == want, "%s instead of %s" % (got, want))
+        if guests:
+            expect(guests.met > 20, "only %d strangers came" % guests.met)
+            expect(guests.longest < 6, "one stayed %.1f s" % guests.longest)
+            expect(time.monotonic() - begin < 60, "the run took too long")
+            for part in ("refused: 127.0.0.1:", "does not speak TLS", "came and went"):
+                expect(part in done[1][2], "no '%s' in: %s" % (part, done[1][2][-2000:]))
+        with open(key) as f:
+            secret = f.read().strip()
+        expect(not any(secret[:16] in d[1] + d[2] for d in done), "the key was printed")
+    plain_port = free_port()
+    root, worker = start(plain_port, 0), start(plain_port, 1)
+    got = param_hash(finish(worker), finish(root))
+    expect(got == want, "TLS has other bits than plain: %s, %s" % (got, want))
+
+
+def the_wrong_key_is_told_to_both(folder, key):
+    other = os.path.join(folder, "other.key")
+    with open(other, "w") as f:
+        f.write(secrets.token_hex(32))
+    os.chmod(other, 0o600)
+    port = free_port()
+    root = start(port, 0, "--tls-psk", key)
+    code, _, err = finish(start(port, 1, "--tls-psk", other))
+    expect(code == 1 and "has another pre-shared key" in err, err)
+    code, _, err = finish(start(port, 1, DREAMDDP_TLS_PSK=key, DREAMDDP_RUN_ID="another"))
+    expect(code == 1 and "belongs to another run" in err, err)
+    code, _, err = finish(start(port, 1))
+    expect(code == 1 and "speaks TLS, this rank does not: give it the same --tls-psk" in err, err)
+    worker = start(port, 1, DREAMDDP_TLS_PSK=key)
+    expect(param_hash(finish(worker), finish(root)), "the right one did not train")
+
+
+def commands_of_the_manual(folder):
+    """The blocks of docs/security.md that a shell can run, as they stand there."""
+    with open(os.path.join(ROOT, "docs", "security.md")) as f:
+        blocks = re.findall(r"```sh\n(.*?)```", f.read(), re.S)
+    expect(len(blocks) >= 2, "docs/security.md has %d blocks" % len(blocks))
+    return blocks
+
+
+def certificates_as_the_manual_makes_them(folder, key):
+    blocks = commands_of_the_manual(folder)
+    for block in blocks:
+        done = subprocess.run(["sh", "-euc", block], cwd=folder, capture_output=True, text=True)
+        expect(done.returncode == 0, block + done.stderr)
+    port = free_port()
+    how = [["--tls-ca", "ca.pem", "--tls-cert", "rank-%d.pem" % r, "--tls-key", "rank-%d.key" % r] for r in (0, 1)]
+    how = [[os.path.join(folder, w) if "." in w else w for w in h] for h in how]
+    root, worker = start(port, 0, *how[0]), start(port, 1, *how[1])
+    expect(param_hash(finish(worker), finish(root)), "certificates: no parameters")
+    port = free_port()
+    root = start(port, 0, *how[0], DREAMDDP_CONNECT_TIMEOUT="4")
+    code, _, err = finish(start(port, 1, *how[0]))  # rank 0's certificate
+    expect(code == 1 and "it does not name rank-1" in err, err)
+    code, _, err = finish(root)
+    expect(code == 3 and "does not name rank-1" in err, err)
+
+
+def main():
+    folder = tempfile.mkdtemp(prefix="dreamddp_security_")
+    key = os.path.join(folder, "run.key")
+    failed = 0
+    try:
+        with open(key, "w") as f:
+            f.write(secrets.token_hex(32) + "\n")
+        os.chmod(key, 0o600)
+        code, _, err = finish(start(free_port(), 0, "--tls-psk", key, DREAMDDP_CONNECT_TIMEOUT="0.2"))
+        if code == 2 and "built without TLS" in err:
+            print("skipped: build/train_gpt has no TLS")
+            return 77
+        cases = [strangers_change_no_bit, the_wrong_key_is_told_to_both]
+        skipped = 0
+        if shutil.which("openssl"):
+            cases.append(certificates_as_the_manual_makes_them)
+        else:
+            skipped = 1
+        for case in cases:
+            try:
+                case(folder, key)
+            except Wrong as wrong:
+                failed += 1
+                print("failed: %s: %s" % (case.__name__, wrong))
+        print("%d passed, %d failed, %d skipped" % (len(cases) - failed, failed, skipped))
+    finally:
+        shutil.rmtree(folder)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

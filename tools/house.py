@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Measures src/ by room: lines, files, functions, what is used upwards, circles.
+
+    tools/house.py            a table, then each use of a later room and each circle of files
+    tools/house.py --check    one sentence per fault, exit 1: a use of a later room, a circle of more
+                              than 3 files, a file of more than 600 lines
+
+A room is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
+.c with its .h. One uses another if it includes it, or names a function that only the other defines.
+"""
+import os
+import re
+import sys
+
+from amalgamate import FOLDERS, ROOT
+from check_names import strip
+
+SRC = os.path.join(ROOT, "src")
+DEFINITION = re.compile(r"^(?!typedef\b|#|extern\b)[A-Za-z_][^;{}=#\n]*?\b(ddp_\w+)\s*\((?:[^;{}]|\n)*?\)\s*\n?\{", re.M)
+WORD = re.compile(r"\bddp_\w+(?=\s*[(,;)}\]])")
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+MOST_LINES, MOST_FILES = 600, 3  # of a file, of a circle
+
+
+def stem(path):
+    return path.rsplit(".", 1)[0]
+
+
+class House:
+    """stems: "room/name"; uses[stem] = {other stem: [names]}"""
+
+    def __init__(self):
+        self.lines, self.text, self.functions = {}, {}, {}
+        for room in FOLDERS:
+            folder = os.path.join(SRC, room)
+            for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+                with open(os.path.join(folder, name), encoding="ascii") as f:
+                    raw = f.read()
+                path = room + "/" + name
+                self.lines[path] = raw.count("\n")
+                self.text[path] = raw
+        self.bare = {p: strip(t) for p, t in self.text.items()}
+        self.home = {}
+        for path, bare in self.bare.items():
+            self.functions[path] = self.definitions(bare)
+            for name, _ in self.functions[path]:
+                self.home.setdefault(name, set()).add(stem(path))
+        self.uses = {}
+        for path in self.text:
+            self.find_uses(path)
+
+    @staticmethod
+    def definitions(bare):
+        """[(function, its lines)]"""
+        found = []
+        for m in DEFINITION.finditer(bare):
+            end = re.compile(r"^\}", re.M).search(bare, m.end())
+            one_line = bare.find("}", m.end(), bare.find("\n", m.end()) if "\n" in bare[m.end():] else None)
+            stop = one_line if one_line >= 0 and bare[one_line + 1:one_line + 2] == "\n" and (
+                not end or one_line < end.start()) else end.start() if end else m.end()
+            found.append((m.group(1), bare.count("\n", m.start(), stop) + 1))
+        return found
+
+    def find_uses(self, path):
+        mine, bare = self.uses.setdefault(stem(path), {}), self.bare[path]
+        for target in INCLUDE.findall(self.text[path]):
+            if stem(target) != stem(path) and target in self.text:
+                mine.setdefault(stem(target), set())
+        if path.endswith((".h",)):
+            return
+        own = {n for n, _ in self.functions[path]}
+        for name in set(WORD.findall(bare)) - own:
+            homes = self.home.get(name, ())
+            if len(homes) == 1:
+                other = next(iter(homes))
+                if other != stem(path):
+                    mine.setdefault(other, set()).add(name)
+
+    def upward(self):
+        """[(file, later file, names)]"""
+        order = {room: i for i, room in enumerate(FOLDERS)}
+        return sorted((a, b, sorted(names)) for a, to in self.uses.items() for b, names in to.items()
+                      if order[b.split("/")[0]] > order[a.split("/")[0]])
+
+    def circles(self):
+        """Lists of files of one room that use each other; calls alone, since a header may serve many."""
+        index, low, stack, found, count = {}, {}, [], [], [0]
+
+        def visit(v):
+            index[v] = low[v] = count[0]
+            count[0] += 1
+            stack.append(v)
+            for w, names in self.uses[v].items():
+                if not names or w.split("/")[0] != v.split("/")[0]:
+                    continue
+                if w not in index:
+                    visit(w)
+                    low[v] = min(low[v], low[w])
+                elif w in stack:
+                    low[v] = min(low[v], index[w])
+            if low[v] == index[v]:
+                group = []
+                while not group or group[-1] != v:
+                    group.append(stack.pop())
+                if len(group) > 1:
+                    found.append(sorted(group))
+        for v in sorted(self.uses):
+            if v not in index:
+                visit(v)
+        return found
+
+
+def quantile(sizes, q):
+    return sorted(sizes)[min(len(sizes) - 1, int(q * len(sizes)))] if sizes else 0
+
+
+def table(house):
+    circles, upward = house.circles(), house.upward()
+    print("%-10s %7s %6s %10s %7s %5s %8s %7s %8s" % ("room", "lines", "files", "functions", "median", "90 %",
+                                                       "longest", "upward", "circles"))
+    for room in FOLDERS + ["all"]:
+        paths = [p for p in house.text if room == "all" or p.startswith(room + "/")]
+        if not paths:
+            continue
+        sizes = [n for p in paths for _, n in house.functions[p]]
+        print("%-10s %7d %6d %10d %7d %5d %8d %7d %8d" % (
+            room, sum(house.lines[p] for p in paths), len(paths), len(sizes), quantile(sizes, 0.5),
+            quantile(sizes, 0.9), max(sizes or [0]),
+            sum(room == "all" or a.startswith(room + "/") for a, _, _ in upward),
+            max([len(c) for c in circles if room == "all" or c[0].startswith(room + "/")] or [0])))
+
+
+def faults(house):
+    for a, b, names in house.upward():
+        yield "src/%s uses src/%s, a later room: %s" % (a, b, ", ".join(names) or "its header")
+    for c in house.circles():
+        if len(c) > MOST_FILES:
+            yield "a circle of %d files: %s" % (len(c), " ".join(c))
+    for path, lines in house.lines.items():
+        if lines > MOST_LINES:
+            yield "src/%s has %d lines; %d at most" % (path, lines, MOST_LINES)
+
+
+def main(argv):
+    if argv not in ([], ["--check"]):
+        sys.stderr.write(__doc__)
+        return 2
+    house = House()
+    found = list(faults(house))
+    if not argv:
+        table(house)
+        for c in house.circles():
+            if len(c) <= MOST_FILES:
+                print("a circle: " + " ".join(c))
+    for f in found:
+        print("house: " + f, file=sys.stderr if argv else sys.stdout)
+    return 1 if argv and found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
