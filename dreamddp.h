@@ -13029,6 +13029,10 @@ DDP_LIB void ddp__json_string(ddp__text *t, const char *s);
 /* Appends the shortest of %.15g, %.16g, %.17g that reads back as x; null if x is not finite. */
 DDP_LIB void ddp__json_number(ddp__text *t, double x);
 
+/* What stands before the arrays of a safetensors file, its length included; path is for errors. */
+DDP_LIB ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetensor *tensors,
+                                         const char *const *notes, ddp__text *text,
+                                         ddp_error *err);
 /* Writing a safetensors file array by array, for arrays that do not exist in memory as a whole:
  * begins PATH with its header; then exactly the bytes of all arrays must follow, in order, by
  * ddp__file_put, and ddp__file_end. */
@@ -22044,6 +22048,8 @@ typedef struct ddp__net_stats {
     char    algorithm;                    /* of the last all-reduce, 0 = none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
+/* "all-reduce" and its like. */
+DDP_LIB const char *ddp__verb_name(int verb);
 /* "direct" and its like of a span or of the statistics; "none" of 0. */
 DDP_LIB const char *ddp__algorithm_name(char letter);
 
@@ -22451,7 +22457,6 @@ DDP_LIB void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) D
 /* "all-reduce of layer h.0.mlp (step 12)" */
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
 /* "all-reduce" */
-DDP_LIB const char *ddp__verb_name(int verb);
 /* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer" */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 /* Under the lock; the comm thread has to look. */
@@ -46349,6 +46354,7 @@ ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, dd
 
 static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
 {
+    static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
     int i;
 
@@ -46366,10 +46372,11 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
                               "or addr2 is set, or nccl is 2",
                               name, m->link);
     if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
-        return ddp__ctx_failf(d, DDP_ARG, "%s as %s: open the context with wire = %s, or "
-                              "DREAMDDP_WIRE=%s", name,
-                              m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16",
-                              m->coding == DDP_AS_INT8 ? "DDP_WIRE_INT8" : "DDP_WIRE_BF16",
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s "
+                              "or DREAMDDP_WIRE=%s",
+                              name, format[(int)ddp__wire_coding(d->cfg.wire)],
+                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16",
                               m->coding == DDP_AS_INT8 ? "int8" : "bf16");
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
@@ -50592,6 +50599,9 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
 /* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero.
  * They see what anybody's own strategy sees, the verbs of run/strategy.h. */
 
+/* table.c: all of them */
+DDP_LIB const ddp__strategies *ddp__built_in(void);
+
 /* gradient.c */
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
@@ -51239,7 +51249,7 @@ ddp_strategy ddp_strategy_number(int i)
     return i >= 0 && i < n ? t[i].id : DDP_STRATEGY_DEFAULT;
 }
 
-static const ddp__strategies *ddp__built_in(void)
+const ddp__strategies *ddp__built_in(void)
 {
     static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
                                           ddp_strategy_name};
