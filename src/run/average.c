@@ -9,7 +9,6 @@
 #include "compress/packing.h"
 #include "run/context.h"
 #include "run/device.h"
-#include "run/stager.h"
 
 enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
 
@@ -68,25 +67,6 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 }
 
 /* ---- memory ---- */
-
-ddp_coding ddp__wire_coding(ddp_wire wire)
-{
-    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
-           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
-                                   : DDP_AS_FLOAT;
-}
-
-size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
-{
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-    const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained,
-                 others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
-
-    if (coding == DDP_AS_INT8)
-        return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
-    return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
-}
 
 /* The pieces of a layer's average that are no parameters: they travel as floats, since a rounded
  * variance might be below zero. */

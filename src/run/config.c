@@ -1,6 +1,6 @@
 /* Configuration: defaults, environment, and a sentence for each value that makes no sense. */
 #include "base/platform.h"
-#include "run/env.h"
+#include "run/launch.h"
 #include "wire/mpi.h"
 #include "base/text.h"
 #include "run/context.h"

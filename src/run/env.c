@@ -1,7 +1,7 @@
 #include "base/platform.h"
 #include "base/text.h"
 #include "base/hash.h"
-#include "run/env.h"
+#include "run/launch.h"
 
 #ifdef __APPLE__
 #include <crt_externs.h>

@@ -2,35 +2,6 @@
 #include "base/platform.h"
 #include "run/context.h"
 #include "run/device.h"
-#include "run/join.h"
-
-int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
-{
-    ddp_error err;
-    va_list ap;
-
-    err.code = code;
-    va_start(ap, fmt);
-    vsnprintf(err.msg, sizeof err.msg, fmt, ap);
-    va_end(ap);
-    return ddp__ctx_fail(d, &err);
-}
-
-int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
-{
-    if (err != &d->host.error) {
-        if (d->host.error.code) return (int)d->host.error.code;
-        d->host.error = *err;
-    }
-    /* a no-op when the failure came from the engine; else the other ranks learn of it */
-    if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
-    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
-    /* who is told of a failure may free what was registered */
-    if (d->engine) ddp__engine_settle(d->engine);
-    if (d->second) ddp__engine_settle(d->second);
-    ddp__dump_failure(d);
-    return (int)d->host.error.code;
-}
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)

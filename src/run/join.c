@@ -3,7 +3,7 @@
 #include "base/tools.h"
 #include "base/thread.h"
 #include "run/device.h"
-#include "run/join.h"
+#include "run/context.h"
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 {

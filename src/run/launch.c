@@ -1,7 +1,6 @@
 /* ddp_launch: the ranks of one machine. */
 #include "base/platform.h"
-#include "run/env.h"
-#include "run/spawn.h"
+#include "run/launch.h"
 #include "run/context.h"
 
 typedef struct ddp__launch {

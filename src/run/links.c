@@ -188,3 +188,13 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     else ddp__links_free(&l);
     return status;
 }
+
+ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
+{
+    ddp_config second = *c;
+
+    second.net = c->net2;
+    second.net_script = NULL;
+    second.seed = c->seed + 1;
+    return ddp__links_open(&second, out, err);
+}

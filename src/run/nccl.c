@@ -8,8 +8,6 @@
 #include "base/tools.h"
 #include "base/core.h"
 #include "run/device.h"
-#include "run/group.h"
-#include "run/stager.h"
 
 /* An average in two levels, until it is held. */
 typedef struct ddp__crossing {
@@ -197,6 +195,5 @@ ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 
     DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
     DDP__TRY(ddp__nccl_hold(d, ticket, err));
-    DDP__TRY(d->host.backend->wait(d->host.device, err));
-    return ddp__device_check(d, err);
+    return d->host.backend->wait(d->host.device, err);
 }

@@ -4,7 +4,6 @@
  * bits on all ranks, not those of one level. */
 #include "base/platform.h"
 #include "run/context.h"
-#include "run/group.h"
 
 typedef struct ddp__levels {
     ddp_sites  site;
@@ -210,6 +209,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     }
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
 
@@ -221,11 +221,6 @@ void ddp__levels_close(ddp_ctx *d)
     if (d->levels->slice) DDP_FREE(d->levels->slice);
     DDP_FREE(d->levels);
     d->levels = NULL;
-}
-
-int ddp__levels_messages(const ddp_ctx *d)
-{
-    return d->levels->site.equal || d->levels->site.place == 0 ? 3 : 2;
 }
 
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)

@@ -2,7 +2,7 @@
 #include "base/tools.h"
 #include "base/thread.h"
 #include "wire/socket.h"
-#include "run/spawn.h"
+#include "run/launch.h"
 
 #include <signal.h>
 #include <sys/mman.h>

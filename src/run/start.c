@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "run/context.h"
 #include "run/device.h"
-#include "run/join.h"
 
 /* ---- memory of the layers ---- */
 
@@ -103,67 +102,6 @@ typedef struct ddp__fingerprint {
     char     name[DDP_SAME][32];         /* ddp_same */
     int64_t  value[DDP_SAME];
 } ddp__fingerprint;
-
-static uint64_t ddp__unit_hash(const ddp__unit *u)
-{
-    uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
-    int b;
-
-    for (b = 0; b < u->blocks; b++) {
-        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 +
-                     (u->block[b].grads != NULL);
-        h = ddp__hash(h, &n, sizeof n);
-    }
-    return h;
-}
-
-uint64_t ddp__layout_hash(const ddp_ctx *d)
-{
-    uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
-    int l;
-
-    for (l = 0; l < d->layers; l++) {
-        uint64_t u = ddp__unit_hash(&d->unit[l]);
-        h = ddp__hash(h, &u, sizeof u);
-    }
-    return h;
-}
-
-void ddp__settings(const ddp_ctx *d, double *value)
-{
-    value[0] = d->cfg.average_state;
-    value[1] = (double)d->cfg.clip_norm;
-    value[2] = (double)d->cfg.bucket_bytes;
-    value[3] = d->cfg.deterministic;
-    value[4] = d->cfg.paper;
-    value[5] = d->links.slowest; /* decides the size of chunks */
-    value[6] = (double)d->cfg.seed;
-    value[7] = (double)d->optimizer.lr;
-    value[8] = d->cfg.period;
-    value[9] = d->cfg.nccl;
-    value[10] = d->cfg.min_world;
-    value[11] = d->cfg.profile_steps;
-}
-
-const char *ddp__setting_name(int i)
-{
-    static const char *const name[DDP__SETTINGS] = {
-        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
-        "profile_steps"};
-
-    return name[i];
-}
-
-uint64_t ddp__model_hash(const ddp_ctx *d)
-{
-    const ddp__owned *o;
-    uint64_t h = DDP__HASH_START;
-
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
-    return h;
-}
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 {

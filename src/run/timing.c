@@ -24,19 +24,6 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
-ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
-{
-    ddp_link k;
-    /* 1 Gbit/s where no link is described */
-    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
-    int n = d->team ? d->team_size : ddp_workers(d);
-
-    k.beta_s = 2.0 * (n - 1) / n / rate;
-    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
-    return k;
-}
-
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     /* only so many operations are in flight, and each takes alpha at least */

@@ -29,9 +29,14 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
                      "%s was called outside of an event of strategy %s: only start, forward_begin, "
                      "backward_end, step_end and their like may", verb, d->ops.name);
 }
-#define DDP__VERB(verb) DDP__TRY(ddp__verb_enter(d, verb))
+#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
+#define DDP__DO(call)                             \
+    do {                                          \
+        const int bad_ = (int)(call);             \
+        if (bad_) return bad_;                    \
+    } while (0)
 
-int ddp_complain(ddp_ctx *d, const char *fmt, ...)
+int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
     va_list ap;
@@ -41,7 +46,7 @@ int ddp_complain(ddp_ctx *d, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return (int)ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s", d->ops.name, text);
+    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
 }
 
 /* ---- messages ---- */
@@ -166,7 +171,7 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
                               "strategy %s has %d messages that it did not hold; hold some of them "
                               "before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
-    DDP__TRY(ddp__posted_send(d, p, m, &d->host.error));
+    DDP__DO(ddp__posted_send(d, p, m, &d->host.error));
     p->layer = m->layer;
     p->link = m->link;
     p->step = d->step;
@@ -227,7 +232,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     held = *p;
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
-    DDP__TRY(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
+    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     for (i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -407,16 +412,6 @@ ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire
 int ddp_link_of(const ddp_ctx *d, int layer) { return d->unit[layer].link; }
 
 float *ddp_residual_of(const ddp_ctx *d, int layer) { return d->unit[layer].residual; }
-
-int ddp_has_forward(const ddp_ctx *d)
-{
-    int l;
-
-    if (d->hooks_forward) return 1;
-    for (l = 0; l < d->layers; l++)
-        if (d->unit[l].forward_step != d->step) return 0;
-    return 1;
-}
 
 /* ---- what run asks of it ---- */
 

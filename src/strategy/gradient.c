@@ -31,7 +31,7 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
         room += n;
     }
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
-    if (!b->piece) return ddp_complain(d, "out of memory for the gradients of %d layers", first - last + 1);
+    if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
     for (l = first; l >= last; l--) {
         own = ddp_gradients_of(d, l, &n);
         if (n) memcpy(b->piece + b->pieces, own, (size_t)n * sizeof *own);
@@ -63,7 +63,7 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
     int l, bad, first = layers - 1;
 
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
-    if (!g->bucket) return ddp_complain(d, "out of memory for %d buckets", layers);
+    if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
     for (l = layers - 1; l >= 0; l--) {
         size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
         bytes += ddp__gradient_bytes(d, l);

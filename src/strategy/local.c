@@ -117,7 +117,7 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 
 static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err)
 {
-    return ddp_complain(d, "%s", err->msg);
+    return ddp_complain(d, err->code, "%s", err->msg);
 }
 
 /* As bytes, the same on all ranks: numbers, step_of, fill. */
@@ -134,7 +134,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     size_t l;
 
     *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
-    if (!out->bytes) return ddp_complain(d, "out of memory for the plan of %d layers", p->layers);
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
     memset(&head, 0, sizeof head);
     head.layers = p->layers;
     head.period = p->period;
@@ -166,7 +166,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
         blob->size != sizeof head + (size_t)head.layers * (sizeof(int32_t) + (size_t)head.period))
-        return ddp_complain(d, "a plan of %lu bytes for %d layers and period %d does not fit this model "
+        return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers and period %d does not fit this model "
                             "of %d layers", (unsigned long)blob->size, (int)head.layers,
                             (int)head.period, ddp_layers(d));
     if (ddp_plan_new(head.layers, head.period, &p, &err)) return ddp__plan_failed(d, &err);
@@ -183,7 +183,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     }
     if (bad) {
         ddp_plan_free(&p);
-        return ddp_complain(d, "a plan names a step beyond its period of %d", (int)head.period);
+        return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
     }
     memcpy(p.fill, at, (size_t)p.layers * (size_t)p.period);
     ddp_plan_free(&x->plan);
