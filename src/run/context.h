@@ -316,6 +316,8 @@ DDP_LIB void       ddp__levels_across(const ddp_ctx *d, const ddp_message *m, dd
 /* transfers.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
+/* What a step should take, into the statistics. */
+DDP_LIB ddp_status ddp__predict(ddp_ctx *d, ddp_error *err);
 
 /* ---- verbs.c: the strategy ---- */
 
@@ -331,9 +333,9 @@ DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
  * an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell, or
- * memory is short. The caller's. */
-DDP_LIB ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps);
+/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The
+ * caller's. */
+DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
 /* Finishes what is in flight. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 
@@ -425,6 +427,5 @@ DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin
 DDP_LIB void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering);
 DDP_LIB void ddp__account_step(ddp_ctx *d, double now);
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
-DDP_LIB void ddp__account_predict(ddp_ctx *d);
 
 #endif /* DDP_RUN_CONTEXT_H */

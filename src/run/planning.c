@@ -200,8 +200,7 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
 static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__balance_links(d, &d->profile, err));
-    ddp__account_predict(d);
-    return DDP_OK;
+    return ddp__predict(d, err);
 }
 
 ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
