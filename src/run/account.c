@@ -55,8 +55,7 @@ static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
 
-    if (d->second)
-        n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
     return n;
 }
 
@@ -201,8 +200,7 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     return ddp__algorithm_name(net.algorithm);
 }
 
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
-                         ddp_span *out)
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
 {
     out->begin_s = begin;
     out->end_s = end;
@@ -230,8 +228,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)
             ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end,
-                     &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
     }
     return n;
 }
@@ -400,8 +397,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
     int i, j, n = 0;
 
     for (i = 0; i < ops; i++) {
-        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);)
-            j++;
+        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
             o[n] = o[i];
             o[n++].peer = 1; /* messages so far */
@@ -437,8 +433,7 @@ void ddp__drift_start(ddp_ctx *d)
     double bytes = 0;
     int l;
 
-    for (l = 0; l < d->layers; l++)
-        bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    for (l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
     d->drift_ticket = -1;

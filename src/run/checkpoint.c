@@ -54,8 +54,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
     if (d->step || d->phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before "
-                              "the first", d->step);
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (world) *world = of;
     return 0;

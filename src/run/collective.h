@@ -7,9 +7,8 @@
 #include "profile/linkfit.h"
 #include "run/session.h"
 
-/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first
- * error. In place; n counts floats. All ranks call them in the same order, never between the
- * first hook and ddp_step_end of a step.
+/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first error. In place; n
+ * counts floats. All ranks call them in the same order, never between the first hook and ddp_step_end of a step.
  *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
  *   ddp_all_mean    x[n] becomes the mean over the live workers
  *   ddp_broadcast   if root is not live: the lowest live rank's
@@ -31,9 +30,8 @@ DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
-/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm
- * worker and measurements; operations on the two do not wait for one another. ddp_exchange takes
- * either link (0 or 1); the others are link 0's.
+/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm worker and measurements;
+ * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
  *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
  *                       devices' network is the first
  *   ddp_measure_links   times averages on each link alone. Collective, between steps
@@ -80,19 +78,17 @@ typedef struct ddp_probe_result {
     double    seconds;   /* the probing took */
 } ddp_probe_result;
 
-/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of
- * disjoint pairs that work at the same time; 20 pings (8 where they take more than 3 s), then
- * 64 KiB and what fits 0.25 s, at most 1 MiB, each three times and, where a busy machine or other
- * traffic disturbs it, again until the two fastest agree to 3 % (16 times or 3 s at most).
- * Collective, under the rules of the plain collectives. Returns 0 or the context's first error;
+/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of disjoint pairs that
+ * work at the same time; 20 pings (8 where they take more than 3 s), then 64 KiB and what fits 0.25 s, at most 1 MiB,
+ * each three times and, where a busy machine or other traffic disturbs it, again until the two fastest agree to 3 % (16
+ * times or 3 s at most). Collective, under the rules of the plain collectives. Returns 0 or the context's first error;
  * DDP_USAGE with one worker. */
 DDP_API int  ddp_probe(ddp_ctx *d, ddp_probe_result *out);
 DDP_API void ddp_probe_free(ddp_probe_result *r);
 
 /* ddp_probe_network - the same as delays and rates of a network, for ddp_network_write and the
  * planners; freed by ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
-DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out,
-                                     ddp_error *err);
+DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out, ddp_error *err);
 
 /* How the ranks lie in sites, as this rank sees it. */
 typedef struct ddp_sites {
@@ -110,29 +106,26 @@ typedef struct ddp_ring_choice {
     double from_bytes; /* all-reduces from here on go round the ring; INFINITY = none */
 } ddp_ring_choice;
 
-/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All
- * ranks make all groups in the same order, those included that they are not in; at most 63. Then
- * the members exchange messages of that group (ddp_exchange; blocks count through the members, peer
- * is a rank of the world), and layers may belong to it. Ranks in several groups must order their
- * operations without a circle. Errors: DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
+/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make all groups
+ * in the same order, those included that they are not in; at most 63. Then the members exchange messages of that group
+ * (ddp_exchange; blocks count through the members, peer is a rank of the world), and layers may belong to it. Ranks in
+ * several groups must order their operations without a circle. Errors: DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
 /* ddp_sites_open - makes the groups of a world whose rank r lies in site site_of[r] (any numbers;
  * [world], the same on all ranks). Collective.
- * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow
- * between: a site's ranks sum their blocks among each other, those of one place in all sites sum
- * theirs over the slow links, and each site gathers. Between sites each rank thus sends 2 (S - 1) / S
- * n / k values (S sites of k ranks), not 2 (n_ranks - 1) / n_ranks n. Sites of unlike size sum to
- * their lowest ranks, which then spread the result. Same bits on all ranks, not those of a direct
- * sum in rank order. Collective. */
+ * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow between: a site's ranks
+ * sum their blocks among each other, those of one place in all sites sum theirs over the slow links, and each site
+ * gathers. Between sites each rank thus sends 2 (S - 1) / S n / k values (S sites of k ranks), not 2 (n_ranks - 1) /
+ * n_ranks n. Sites of unlike size sum to their lowest ranks, which then spread the result. Same bits on all ranks, not
+ * those of a direct sum in rank order. Collective. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
 
-/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size
- * on it is faster than direct: direct takes 2 a + d M with d of the slowest pair or of the slowest
- * access link and a tenth for incast, the ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is
- * that of ddp_probe, the same on all ranks; nothing may be in flight. Collective in effect: call it
- * on all ranks. A deterministic context keeps direct sums. out may be NULL. */
+/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size on it is faster than
+ * direct: direct takes 2 a + d M with d of the slowest pair or of the slowest access link and a tenth for incast, the
+ * ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is that of ddp_probe, the same on all ranks; nothing may be in
+ * flight. Collective in effect: call it on all ranks. A deterministic context keeps direct sums. out may be NULL. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 #endif /* DDP_RUN_COLLECTIVE_H */

@@ -23,13 +23,9 @@ void ddp__session_files(const ddp_ctx *d, ddp__tls_files *f)
     f->key = d->cfg.tls_key;
 }
 
-uint64_t ddp__session_run(const ddp_ctx *d)
-{
-    return ddp__run_id(d->cfg.run_id);
-}
+uint64_t ddp__session_run(const ddp_ctx *d) { return ddp__run_id(d->cfg.run_id); }
 
-ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
-                               ddp__wire **wire, ddp_error *err)
+ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire, ddp_error *err)
 {
     ddp__rendezvous r;
     ddp__tls_files files;
@@ -37,9 +33,8 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
 
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
-            return ddp__fail(
-                err, DDP_USAGE,
-                "the threads transport needs its ranks in one process: start them with ddp_launch");
+            return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with "
+                             "ddp_launch");
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
     if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
@@ -127,10 +122,8 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
             if (s == DDP_OK) port = (int32_t)ddp__addr_port(&bound);
         }
         if (s != DDP_OK)
-            return ddp__fail(err, s,
-                             "the second link finds no meeting place beside '%.100s': set addr2 or "
-                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
-                             first);
+            return ddp__fail(err, s, "the second link finds no meeting place beside '%.100s': set addr2 or "
+                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0", first);
     }
     /* also where nothing is to be told: a rank without a second link is found here */
     s = ddp__tell(d, 0, &port, sizeof port, err);

@@ -1,5 +1,4 @@
-/* What a context knows of itself: its error, who is there, which link and which group, what a layer's
- * average takes. */
+/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average takes. */
 #include "base/core.h"
 #include "base/hash.h"
 #include "base/tools.h"
@@ -108,15 +107,9 @@ void ddp_abort(ddp_ctx *d, const char *why)
 
 int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
 
-ddp__engine *ddp__engine_of(const ddp_ctx *d, int link)
-{
-    return link && d->second ? d->second : d->engine;
-}
+ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
 
-int ddp_links(const ddp_ctx *d)
-{
-    return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1;
-}
+int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
 
 int ddp__group_root(const ddp_ctx *d, int group)
 {
@@ -146,8 +139,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
     const size_t trained = u->trained,
                  others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
 
-    if (coding == DDP_AS_INT8)
-        return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
+    if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
@@ -169,8 +161,7 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
     int b;
 
     for (b = 0; b < u->blocks; b++) {
-        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 +
-                     (u->block[b].grads != NULL);
+        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
     }
     return h;

@@ -245,10 +245,9 @@ DDP_LIB ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err);
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
-/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values
- * become the context's (arrays were written where they are); keep_plan 0: another world plans for
- * itself. follow: the times that the run's plan came from, for a newcomer: it goes on following the
- * link. */
+/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become the
+ * context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow: the times that
+ * the run's plan came from, for a newcomer: it goes on following the link. */
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
@@ -272,8 +271,7 @@ DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
  * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
  * context go this way, or wait for those that did (flush): one order on all ranks. */
-DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket,
-                             ddp_error *err);
+DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* Later work on the layers waits for it: the device, or where there is none, and in the first step,
  * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
  * device has to do, also for work that is held. */
@@ -333,15 +331,13 @@ DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
  * an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The
- * caller's. */
+/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The caller's. */
 DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
 /* Finishes what is in flight. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 
 /* average.c: a layer's average; int8 blocks */
-DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler,
-                                      ddp_error *err);
+DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
@@ -385,8 +381,7 @@ typedef struct ddp__meter {
 } ddp__meter;
 /* 1: the two fastest of this size agree, or it took long enough, and another begins. */
 DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
-/* Times averages over one link, of at most so many times as many floats; all ranks get the first
- * one's fit. */
+/* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 
@@ -399,8 +394,7 @@ DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
  * for its figures, or NULL. */
 DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 /* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
-DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 
 /* planning.c: after each step, whether to plan again. account.c: the link while training; observe
  * overwrites op_scratch. */

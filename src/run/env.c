@@ -83,8 +83,7 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
-        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text,
-                         least, most);
+        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
     *out = (int)v;
     return DDP_OK;
 }
@@ -128,10 +127,8 @@ static ddp_status ddp__env_check_names(ddp_error *err)
             nearest = i;
         }
         if (least)
-            return ddp__fail(
-                err, DDP_ARG,
-                "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
-                n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
+            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
+                             n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
     }
     return DDP_OK;
 }
@@ -167,10 +164,8 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
-        return ddp__fail(
-            err, DDP_ARG,
-            "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
-            host ? "MASTER_PORT" : "MASTER_ADDR");
+        return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
+                         host ? "MASTER_PORT" : "MASTER_ADDR");
     DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
     if (store && !strcmp(store, "True")) {
         port++; /* torchrun's agent itself listens on MASTER_PORT */
@@ -180,8 +175,7 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
      * the same place and open to nobody else */
     DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
     if (local == env->world) host = "127.0.0.1";
-    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
-             port);
+    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host, port);
     return DDP_OK;
 }
 
@@ -198,8 +192,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
     else if (list && ddp__first_host(list, host, sizeof host))
         snprintf(env->addr, sizeof env->addr, "%s:29500", host);
     else if (ip)
-        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500",
-                 ip);
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500", ip);
     return DDP_OK;
 }
 
@@ -209,8 +202,7 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
-    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX)
-        return ddp__slurm_addr(env, err);
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
     if (which == DDP__LAUNCHED_OWN || local == env->world)
         snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
@@ -251,11 +243,8 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
         if (!ddp__env_get(l->rank) || !ddp__env_get(world))
             return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither%s",
-                             ddp__env_get(l->rank) ? l->rank : world,
-                             ddp__env_get(l->rank) ? world : l->rank,
-                             i == DDP__LAUNCHED_PMIX
-                                 ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE"
-                                 : "");
+                             ddp__env_get(l->rank) ? l->rank : world, ddp__env_get(l->rank) ? world : l->rank,
+                             i == DDP__LAUNCHED_PMIX ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE" : "");
         DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
         DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
         env->local_rank = env->rank;
@@ -303,8 +292,7 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     DDP__TRY(ddp__env_launcher(&env, &which, err));
     if (addr) {
         if (strlen(addr) >= sizeof env.addr)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT",
-                             addr);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT", addr);
         snprintf(env.addr, sizeof env.addr, "%s", addr);
     } else if (which >= 0) {
         DDP__TRY(ddp__launcher_addr(&env, which, err));

@@ -5,8 +5,7 @@
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
     DDP__ENTER(d);
-    if (!ranks || !group)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
     if (!d->engine) { /* alone: every group is the world */
         if (n != 1 || ranks[0] != 0)
             return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
@@ -32,10 +31,8 @@ ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
         for (i = 0; i < n && ranks[i] != d->rank; i++) {}
         if (group && (i == n || !ranks))
-            return ddp__fail(err, DDP_ARG,
-                             "layer %d (%s) belongs to group %d, which rank %d is not in: make the "
-                             "group with ddp_group, and leave the layer to its ranks",
-                             l, d->unit[l].name, group, d->rank);
+            return ddp__fail(err, DDP_ARG, "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
+                             "with ddp_group, and leave the layer to its ranks", l, d->unit[l].name, group, d->rank);
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
@@ -56,12 +53,10 @@ ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
     for (i = 0; i < d->team_size; i++) {
         const int r = ddp__team_rank(d, i), team = teams[r];
         if (team < 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH,
-                         "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must "
-                         "register the same layers",
-                         team ? r : d->rank, team ? team : d->team, team ? d->rank : r,
-                         d->mixed || !team ? "none or to several" : "another");
+        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must register the same "
+                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
+                         !team ? "none or to several" : "another");
     }
     return DDP_OK;
 }
@@ -82,11 +77,9 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
         for (i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
             if (other == group) continue;
-            s = ddp__fail(err, DDP_MISMATCH,
-                          "layer %d (%s) belongs to group %d on rank %d and to group %d on rank "
-                          "%d: all ranks of a group must register it with the same group (0 = all "
-                          "ranks)",
-                          l, d->unit[l].name, group, d->rank, other, r);
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
+                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
+                          d->unit[l].name, group, d->rank, other, r);
             break;
         }
     }

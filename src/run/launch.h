@@ -41,8 +41,7 @@ typedef struct ddp__goes_trait { /* a setting that a strategy without this trait
 } ddp__goes_trait;
 
 /* Refuses in a sentence. ops NULL: whatever the strategy. groups: some layer belongs to one. */
-DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups, ddp_error *err);
 /* The table: settings by number, NULL: no more; those that are on, as bits; what they do not go with. */
 DDP_LIB const char            *ddp__feature_name(int i);
 DDP_LIB unsigned               ddp__features_on(const ddp_config *c, int groups);
@@ -80,8 +79,7 @@ DDP_LIB uint64_t ddp__run_id(const char *text);
 
 /* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
  * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
-typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user,
-                                   ddp_error *err);
+typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
 
 /* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
  *
@@ -90,11 +88,10 @@ typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, vo
  *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s
  *            later, SIGKILL; 0 = 15
  *
- * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are
- * flushed before the fork and by each rank. Call it before other threads exist.
- * Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a signal, with rank, process
- * and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed first.
- * Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
+ * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are flushed before the fork and
+ * by each rank. Call it before other threads exist. Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a
+ * signal, with rank, process and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed
+ * first. Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
 DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
                               ddp__rank_fn fn, void *user, ddp_error *err);
 
@@ -103,8 +100,7 @@ DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grac
 DDP_LIB ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel,
                                       double grace_s, ddp__rank_fn fn, void *user, ddp_error *err);
 
-/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when
- * all have. */
+/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
 DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
 
 #endif /* DDP_RUN_LAUNCH_H */

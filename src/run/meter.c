@@ -32,8 +32,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     times = m->n - m->first;
     *fastest = first;
     if (times < DDP__METER_LEAST) return 0;
-    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first &&
-        now < m->begun + ddp__meter_patience_s)
+    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first && now < m->begun + ddp__meter_patience_s)
         return 0;
     m->first = m->n;
     return 1;
@@ -52,8 +51,7 @@ static int ddp__probe_next(int pieces, double fastest)
     return in_time < (double)DDP__PROBE_MOST ? (int)in_time : (int)DDP__PROBE_MOST;
 }
 
-static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces,
-                                  ddp_error *err)
+static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
 {
     ddp_message m;
     long ticket;
@@ -79,8 +77,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
-/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the
- * last size. */
+/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last size. */
 static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
                                    int *pieces, ddp_error *err)
 {
@@ -96,8 +93,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         *pieces = (int)next;
         DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
         next = 0; /* and it stays 0 where the first one is lost */
-        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces,
-                           ddp_now() - begin, &fastest)) {
+        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin, &fastest)) {
             if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
         } else if (ddp__leads(d)) {
             next = (float)*pieces;

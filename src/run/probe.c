@@ -1,9 +1,8 @@
 /* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
  * pings, then transfers; then the other one sends transfers.
  *
- * On a busy machine a thread wakes up late, which is no property of the link: times are those at
- * which the comm thread's events were due, and an answer says how long its question lay until the
- * rank woke up. */
+ * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the comm
+ * thread's events were due, and an answer says how long its question lay until the rank woke up. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "comm/state.h"
@@ -331,11 +330,9 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
-        return ddp__ctx_failf(d, DDP_UNSUPPORTED,
-                              "ddp_probe: %d of %d workers are there; links are measured when all "
+        return ddp__ctx_failf(d, DDP_UNSUPPORTED, "ddp_probe: %d of %d workers are there; links are measured when all "
                               "are, so without max_world", ddp_workers(d), d->world);
-    if (d->world < 2)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
     world = (size_t)d->world;
     memset(out, 0, sizeof *out);
     memset(&q, 0, sizeof q);
@@ -352,9 +349,7 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     } else {
         (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
         bad = ddp__probe_rounds(&q, out);
-        if (!bad)
-            bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank],
-                                    &d->host.error);
+        if (!bad) bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank], &d->host.error);
         bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
     }
     DDP_FREE(q.x);
@@ -379,8 +374,7 @@ ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_er
     int i, n;
 
     if (!r || !out || r->world < 2)
-        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks",
-                         r ? r->world : 0);
+        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
     n = r->world * r->world;
     for (i = 0; i < n; i++) {

@@ -14,10 +14,7 @@ static const ddp__hooks *ddp__session_hooks(void)
 }
 
 /* Those who are there from the start, in an elastic world; larger worlds are not elastic. */
-static uint64_t ddp__first_ids(int met)
-{
-    return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1;
-}
+static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1; }
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
@@ -31,16 +28,14 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
     if (d->ops.self_bytes) d->self = ddp__calloc(1, d->ops.self_bytes);
-    if (d->ops.self_bytes && !d->self)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
+    if (d->ops.self_bytes && !d->self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
     DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool)
-            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+        if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
     DDP__TRY(ddp__device_open(d, err));
     if (d->cfg.join) return ddp__arrival_open(d, err);
@@ -54,8 +49,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     return ddp__open_second(d, hub, err);
 }
 
-ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
-                   ddp_error *err)
+ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
     ddp_config zero;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
@@ -125,18 +119,15 @@ void ddp_close(ddp_ctx *d)
 
 /* ---- registration ---- */
 
-static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b,
-                                   ddp_error *err)
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
 {
     if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out",
-                         d->layers, name);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
     if (!b->params)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
                          d->layers, name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
-        return ddp__fail(err, DDP_ARG,
-                         "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
                          d->layers, name);
     return DDP_OK;
 }
@@ -149,8 +140,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    if (!u->name || !u->block)
-        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -170,20 +160,15 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "ddp_add_layer: layer %d is NULL or has blocks without an array",
-                              d->layers);
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
     if (d->started)
-        return ddp__ctx_failf(
-            d, DDP_USAGE,
-            "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
-            "ddp_set_optimizer or the first hook; register all layers before",
-            d->layers, layer->name ? layer->name : "unnamed", d->layers);
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
+                              "layers by ddp_set_optimizer or the first hook; register all layers before", d->layers,
+                              layer->name ? layer->name : "unnamed", d->layers);
     if (d->layers == d->room) {
         int room = d->room ? 2 * d->room : 16;
         ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
-        if (!grown)
-            return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
         d->unit = grown;
         d->room = room;
     }
@@ -201,12 +186,10 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
     if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "ddp_set_optimizer: an update function, state_per_param >= 0 and a "
-                              "learning rate >= 0 are needed");
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning "
+                              "rate >= 0 are needed");
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_set_optimizer: %s comes too late, training has begun",
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");
     d->optimizer = *o;
     if (!d->optimizer.name) d->optimizer.name = "user";
@@ -225,14 +208,11 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     DDP__ENTER(d);
     err = &d->host.error;
     if (!d->ops.plan_adopt)
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
                               "each layer in its own step of a period, as dreamddp does", d->ops.name);
     if (!plan || plan->layers != d->layers || plan->period < 1)
-        return ddp__ctx_failf(
-            d, DDP_ARG,
-            "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
-            d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
+                              "period %d", d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
     if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
     if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
         ddp__plan_set(d, &blob, NULL, err) ||
@@ -243,23 +223,16 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     return 0;
 }
 
-const ddp_plan *ddp_plan_get(const ddp_ctx *d)
-{
-    return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
-}
+const ddp_plan *ddp_plan_get(const ddp_ctx *d) { return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL; }
 
-const ddp_profile *ddp_profile_get(const ddp_ctx *d)
-{
-    return d && d->profile.layers ? &d->profile : NULL;
-}
+const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
 
 int ddp_measure_links(ddp_ctx *d)
 {
     int link;
 
     DDP__ENTER(d);
-    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
+    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);

@@ -9,18 +9,15 @@ enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 }
 
 /* ---- the list ---- */
 
-static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path,
-                                     ddp_error *err)
+static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
 
     if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
-        number[DDP__N_TAKEN] >= number[DDP__N_STEP] &&
-        (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
+        number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
         return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest",
-                     path);
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest", path);
 }
 
 /* told: parameters and optimizer state are the same on all workers, between steps. */
@@ -36,15 +33,11 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
     if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, DDP__WORKER_TOLD);
-    if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
+    if (u->residual && u->trained) ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
 }
 
 /* More than any plan takes: nothing that arrives decides about an allocation. */
-static size_t ddp__plan_most(const ddp_ctx *d)
-{
-    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
-}
+static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16); }
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
@@ -58,8 +51,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     int l;
 
     for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
-    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0,
-                                         DDP__WORKER_TOLD);
+    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
     random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
     plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),

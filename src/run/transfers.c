@@ -18,8 +18,7 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 
 /* A message takes the link that would finish it first, behind what was given to that link before: the
  * rule of a list scheduler. */
-static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link,
-                               double *free_at)
+static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link, double *free_at)
 {
     double bytes = 0, takes[2], alpha[2];
     int l, k;
@@ -56,8 +55,7 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     ddp_status s;
     int l, n, steps, taken = 0;
 
-    if (!links)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
+    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
     if (s == DDP_OK && t) DDP_FREE(t);

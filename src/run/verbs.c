@@ -14,9 +14,8 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED,
-                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives one",
-                     d->ops.name, event, code);
+    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one", d->ops.name, event, code);
 }
 
 /* First line of every verb. */
@@ -25,9 +24,8 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
     if (d->event) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "%s was called outside of an event of strategy %s: only start, forward_begin, "
-                     "backward_end, step_end and their like may", verb, d->ops.name);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
 #define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
 #define DDP__DO(call)                             \
@@ -66,8 +64,7 @@ void ddp__posted_close(ddp_ctx *d)
     for (i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (i = 0; i < d->kepts; i++)
-        ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -94,11 +91,10 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "strategy %s posted a message of %s%s in step %ld and did not hold it %s: "
-                     "every message has to be held, at the latest in its event wait",
-                     d->ops.name, p->layer >= 0 && p->layer < d->layers ? "layer " : "no layer",
-                     p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posted a message of %s%s in step %ld and did not hold it "
+                     "%s: every message has to be held, at the latest in its event wait", d->ops.name, p->layer >= 0 &&
+                     p->layer < d->layers ? "layer " : "no layer", p->layer >= 0 &&
+                     p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
@@ -107,10 +103,9 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 
     for (i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE,
-                             "strategy %s: layer %s was used in step %ld while its message of step "
-                             "%ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, d->unit[layer].name, d->step, d->posted[i].step);
+            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
+                             "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
+                             d->unit[layer].name, d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -162,14 +157,12 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
                               "a place for its ticket", d->ops.name);
     if (!strcmp(d->event, "wait") || !strcmp(d->event, "start"))
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start "
-                              "declares state and wait finishes what is in flight; post in "
-                              "forward_begin, backward_end, step_end, arrived or sync_all",
-                              d->ops.name, d->event);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and "
+                              "wait finishes what is in flight; post in forward_begin, backward_end, step_end, arrived "
+                              "or sync_all", d->ops.name, d->event);
     if (d->posted_count == d->posted_room)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE,
-                              "strategy %s has %d messages that it did not hold; hold some of them "
-                              "before it posts more", d->ops.name, d->posted_room);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
+                              "of them before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
     DDP__DO(ddp__posted_send(d, p, m, &d->host.error));
     p->layer = m->layer;

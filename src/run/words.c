@@ -30,8 +30,7 @@ static ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, d
     size_t n;
 
     if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
-                         ddp__verb_name((int)m->verb));
+        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
     memset(&w, 0, sizeof w);
     w.from = m->from, w.from_count = m->from_count;

@@ -54,8 +54,7 @@ static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
     return bytes;
 }
 
-/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of
- * another group. */
+/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
 static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, size_t most)
 {
     const int layers = ddp_layers(d);
@@ -95,8 +94,7 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     return ddp_post(d, &m, &b->ticket);
 }
 
-/* A bucket leaves when all its layers are done and all earlier buckets have left: one order
- * on all ranks. */
+/* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
@@ -183,8 +181,7 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 
 static int ddp__wfbp_start(ddp_ctx *d, void *self)
 {
-    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES,
-                            ddp_settings(d)->bucket_bytes);
+    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES, ddp_settings(d)->bucket_bytes);
 }
 
 static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
