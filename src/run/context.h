@@ -284,7 +284,8 @@ DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
 
 /* ---- words.c: messages that are waited for ---- */
 
-/* Asks for what a pull is to bring. */
+/* With one worker: the scale is applied. Asks for what a pull is to bring. */
+DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);

@@ -21,7 +21,7 @@ ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp
 }
 
 /* With one worker a sum is its own input. */
-static ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
     const ddp_piece *to = m->to ? m->to : m->from;
