@@ -169,7 +169,7 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "period %d: H is 1 to 1000000 steps", c->period);
     if (c->threads < 0 || c->threads > 1024)
         return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
-    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world))
+    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join))
         return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d, or 0",
                          c->min_world, c->world, c->world);
     if (c->min_world > 0 && c->world > 64)

@@ -38,6 +38,7 @@ static const char *const ddp__env_known[] = {"RANK",
                                              "THREADS",
                                              "TCP_CONGESTION",
                                              "DETERMINISTIC",
+                                             "NO_CHECKSUM",
                                              "TLS_PSK",
                                              "TLS_CA",
                                              "TLS_CERT",
@@ -285,6 +286,10 @@ static void ddp__env_run_id(ddp__env *env, int which)
                *step = ddp__env_get("SLURM_STEP_ID");
 
     if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
+    if (!id && which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
+        id = ddp__env_get("PMIX_NAMESPACE");
+        if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
+    }
     if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
         snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
     else if (id)

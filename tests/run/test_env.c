@@ -239,13 +239,15 @@ static void run_ids_and_settings_are_handed_on(void **state)
 {
     static const char *const a[] = {"DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit", "DREAMDDP_LOG=",
                                     "DREAMDDP_SOCKET_IFNAME=^lo", "DREAMDDP_JOIN=1",
-                                    "DREAMDDP_RESUME=1", NULL};
+                                    "DREAMDDP_RESUME=1", "DREAMDDP_NO_CHECKSUM=1", NULL};
     static const char *const b[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue", NULL};
     static const char *const c[] = {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_JOB_ID=7",
                                     "SLURM_STEP_ID=3", NULL};
     static const char *const d[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue",
                                     "DREAMDDP_RUN_ID=red", "SLURM_JOB_ID=7", NULL};
     static const char *const e[] = {"SLURM_JOB_ID=7", NULL};
+    static const char *const f[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1",
+                                    "PMIX_NAMESPACE=758185985", NULL};
     ddp__env env;
     ddp_error err;
     (void)state;
@@ -264,6 +266,8 @@ static void run_ids_and_settings_are_handed_on(void **state)
     assert_string_equal(env.run_id, "red");
     assert_int_equal(read_with(e, &env, &err), DDP_OK);
     assert_string_equal(env.run_id, "");
+    assert_int_equal(read_with(f, &env, &err), DDP_OK);
+    assert_string_equal(env.run_id, "758185985");
 }
 
 static void a_run_is_called_by_number_or_name(void **state)
