@@ -200,14 +200,12 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
-/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on
- * a free loopback port), or once here when a launcher already made the ranks or world <= 1. fn
- * gets an open context, which ddp_launch closes; it returns 0 or a ddp_status. With processes
- * the parent only supervises: nothing that fn stores is seen by it.
- * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed
- * or lost), else the first failure with its sentence in *err. */
-DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user,
-                       ddp_error *err);
+/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free loopback port),
+ * or once here when a launcher already made the ranks or world <= 1. fn gets an open context, which ddp_launch closes;
+ * it returns 0 or a ddp_status. With processes the parent only supervises: nothing that fn stores is seen by it.
+ * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost), else the
+ * first failure with its sentence in *err. */
+DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
@@ -326,11 +324,10 @@ typedef enum ddp_algorithm {
     DDP_RING               /* from rank to rank; not where deterministic, nor with two ranks */
 } ddp_algorithm;
 
-/* Everything is optional: zero = the default named last on the line. Strings are read during
- * ddp_open and need not outlive it. With world == 0 and no_env == 0 the environment says rank,
- * world and address (DREAMDDP_*, then torchrun, Open MPI, MPICH, PMIx, Slurm names) and fills what
- * is zero and marked [env], from DREAMDDP_ and the field's name in capitals, without _s or _path
- * (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP). world > 0 makes rank literal. */
+/* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and need not
+ * outlive it. With world == 0 and no_env == 0 the environment says rank, world and address (DREAMDDP_*, then torchrun,
+ * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero and marked [env], from DREAMDDP_ and the field's name in
+ * capitals, without _s or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP). world > 0 makes rank literal. */
 struct ddp_config {
     ddp_strategy strategy;    /* [env] dreamddp */
     const struct ddp_strategy_ops *own_strategy; /* yours instead (docs/own-strategy.md); copied; NULL */
@@ -837,9 +834,8 @@ typedef struct ddp_stats {
     double   slow_ratio;      /* ... against the median; 0 = not known yet */
 } ddp_stats;
 
-/* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last
- * averaging of that layer. ddp_last_algorithm - how the last all-reduce travelled: "full"
- * (exchange), "direct", "ring"; "none": no one did. */
+/* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of that layer.
+ * ddp_last_algorithm - how the last all-reduce travelled: "full" (exchange), "direct", "ring"; "none": no one did. */
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
@@ -850,20 +846,17 @@ DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 DDP_API const struct ddp_plan    *ddp_plan_get(const ddp_ctx *d);
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
-DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out,
-                                 ddp_error *err);
+DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
-/* ddp_trace_copy - copies the newest spans (compute of this rank and its communication), oldest
- * first; returns how many. ddp_dump - writes what this rank knows of its last 2,000 operations to
- * path (%r becomes the rank) as JSON lines: the run and its error, then one line per operation, the
- * newest last; those in flight name the ranks that have not begun them. Any thread, also while
- * others wait and after a failure, not during ddp_add_layer or ddp_close. The file appears whole or
- * not at all. Errors: DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error is left as it is. */
+/* ddp_trace_copy - copies the newest spans (compute of this rank and its communication), oldest first; returns how
+ * many. ddp_dump - writes what this rank knows of its last 2,000 operations to path (%r becomes the rank) as JSON
+ * lines: the run and its error, then one line per operation, the newest last; those in flight name the ranks that have
+ * not begun them. Any thread, also while others wait and after a failure, not during ddp_add_layer or ddp_close. The
+ * file appears whole or not at all. Errors: DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error is left as it is. */
 DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
-/* What changed while a run went on: who is slow, when the plan followed the link, who came and
- * went. */
+/* What changed while a run went on: who is slow, when the plan followed the link, who came and went. */
 typedef enum ddp_note_kind {
     DDP_NOTE_SLOW,   /* rank computes `now` seconds a step, the median rank `before` */
     DDP_NOTE_EVEN,   /* the rank that was slow is slow no more */
@@ -895,32 +888,28 @@ DDP_API void        ddp_note_text(const ddp_note *note, char *out, size_t room);
 /* ==== run/checkpoint.h ==== [run] */
 /* Checkpoints: everything a run needs to go on as if it had not stopped. */
 
-/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors
- * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
- * dropout masks depend on, the plan, ddp_taken), and manifest.json (step, world, strategy, period,
- * optimizer, layers, a hash of the operators and one of every file), which the lowest live rank
- * writes when all files are there: a folder without it is no checkpoint. Every file is written under
- * another name, flushed and renamed; a step that is saved once more leaves the files of the save
- * before alone until the new manifest is there. Where ranks do not see one file system, each machine
- * gets the manifest beside its ranks' files, and every rank has to be started where its file is.
- * Where the data go on follows from ddp_taken. In an elastic world those who are lost have no file; when the run is started
- * again with as many ranks, they take that of another rank, as a newcomer would
- * (docs/elastic-join.md).
+/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters, buffers,
+ * optimizer state, counts of updates, step, learning rate, the number that dropout masks depend on, the plan,
+ * ddp_taken), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators and one of
+ * every file), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
+ * file is written under another name, flushed and renamed; a step that is saved once more leaves the files of the save
+ * before alone until the new manifest is there. Where ranks do not see one file system, each machine gets the manifest
+ * beside its ranks' files, and every rank has to be started where its file is. Where the data go on follows from
+ * ddp_taken. In an elastic world those who are lost have no file; when the run is started again with as many ranks,
+ * they take that of another rank, as a newcomer would (docs/elastic-join.md).
  *
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
  * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
  * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
  * that is an error unless this run has loaded it, or ddp_config.overwrite is set.
- * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder.
- * ddp_step then says where to go on, and *world (may be NULL) of how many ranks it is. With the
- * same layers, optimizer, world, strategy and period every rank goes on from its own file, bit
- * for bit as if the run had not stopped (a plan that was measured stays and no longer follows the
- * link; one that was not yet made is made as many steps later). With another world, strategy or
- * period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside:
- * always under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers
- * (running statistics) then come from the rank of the same number, counted around.
- * The graphs must have the same operators and arguments, but for the batch and dropout.
- * All is checked before anything is changed.
+ * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step then says
+ * where to go on, and *world (may be NULL) of how many ranks it is. With the same layers, optimizer, world, strategy
+ * and period every rank goes on from its own file, bit for bit as if the run had not stopped (a plan that was measured
+ * stays and no longer follows the link; one that was not yet made is made as many steps later). With another world,
+ * strategy or period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside: always
+ * under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers (running statistics) then come
+ * from the rank of the same number, counted around. The graphs must have the same operators and arguments, but for the
+ * batch and dropout. All is checked before anything is changed.
  * Both are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
@@ -929,9 +918,8 @@ DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 /* Plain collectives over all ranks, some of them, or in two levels; links, who is there, and what the
  * links between all ranks measure. */
 
-/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first
- * error. In place; n counts floats. All ranks call them in the same order, never between the
- * first hook and ddp_step_end of a step.
+/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first error. In place; n
+ * counts floats. All ranks call them in the same order, never between the first hook and ddp_step_end of a step.
  *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
  *   ddp_all_mean    x[n] becomes the mean over the live workers
  *   ddp_broadcast   if root is not live: the lowest live rank's
@@ -953,9 +941,8 @@ DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
-/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm
- * worker and measurements; operations on the two do not wait for one another. ddp_exchange takes
- * either link (0 or 1); the others are link 0's.
+/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm worker and measurements;
+ * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
  *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
  *                       devices' network is the first
  *   ddp_measure_links   times averages on each link alone. Collective, between steps
@@ -1002,19 +989,17 @@ typedef struct ddp_probe_result {
     double    seconds;   /* the probing took */
 } ddp_probe_result;
 
-/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of
- * disjoint pairs that work at the same time; 20 pings (8 where they take more than 3 s), then
- * 64 KiB and what fits 0.25 s, at most 1 MiB, each three times and, where a busy machine or other
- * traffic disturbs it, again until the two fastest agree to 3 % (16 times or 3 s at most).
- * Collective, under the rules of the plain collectives. Returns 0 or the context's first error;
+/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of disjoint pairs that
+ * work at the same time; 20 pings (8 where they take more than 3 s), then 64 KiB and what fits 0.25 s, at most 1 MiB,
+ * each three times and, where a busy machine or other traffic disturbs it, again until the two fastest agree to 3 % (16
+ * times or 3 s at most). Collective, under the rules of the plain collectives. Returns 0 or the context's first error;
  * DDP_USAGE with one worker. */
 DDP_API int  ddp_probe(ddp_ctx *d, ddp_probe_result *out);
 DDP_API void ddp_probe_free(ddp_probe_result *r);
 
 /* ddp_probe_network - the same as delays and rates of a network, for ddp_network_write and the
  * planners; freed by ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
-DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out,
-                                     ddp_error *err);
+DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out, ddp_error *err);
 
 /* How the ranks lie in sites, as this rank sees it. */
 typedef struct ddp_sites {
@@ -1032,29 +1017,26 @@ typedef struct ddp_ring_choice {
     double from_bytes; /* all-reduces from here on go round the ring; INFINITY = none */
 } ddp_ring_choice;
 
-/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All
- * ranks make all groups in the same order, those included that they are not in; at most 63. Then
- * the members exchange messages of that group (ddp_exchange; blocks count through the members, peer
- * is a rank of the world), and layers may belong to it. Ranks in several groups must order their
- * operations without a circle. Errors: DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
+/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make all groups
+ * in the same order, those included that they are not in; at most 63. Then the members exchange messages of that group
+ * (ddp_exchange; blocks count through the members, peer is a rank of the world), and layers may belong to it. Ranks in
+ * several groups must order their operations without a circle. Errors: DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
 /* ddp_sites_open - makes the groups of a world whose rank r lies in site site_of[r] (any numbers;
  * [world], the same on all ranks). Collective.
- * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow
- * between: a site's ranks sum their blocks among each other, those of one place in all sites sum
- * theirs over the slow links, and each site gathers. Between sites each rank thus sends 2 (S - 1) / S
- * n / k values (S sites of k ranks), not 2 (n_ranks - 1) / n_ranks n. Sites of unlike size sum to
- * their lowest ranks, which then spread the result. Same bits on all ranks, not those of a direct
- * sum in rank order. Collective. */
+ * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow between: a site's ranks
+ * sum their blocks among each other, those of one place in all sites sum theirs over the slow links, and each site
+ * gathers. Between sites each rank thus sends 2 (S - 1) / S n / k values (S sites of k ranks), not 2 (n_ranks - 1) /
+ * n_ranks n. Sites of unlike size sum to their lowest ranks, which then spread the result. Same bits on all ranks, not
+ * those of a direct sum in rank order. Collective. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
 
-/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size
- * on it is faster than direct: direct takes 2 a + d M with d of the slowest pair or of the slowest
- * access link and a tenth for incast, the ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is
- * that of ddp_probe, the same on all ranks; nothing may be in flight. Collective in effect: call it
- * on all ranks. A deterministic context keeps direct sums. out may be NULL. */
+/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size on it is faster than
+ * direct: direct takes 2 a + d M with d of the slowest pair or of the slowest access link and a tenth for incast, the
+ * ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is that of ddp_probe, the same on all ranks; nothing may be in
+ * flight. Collective in effect: call it on all ranks. A deterministic context keeps direct sums. out may be NULL. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 /* ==== emulate/netspec.h ==== [emulate] */
@@ -42639,8 +42621,7 @@ typedef struct ddp__goes_trait { /* a setting that a strategy without this trait
 } ddp__goes_trait;
 
 /* Refuses in a sentence. ops NULL: whatever the strategy. groups: some layer belongs to one. */
-DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups, ddp_error *err);
 /* The table: settings by number, NULL: no more; those that are on, as bits; what they do not go with. */
 DDP_LIB const char            *ddp__feature_name(int i);
 DDP_LIB unsigned               ddp__features_on(const ddp_config *c, int groups);
@@ -42678,8 +42659,7 @@ DDP_LIB uint64_t ddp__run_id(const char *text);
 
 /* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
  * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
-typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user,
-                                   ddp_error *err);
+typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
 
 /* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
  *
@@ -42688,11 +42668,10 @@ typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, vo
  *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s
  *            later, SIGKILL; 0 = 15
  *
- * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are
- * flushed before the fork and by each rank. Call it before other threads exist.
- * Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a signal, with rank, process
- * and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed first.
- * Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
+ * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are flushed before the fork and
+ * by each rank. Call it before other threads exist. Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a
+ * signal, with rank, process and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed
+ * first. Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
 DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
                               ddp__rank_fn fn, void *user, ddp_error *err);
 
@@ -42701,8 +42680,7 @@ DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grac
 DDP_LIB ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel,
                                       double grace_s, ddp__rank_fn fn, void *user, ddp_error *err);
 
-/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when
- * all have. */
+/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
 DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
 
 /* ==== run/context.h ==== [run] */
@@ -42934,10 +42912,9 @@ DDP_LIB ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err);
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
-/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values
- * become the context's (arrays were written where they are); keep_plan 0: another world plans for
- * itself. follow: the times that the run's plan came from, for a newcomer: it goes on following the
- * link. */
+/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become the
+ * context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow: the times that
+ * the run's plan came from, for a newcomer: it goes on following the link. */
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
@@ -42961,8 +42938,7 @@ DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
  * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
  * context go this way, or wait for those that did (flush): one order on all ranks. */
-DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket,
-                             ddp_error *err);
+DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* Later work on the layers waits for it: the device, or where there is none, and in the first step,
  * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
  * device has to do, also for work that is held. */
@@ -42975,7 +42951,8 @@ DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
 
 /* ---- words.c: messages that are waited for ---- */
 
-/* Asks for what a pull is to bring. */
+/* With one worker: the scale is applied. Asks for what a pull is to bring. */
+DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
@@ -43005,6 +42982,8 @@ DDP_LIB void       ddp__levels_across(const ddp_ctx *d, const ddp_message *m, dd
 /* transfers.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
+/* What a step should take, into the statistics. */
+DDP_LIB ddp_status ddp__predict(ddp_ctx *d, ddp_error *err);
 
 /* ---- verbs.c: the strategy ---- */
 
@@ -43020,15 +42999,13 @@ DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
  * an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell, or
- * memory is short. The caller's. */
-DDP_LIB ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps);
+/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The caller's. */
+DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
 /* Finishes what is in flight. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 
 /* average.c: a layer's average; int8 blocks */
-DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler,
-                                      ddp_error *err);
+DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
@@ -43072,8 +43049,7 @@ typedef struct ddp__meter {
 } ddp__meter;
 /* 1: the two fastest of this size agree, or it took long enough, and another begins. */
 DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
-/* Times averages over one link, of at most so many times as many floats; all ranks get the first
- * one's fit. */
+/* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 
@@ -43086,8 +43062,7 @@ DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
  * for its figures, or NULL. */
 DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 /* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
-DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 
 /* planning.c: after each step, whether to plan again. account.c: the link while training; observe
  * overwrites op_scratch. */
@@ -43114,7 +43089,6 @@ DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin
 DDP_LIB void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering);
 DDP_LIB void ddp__account_step(ddp_ctx *d, double now);
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
-DDP_LIB void ddp__account_predict(ddp_ctx *d);
 
 /* ==== run/device.h ==== [run] */
 /* What a context does through its backend, over the host or from device to device. */
@@ -43140,8 +43114,7 @@ DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
 DDP_LIB void       ddp__nccl_close(ddp_ctx *d);
 /* Whether a message over a layer's memory goes this way. */
 DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
-DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
 DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
 /* One such message, waited for; and DDP__PROBE_FLOATS zeros of the device to make one of. */
@@ -43152,12 +43125,11 @@ DDP_LIB void       ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out);
 
 /* ---- over the host (stager.c) ----
  *
- * The context's thread only queues: it records an event behind the work so far and hands the
- * message to the stager, whose first thread waits for the event, copies the arrays into pinned
- * memory and submits them to the engine, first come, first served, so that all ranks submit in one
- * order. Its second thread takes what the engine has done, in whatever order, copies it back and
- * raises the message's flag; the device's later work was told to wait for that flag (hold). So no
- * hook waits for the network, nor for the device. */
+ * The context's thread only queues: it records an event behind the work so far and hands the message to the stager,
+ * whose first thread waits for the event, copies the arrays into pinned memory and submits them to the engine, first
+ * come, first served, so that all ranks submit in one order. Its second thread takes what the engine has done, in
+ * whatever order, copies it back and raises the message's flag; the device's later work was told to wait for that flag
+ * (hold). So no hook waits for the network, nor for the device. */
 typedef struct ddp__stager ddp__stager;
 
 /* Where a message's pieces lie, and what makes them final. */
@@ -43167,12 +43139,10 @@ typedef enum ddp__stager_from {
     DDP__BEHIND_AVERAGES  /* on the device, when its averages of devices so far are done */
 } ddp__stager_from;
 
-/* room: messages that may be under way, more make submit wait. bytes: the longest message; total:
- * of all that may be under way at once, pinned up to a bound. *out is to be freed also after an
- * error. */
-DDP_LIB ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers,
-                                   int room, size_t bytes, size_t total, ddp__stager **out,
-                                   ddp_error *err);
+/* room: messages that may be under way, more make submit wait. bytes: the longest message; total: of all that may be
+ * under way at once, pinned up to a bound. *out is to be freed also after an error. */
+DDP_LIB ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
+                                    size_t bytes, size_t total, ddp__stager **out, ddp_error *err);
 /* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
  * which may still work in the pinned memory. NULL is fine. */
 DDP_LIB void ddp__stager_stop(ddp__stager *s);
@@ -43187,8 +43157,7 @@ DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
 /* The flag that is raised when a message is done, for who holds by himself. */
 DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
 DDP_LIB int  ddp__stager_is_done(ddp__stager *s, long ticket);
-/* The caller waits: that message is done; it was copied from the device; or all so far lie in the
- * engine, in order. */
+/* The caller waits: that message is done; it was copied from the device; or all so far lie in the engine, in order. */
 DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
@@ -43245,16 +43214,14 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
         ddp__json_string(t, p->name);
-        if (p->begun >= 0)
-            ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
+        if (p->begun >= 0) ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
         if (p->got_s >= 0) ddp__text_addf(t, ",\"silent_s\":%.3f", p->got_s);
         ddp__text_addf(t, ",\"left\":%s}", p->left ? "true" : "false");
     }
     ddp__text_addf(t, "]");
 }
 
-static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log,
-                           const ddp_error *why, double epoch)
+static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why, double epoch)
 {
     char host[256] = "";
 
@@ -43279,8 +43246,7 @@ static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log
     ddp__text_addf(t, ",\"operations\":%d,\"dropped\":%ld}\n", log->count, log->dropped);
 }
 
-static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r,
-                                double epoch)
+static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r, double epoch)
 {
     static const char *const stage[] = {"queued", "active", "done"};
     const ddp__op_span *s = &r->span;
@@ -43288,8 +43254,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 
     ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
                    (unsigned long)s->seq, ddp__verb_name((int)s->verb));
-    if (p2p || s->verb == DDP_BROADCAST)
-        ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
+    if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
     ddp__text_addf(t, ",\"layer\":");
     if (s->layer >= 0 && s->layer < d->layers) ddp__json_string(t, d->unit[s->layer].name);
     else ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
@@ -43300,8 +43265,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__dump_time(t, "begin", epoch, s->begin);
     ddp__dump_time(t, "end", epoch, s->end);
     ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
-    for (i = 0; i < r->missing_count; i++)
-        ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
+    for (i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
     ddp__text_addf(t, "]}\n");
 }
 
@@ -43355,8 +43319,7 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
     char *own;
     ddp_status s;
 
-    if (!d || !path || !*path)
-        return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
+    if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
     s = ddp__dump_to(d, own, err);
@@ -43382,8 +43345,7 @@ void ddp__dump_failure(ddp_ctx *d)
 }
 
 /* ==== run/context.c ==== [run] */
-/* What a context knows of itself: its error, who is there, which link and which group, what a layer's
- * average takes. */
+/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average takes. */
 
 int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
@@ -43487,15 +43449,9 @@ void ddp_abort(ddp_ctx *d, const char *why)
 
 int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
 
-ddp__engine *ddp__engine_of(const ddp_ctx *d, int link)
-{
-    return link && d->second ? d->second : d->engine;
-}
+ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
 
-int ddp_links(const ddp_ctx *d)
-{
-    return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1;
-}
+int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
 
 int ddp__group_root(const ddp_ctx *d, int group)
 {
@@ -43525,8 +43481,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
     const size_t trained = u->trained,
                  others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
 
-    if (coding == DDP_AS_INT8)
-        return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
+    if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
@@ -43548,8 +43503,7 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
     int b;
 
     for (b = 0; b < u->blocks; b++) {
-        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 +
-                     (u->block[b].grads != NULL);
+        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
     }
     return h;
@@ -43628,8 +43582,7 @@ int ddp__note_members(ddp_ctx *d)
     live = ddp__live(d);
     changed = d->noted_live ? live ^ d->noted_live : 0;
     for (r = 0; changed && r < d->world; r++)
-        if (changed >> r & 1)
-            ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
+        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
     d->noted_live = live;
     return changed != 0;
 }
@@ -43664,8 +43617,7 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
                  n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
         break;
     case DDP_NOTE_EVEN:
-        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank,
-                 1e3 * n->now);
+        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
         break;
     case DDP_NOTE_REPLAN:
         snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
@@ -43673,9 +43625,8 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
         break;
     case DDP_NOTE_LOST:
     case DDP_NOTE_JOINED:
-        snprintf(out, room, "rank %d %s, %d worker%s", n->rank,
-                 n->kind == DDP_NOTE_LOST ? "was lost" : "joined", n->workers,
-                 n->workers == 1 ? "" : "s");
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank, n->kind == DDP_NOTE_LOST ? "was lost" : "joined",
+                 n->workers, n->workers == 1 ? "" : "s");
         break;
     }
 }
@@ -43734,8 +43685,7 @@ static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
 
-    if (d->second)
-        n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
     return n;
 }
 
@@ -43880,8 +43830,7 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     return ddp__algorithm_name(net.algorithm);
 }
 
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
-                         ddp_span *out)
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
 {
     out->begin_s = begin;
     out->end_s = end;
@@ -43909,8 +43858,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)
             ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end,
-                     &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
     }
     return n;
 }
@@ -44079,8 +44027,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
     int i, j, n = 0;
 
     for (i = 0; i < ops; i++) {
-        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);)
-            j++;
+        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
             o[n] = o[i];
             o[n++].peer = 1; /* messages so far */
@@ -44116,8 +44063,7 @@ void ddp__drift_start(ddp_ctx *d)
     double bytes = 0;
     int l;
 
-    for (l = 0; l < d->layers; l++)
-        bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    for (l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
@@ -44171,10 +44117,7 @@ struct ddp__stager {
     ddp_error    error;
 };
 
-static unsigned ddp__stager_turn(const ddp__stager *s, long ticket)
-{
-    return (unsigned)(ticket / s->room) + 1;
-}
+static unsigned ddp__stager_turn(const ddp__stager *s, long ticket) { return (unsigned)(ticket / s->room) + 1; }
 
 /* Under the lock. Who waits on the device or here must not wait for ever. */
 static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
@@ -44414,9 +44357,8 @@ ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, 
     *out = s;
     if (!ddp__stager_memory(s, bytes, total)) {
         DDP__TRY(b->check(device, err)); /* it may have failed by itself */
-        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes "
-                         "of pinned host memory; use a smaller model, or raise the limit of locked "
-                         "memory", s->ring_bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes of pinned host "
+                         "memory; use a smaller model, or raise the limit of locked memory", s->ring_bytes);
     }
     if (!pthread_create(&s->out, NULL, ddp__stager_out, s)) s->threads = 1;
     if (s->threads == 1 && !pthread_create(&s->in, NULL, ddp__stager_in, s)) s->threads = 2;
@@ -44489,14 +44431,12 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
-ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket,
-                              ddp_error *err)
+ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
 {
     ddp_status bad;
 
     pthread_mutex_lock(&s->lock);
-    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room)
-        pthread_cond_wait(&s->changed, &s->lock);
+    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room) pthread_cond_wait(&s->changed, &s->lock);
     bad = s->error.code;
     if (bad != DDP_OK) {
         if (err) *err = s->error;
@@ -44535,8 +44475,7 @@ int ddp__stager_is_done(ddp__stager *s, long ticket)
 
 void ddp__stager_hold(ddp__stager *s, long ticket)
 {
-    if (!ddp__stager_is_done(s, ticket))
-        s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
+    if (!ddp__stager_is_done(s, ticket)) s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
 }
 
 void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn)
@@ -44546,8 +44485,7 @@ void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *tu
 }
 
 /* Until `over` says of the ticket that it is, or the stager has failed. */
-static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket,
-                                    ddp_error *err)
+static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket, ddp_error *err)
 {
     ddp_status bad = DDP_OK;
 
@@ -44602,8 +44540,7 @@ double ddp__stager_divergence(ddp__stager *s, int layer)
 }
 
 /* ==== run/update.c ==== [run] */
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of
- * the device. */
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device. */
 
 /* No multiply-add: replicas on unlike processors stay equal. */
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
@@ -44695,12 +44632,10 @@ static void ddp__clip_there(ddp_ctx *d)
 
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                        first);
+            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(d->host.device, d->unit[l].gradient[i].data,
-                          d->unit[l].gradient[i].count, d->cfg.clip_norm);
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
 void ddp__clip_gradients(ddp_ctx *d)
@@ -44744,7 +44679,7 @@ ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp
 }
 
 /* With one worker a sum is its own input. */
-static ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
     const ddp_piece *to = m->to ? m->to : m->from;
@@ -44753,8 +44688,7 @@ static ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, d
     size_t n;
 
     if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
-                         ddp__verb_name((int)m->verb));
+        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
     memset(&w, 0, sizeof w);
     w.from = m->from, w.from_count = m->from_count;
@@ -44986,8 +44920,7 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
     const ddp__goes_trait *t = ddp__goes_traits(&n);
 
     for (i = 0; i < n; i++)
-        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS)))
-            return &t[i];
+        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
 }
 
@@ -45025,18 +44958,15 @@ static size_t ddp__net_path(const char *net)
 }
 
 /* Which device each worker is: the list behind "@", or the first ones. */
-static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device,
-                                   ddp_error *err)
+static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device, ddp_error *err)
 {
     int r;
 
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.200s' has %d devices for %d workers: start at most %d, or "
-                         "describe more",
-                         c->net, devices, c->world, devices);
+        return ddp__fail(err, DDP_ARG, "network '%.200s' has %d devices for %d workers: start at most %d, or describe "
+                         "more", c->net, devices, c->world, devices);
     }
     for (r = 0; *list; r++) {
         size_t n = strcspn(++list, ",");
@@ -45048,27 +44978,21 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
             if (!ddp__parse_long(number, &v)) v = -1;
         }
         if (v < 0 || v >= devices)
-            return ddp__fail(err, DDP_ARG,
-                             "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
+            return ddp__fail(err, DDP_ARG, "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
                              n > 40 ? 40 : (int)n, list, devices - 1);
         if (r < c->world) device[r] = (int)v;
         list += n;
     }
     if (r != c->world)
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.200s' lists %d devices for %d workers: list one for each",
-                         c->net, r, c->world);
+        return ddp__fail(err, DDP_ARG, "network '%.200s' lists %d devices for %d workers: list one for each", c->net, r,
+                         c->world);
     return DDP_OK;
 }
 
-static double ddp__least_rate(double a, double b)
-{
-    return a > 0 && (!(b > 0) || a < b) ? a : b;
-}
+static double ddp__least_rate(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
 /* The part of the network between the workers' devices, as rank sees it. */
-static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c,
-                           ddp__links *l)
+static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c, ddp__links *l)
 {
     size_t N = (size_t)n->devices;
     double pair = 0, host = 0;
@@ -45093,8 +45017,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
             p->delay_s = delay;
             p->jitter_s = jitter;
             p->rng = ddp__jitter_rng(c->seed, a, b);
-            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) *
-                     (delay + jitter);
+            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) * (delay + jitter);
             if (flight > l->flight) l->flight = flight;
         }
     }
@@ -45111,13 +45034,11 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
-        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path,
-                           events->line);
+        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path, events->line);
     for (v = events ? events->first : NULL; v && status == DDP_OK; v = v->next)
         status = v->kind == DDP__JSON_STRING
                      ? ddp__script_line(path, v->line, v->string, strlen(v->string), world, s, err)
-                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path,
-                                 v->line);
+                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path, v->line);
     ddp__json_free(root);
     return status;
 }
@@ -45139,15 +45060,12 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
         path[path_size] = 0;
         status = ddp_network_read(path, NULL, &n, err);
     }
-    if (status == DDP_OK)
-        status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
+    if (status == DDP_OK) status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
     for (a = 0; status == DDP_OK && a < c->world; a++)
         for (b = 0; b < a && status == DDP_OK; b++)
             if (device[a] == device[b])
-                status = ddp__fail(err, DDP_ARG,
-                                   "network '%.200s': device %d is given to workers %d and %d; "
-                                   "each needs one of its own",
-                                   c->net, device[a], b, a);
+                status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
+                                   "needs one of its own", c->net, device[a], b, a);
     if (status == DDP_OK) ddp__links_cut(&n, device, c, l);
     if (status == DDP_OK) status = ddp__links_events(path, c->world, s, err);
     ddp_network_free(&n);
@@ -45162,10 +45080,8 @@ static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *
 
     for (k = 0; k < s->count; k++)
         if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
-            return ddp__fail(err, DDP_ARG,
-                             "the script kills worker %d at t=%g, but on the threads transport all "
-                             "workers are one process: use tcp",
-                             s->list[k].a, s->list[k].at);
+            return ddp__fail(err, DDP_ARG, "the script kills worker %d at t=%g, but on the threads transport all "
+                             "workers are one process: use tcp", s->list[k].a, s->list[k].at);
     return DDP_OK;
 }
 
@@ -45188,8 +45104,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
         if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
         status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);
     }
-    if (status == DDP_OK && c->net_script)
-        status = ddp__script_read(c->net_script, c->world, &s, err);
+    if (status == DDP_OK && c->net_script) status = ddp__script_read(c->net_script, c->world, &s, err);
     if (status == DDP_OK) status = ddp__links_allowed(c, &s, err);
     if (status == DDP_OK) status = ddp__script_apply(&s, c->rank, &l, err);
     ddp__incidents_free(&s);
@@ -45290,8 +45205,7 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
-        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text,
-                         least, most);
+        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
     *out = (int)v;
     return DDP_OK;
 }
@@ -45335,10 +45249,8 @@ static ddp_status ddp__env_check_names(ddp_error *err)
             nearest = i;
         }
         if (least)
-            return ddp__fail(
-                err, DDP_ARG,
-                "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
-                n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
+            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
+                             n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
     }
     return DDP_OK;
 }
@@ -45374,10 +45286,8 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
-        return ddp__fail(
-            err, DDP_ARG,
-            "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
-            host ? "MASTER_PORT" : "MASTER_ADDR");
+        return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
+                         host ? "MASTER_PORT" : "MASTER_ADDR");
     DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
     if (store && !strcmp(store, "True")) {
         port++; /* torchrun's agent itself listens on MASTER_PORT */
@@ -45387,8 +45297,7 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
      * the same place and open to nobody else */
     DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
     if (local == env->world) host = "127.0.0.1";
-    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
-             port);
+    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host, port);
     return DDP_OK;
 }
 
@@ -45405,8 +45314,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
     else if (list && ddp__first_host(list, host, sizeof host))
         snprintf(env->addr, sizeof env->addr, "%s:29500", host);
     else if (ip)
-        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500",
-                 ip);
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500", ip);
     return DDP_OK;
 }
 
@@ -45416,8 +45324,7 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
-    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX)
-        return ddp__slurm_addr(env, err);
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
     if (which == DDP__LAUNCHED_OWN || local == env->world)
         snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
@@ -45458,11 +45365,8 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
         if (!ddp__env_get(l->rank) || !ddp__env_get(world))
             return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither%s",
-                             ddp__env_get(l->rank) ? l->rank : world,
-                             ddp__env_get(l->rank) ? world : l->rank,
-                             i == DDP__LAUNCHED_PMIX
-                                 ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE"
-                                 : "");
+                             ddp__env_get(l->rank) ? l->rank : world, ddp__env_get(l->rank) ? world : l->rank,
+                             i == DDP__LAUNCHED_PMIX ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE" : "");
         DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
         DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
         env->local_rank = env->rank;
@@ -45510,8 +45414,7 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     DDP__TRY(ddp__env_launcher(&env, &which, err));
     if (addr) {
         if (strlen(addr) >= sizeof env.addr)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT",
-                             addr);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT", addr);
         snprintf(env.addr, sizeof env.addr, "%s", addr);
     } else if (which >= 0) {
         DDP__TRY(ddp__launcher_addr(&env, which, err));
@@ -45598,8 +45501,7 @@ static ddp_status ddp__env_count(const char *name, const char *text, int *field,
     return DDP_OK;
 }
 
-static ddp_status ddp__env_seconds(const char *name, const char *text, double *field,
-                                   ddp_error *err)
+static ddp_status ddp__env_seconds(const char *name, const char *text, double *field, ddp_error *err)
 {
     double v;
 
@@ -45627,13 +45529,11 @@ static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t r
 
     out[0] = '\0';
     for (i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
-        n += (size_t)snprintf(out + n, room - n, "%s%s",
-                              i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ? " or " : ", ",
-                              list->name(list->number(i)));
+        n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
+                              " or " : ", ", list->name(list->number(i)));
 }
 
-static ddp_status ddp__env_names(const ddp__env *e, const ddp__strategies *list, ddp_config *c,
-                                 ddp_error *err)
+static ddp_status ddp__env_names(const ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     char names[256];
 
@@ -45641,27 +45541,23 @@ static ddp_status ddp__env_names(const ddp__env *e, const ddp__strategies *list,
         c->strategy = list->named(e->strategy);
         ddp__strategy_names(list, names, sizeof names);
         if (c->strategy == DDP_STRATEGY_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s",
-                             e->strategy, names);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s", e->strategy, names);
     }
     if (e->transport && c->transport == DDP_TRANSPORT_DEFAULT) {
         c->transport = ddp_transport_named(e->transport);
         if (c->transport == DDP_TRANSPORT_DEFAULT)
-            return ddp__fail(err, DDP_ARG,
-                             "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi",
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi",
                              e->transport);
     }
     if (e->wire && c->wire == DDP_WIRE_DEFAULT) {
         if (!ddp_wire_named(e->wire, &c->wire))
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8",
-                             e->wire);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", e->wire);
     }
     return DDP_OK;
 }
 
 /* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
-static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c,
-                               ddp_error *err)
+static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0, resume = 0; /* that one is for who connects */
 
@@ -45684,8 +45580,7 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
     DDP__TRY(ddp__env_count("DREAMDDP_SITE", e->site, &c->site, err));
     DDP__TRY(ddp__env_count("DREAMDDP_MAX_WORLD", e->max_world, &c->max_world, err));
     DDP__TRY(ddp__env_count("DREAMDDP_THREADS", e->threads, &c->threads, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s,
-                              err));
+    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_JOIN_TIMEOUT", e->join_timeout, &c->join_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_PEER_TIMEOUT", e->peer_timeout, &c->peer_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_OP_TIMEOUT", e->op_timeout, &c->op_timeout_s, err));
@@ -45719,34 +45614,26 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d, or 0",
                          c->min_world, c->world, c->world);
     if (c->min_world > 0 && c->world > 64)
-        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d",
-                         c->world);
+        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d", c->world);
     if (c->site < 0 || c->site > 1000000)
         return ddp__fail(err, DDP_ARG, "site %d: 1 to 1000000, or 0 for none", c->site);
     if (c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world))
-        return ddp__fail(err, DDP_ARG,
-                         "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
+        return ddp__fail(err, DDP_ARG, "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
                          c->max_world, c->world, c->world);
-    if (c->micro_batches < 0)
-        return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
+    if (c->micro_batches < 0) return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
     if (!(c->clip_norm >= 0))
-        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none",
-                         (double)c->clip_norm);
+        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
     if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI)
-        return ddp__fail(err, DDP_ARG,
-                         "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
+        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
                          (int)c->transport);
     if (c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8)
-        return ddp__fail(err, DDP_ARG,
-                         "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
+        return ddp__fail(err, DDP_ARG, "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
                          (int)c->wire);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     if (c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING)
-        return ddp__fail(err, DDP_ARG,
-                         "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
+        return ddp__fail(err, DDP_ARG, "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
                          (int)c->algorithm);
-    if (c->nccl < 0 || c->nccl > 2)
-        return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
+    if (c->nccl < 0 || c->nccl > 2) return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
     if ((c->allocator.alloc == NULL) != (c->allocator.free == NULL))
         return ddp__fail(err, DDP_ARG, "allocator: set both alloc and free, or neither");
     return DDP_OK;
@@ -45766,8 +45653,7 @@ static void ddp__config_defaults(ddp_config *c)
     if (!(c->op_timeout_s > 0)) c->op_timeout_s = 1800;
     if (c->profile_steps == 0) c->profile_steps = 6;
     /* a plan that does not come from clocks needs no measured steps */
-    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path)
-        c->profile_steps = 0;
+    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
     c->check_writes = 1;
 #endif
@@ -45795,8 +45681,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
         if (!list->fill(c->strategy, ops))
-            return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ name of %s",
-                             (int)c->strategy, names);
+            return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ name of %s", (int)c->strategy, names);
         c->strategy = list->named(ops->name);
         return DDP_OK;
     }
@@ -45810,8 +45695,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
         return ddp__fail(err, DDP_ARG, "own strategy %s averages %d: use DDP_AVERAGES_GRADIENTS, "
                          "_PARAMETERS or _CHANGES", own->name, (int)own->averages);
     if (own->plan_make && (!own->plan_first || !own->plan_take))
-        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_first and plan_take "
-                         "too", own->name);
+        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_first and plan_take too", own->name);
     *ops = *own;
     return DDP_OK;
 }
@@ -45829,10 +45713,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
     if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
         (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
-        return ddp__fail(err, DDP_ARG,
-                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
-                         "DREAMDDP_ADDR=HOST:PORT on every rank",
-                         env.launcher, c.rank, c.world);
+        return ddp__fail(err, DDP_ARG, "%s says that this is rank %d of %d, but not where rank 0 listens: set "
+                         "DREAMDDP_ADDR=HOST:PORT on every rank", env.launcher, c.rank, c.world);
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)
@@ -45920,8 +45802,7 @@ static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}}
 enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 
 /* The life of a forked rank. */
-static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr,
-                          ddp__rank_fn fn, void *user)
+static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn, void *user)
 {
     ddp_error e;
     ddp_status s;
@@ -46043,19 +45924,14 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
                          f->world, f->min_world);
     if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST,
-                         "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
-                         f->killed_pid, f->killed_by,
-                         f->killed_by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
-                         first >= 0 ? f->verdict[first].err.msg : "");
-    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent))
-        return ddp__fail(err, DDP_ABORTED, "stopped by request");
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
+                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
+                         first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
+    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent)) return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
-        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
-                         f->verdict[first].err.msg);
+        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
     if (f->odd >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd,
-                         f->odd_pid, f->odd_code);
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd, f->odd_pid, f->odd_code);
     return DDP_OK;
 }
 
@@ -46098,8 +45974,7 @@ ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *canc
     int fd = -1, count = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
-                         DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
     f.world = world;
     f.min_world = min_world;
@@ -46108,8 +45983,7 @@ ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *canc
     DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
-    f.shared =
-        mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
+    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
     f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
     if (f.shared == MAP_FAILED || !f.pid) {
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
@@ -46175,8 +46049,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     int started, why = 0, r;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
-                         DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&t, 0, sizeof t);
     t.fn = fn;
     t.user = user;
@@ -46198,9 +46071,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
     DDP_FREE(m);
-    if (why)
-        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started,
-                         strerror(why));
+    if (why) return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
     if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
     return DDP_OK;
 }
@@ -46211,8 +46082,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
     DDP__ENTER(d);
-    if (!ranks || !group)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
     if (!d->engine) { /* alone: every group is the world */
         if (n != 1 || ranks[0] != 0)
             return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
@@ -46238,10 +46108,8 @@ ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
         for (i = 0; i < n && ranks[i] != d->rank; i++) {}
         if (group && (i == n || !ranks))
-            return ddp__fail(err, DDP_ARG,
-                             "layer %d (%s) belongs to group %d, which rank %d is not in: make the "
-                             "group with ddp_group, and leave the layer to its ranks",
-                             l, d->unit[l].name, group, d->rank);
+            return ddp__fail(err, DDP_ARG, "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
+                             "with ddp_group, and leave the layer to its ranks", l, d->unit[l].name, group, d->rank);
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
@@ -46262,12 +46130,10 @@ ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
     for (i = 0; i < d->team_size; i++) {
         const int r = ddp__team_rank(d, i), team = teams[r];
         if (team < 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH,
-                         "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must "
-                         "register the same layers",
-                         team ? r : d->rank, team ? team : d->team, team ? d->rank : r,
-                         d->mixed || !team ? "none or to several" : "another");
+        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must register the same "
+                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
+                         !team ? "none or to several" : "another");
     }
     return DDP_OK;
 }
@@ -46288,11 +46154,9 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
         for (i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
             if (other == group) continue;
-            s = ddp__fail(err, DDP_MISMATCH,
-                          "layer %d (%s) belongs to group %d on rank %d and to group %d on rank "
-                          "%d: all ranks of a group must register it with the same group (0 = all "
-                          "ranks)",
-                          l, d->unit[l].name, group, d->rank, other, r);
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
+                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
+                          d->unit[l].name, group, d->rank, other, r);
             break;
         }
     }
@@ -46301,10 +46165,9 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== run/sites.c ==== [run] */
-/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum
- * theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks,
- * which spread the result. Sums go in rank order inside a site, then in the order of sites: the same
- * bits on all ranks, not those of one level. */
+/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
+ * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. Sums go
+ * in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 
 typedef struct ddp__levels {
     ddp_sites  site;
@@ -46357,8 +46220,7 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     int *work, bad;
 
     DDP__ENTER(d);
-    if (!site_of || !out)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
+    if (!site_of || !out) return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
     work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
     if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
@@ -46487,9 +46349,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 
     for (r = 0; r < d->world; r++)
         if ((site[r] > 0) != (site[0] > 0))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %s site, rank 0 has %s: give every rank its site, or "
-                             "none",
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
                              r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
     if (!(site[0] > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
@@ -46526,8 +46386,7 @@ void ddp__levels_close(ddp_ctx *d)
 
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to &&
-           m->from_count <= d->levels->room;
+    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to && m->from_count <= d->levels->room;
 }
 
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
@@ -46553,11 +46412,10 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 /* ==== run/nccl.c ==== [run] */
 /* Averages from device to device, over the network that the devices have of their own (NCCL).
  *
- * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network
- * joins the ranks of one site: they sum, the first of them sends the sum over the slow links to the
- * first ones of the other sites, and the site gets the result from it when later work needs it. Sums
- * go as sites.c says. With nccl 2 this network is one of two links, the engine the other
- * (balance.c). */
+ * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the ranks of
+ * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
+ * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
+ * two links, the engine the other (balance.c). */
 
 /* An average in two levels, until it is held. */
 typedef struct ddp__crossing {
@@ -46597,10 +46455,8 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
     if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
-    return ddp__fail(err, DDP_PEER_LOST,
-                     "rank %d closed its context while rank %d waits for an average with it: every "
-                     "rank must run the same steps",
-                     gone, d->rank);
+    return ddp__fail(err, DDP_PEER_LOST, "rank %d closed its context while rank %d waits for an average with it: every "
+                     "rank must run the same steps", gone, d->rank);
 }
 
 ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
@@ -46614,8 +46470,7 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     x->slots = slots;
     x->site = ddp__levels_site(d);
     x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
-    if (!x->crossing)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
+    if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
     x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
     if (!x->zeros) {
         DDP__TRY(b->check(d->host.device, err));
@@ -46651,8 +46506,7 @@ void ddp__nccl_close(ddp_ctx *d)
     int i;
 
     if (!x) return;
-    if (x->zeros)
-        d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
+    if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
     for (i = 0; x->crossing && i < x->slots; i++) {
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
         if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
@@ -46677,8 +46531,7 @@ void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
 }
 
 /* As the backend takes arrays; *total is their floats. */
-static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total,
-                                   ddp_error *err)
+static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
     int i;
@@ -46711,8 +46564,7 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
 
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
-    DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays,
-                                      x->site != NULL, err));
+    DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err));
     *ticket = -2 - slot;
     c->ticket = -1;
     if (!x->site || x->site->place) return DDP_OK;
@@ -46849,11 +46701,10 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
     *ticket = -1;
-    if (!d->engine) return ddp__run(d, m, there, err);
+    if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (m->verb == DDP_PULL) DDP__TRY(ddp__post_request(d, m, ticket, err));
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
-    if (d->stager)
-        return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+    if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
     if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
     return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
 }
@@ -46915,9 +46766,7 @@ static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t co
 {
     size_t at = ddp__first_from(x, count, DDP__INFINITE), b, blocks;
 
-    if (at < count)
-        return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at,
-                         (double)x[at]);
+    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
     ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
     /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
     blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
@@ -46931,8 +46780,7 @@ static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t co
     return DDP_OK;
 }
 
-static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count,
-                                   ddp_error *err)
+static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count, ddp_error *err)
 {
     DDP__TRY(ddp__quantised_check(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, NULL, count, err));
     ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out, count);
@@ -47010,10 +46858,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-void ddp__coded_close(ddp_ctx *d)
-{
-    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
-}
+void ddp__coded_close(ddp_ctx *d) { ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float)); }
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
@@ -47034,16 +46879,14 @@ void ddp__coded_start(ddp_ctx *d, int base)
     int l;
 
     for (l = 0; d->coded && l < d->layers; l++) {
-        if (d->unit[l].trained)
-            memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
+        if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
 }
 
 /* ---- gradients ---- */
 
-ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer,
-                            float *residual, ddp_error *err)
+ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer, float *residual, ddp_error *err)
 {
     float part[DDP__CODED_PART], *from, *to;
     ddp_piece source;
@@ -47065,14 +46908,12 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
         s = ddp__coded_split(residual + at, part, n, &why);
         source.count = n;
         w.from = &source, w.from_count = 1, w.from_at = 0;
-        while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0)
-            memcpy(to, from, run * sizeof *to);
+        while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0) memcpy(to, from, run * sizeof *to);
     }
     if (s == DDP_OK) return s;
-    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; "
-                     "lower the learning rate, warm it up or clip gradients", d->step,
-                     layer < 0 ? "all layers" : "layer ", layer < 0 ? "" : d->unit[layer].name,
-                     why.msg);
+    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; lower the learning "
+                     "rate, warm it up or clip gradients", d->step, layer < 0 ? "all layers" : "layer ",
+                     layer < 0 ? "" : d->unit[layer].name, why.msg);
 }
 
 /* ---- parameters ---- */
@@ -47102,10 +46943,8 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
         base += k->count;
     }
     if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
-        return ddp__fail(err, why.code,
-                         "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
-                         "lower the learning rate, warm it up or clip gradients",
-                         d->step, u->name, why.msg);
+        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
+                         "lower the learning rate, warm it up or clip gradients", d->step, u->name, why.msg);
     delta.data = u->delta;
     delta.count = u->trained;
     m->from = &delta;
@@ -47138,8 +46977,7 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 
 /* ---- a layer ---- */
 
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding,
-                                  ddp_error *err)
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m;
@@ -47207,9 +47045,8 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED,
-                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives one",
-                     d->ops.name, event, code);
+    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one", d->ops.name, event, code);
 }
 
 /* First line of every verb. */
@@ -47218,9 +47055,8 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
     if (d->event) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "%s was called outside of an event of strategy %s: only start, forward_begin, "
-                     "backward_end, step_end and their like may", verb, d->ops.name);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
 #define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
 #define DDP__DO(call)                             \
@@ -47259,8 +47095,7 @@ void ddp__posted_close(ddp_ctx *d)
     for (i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (i = 0; i < d->kepts; i++)
-        ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -47287,11 +47122,10 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "strategy %s posted a message of %s%s in step %ld and did not hold it %s: "
-                     "every message has to be held, at the latest in its event wait",
-                     d->ops.name, p->layer >= 0 && p->layer < d->layers ? "layer " : "no layer",
-                     p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posted a message of %s%s in step %ld and did not hold it "
+                     "%s: every message has to be held, at the latest in its event wait", d->ops.name, p->layer >= 0 &&
+                     p->layer < d->layers ? "layer " : "no layer", p->layer >= 0 &&
+                     p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
@@ -47300,10 +47134,9 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 
     for (i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE,
-                             "strategy %s: layer %s was used in step %ld while its message of step "
-                             "%ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, d->unit[layer].name, d->step, d->posted[i].step);
+            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
+                             "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
+                             d->unit[layer].name, d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -47355,14 +47188,12 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
                               "a place for its ticket", d->ops.name);
     if (!strcmp(d->event, "wait") || !strcmp(d->event, "start"))
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start "
-                              "declares state and wait finishes what is in flight; post in "
-                              "forward_begin, backward_end, step_end, arrived or sync_all",
-                              d->ops.name, d->event);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and "
+                              "wait finishes what is in flight; post in forward_begin, backward_end, step_end, arrived "
+                              "or sync_all", d->ops.name, d->event);
     if (d->posted_count == d->posted_room)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE,
-                              "strategy %s has %d messages that it did not hold; hold some of them "
-                              "before it posts more", d->ops.name, d->posted_room);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
+                              "of them before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
     DDP__DO(ddp__posted_send(d, p, m, &d->host.error));
     p->layer = m->layer;
@@ -47608,23 +47439,24 @@ float *ddp_residual_of(const ddp_ctx *d, int layer) { return d->unit[layer].resi
 
 /* ---- what run asks of it ---- */
 
-ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps)
+ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
-    ddp_transfer *list = NULL, *grown;
 
+    *list = NULL;
     *n = 0;
     *steps = 1;
     for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
-        grown = (ddp_transfer *)DDP_REALLOC(list, (size_t)room * sizeof *list);
-        if (!grown) break;
-        list = grown;
-        *n = d->ops.transfers(d, d->self, steps, list, room);
-        if (*n < room || room > 1000 * d->layers) return list;
+        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
+        if (!grown) {
+            if (*list) DDP_FREE(*list);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
+        }
+        *list = grown;
+        *n = d->ops.transfers(d, d->self, steps, grown, room);
+        if (*n < room || room > 1000 * d->layers) break;
     }
-    if (list) DDP_FREE(list);
-    *n = 0;
-    return NULL;
+    return DDP_OK;
 }
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
@@ -47668,8 +47500,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     times = m->n - m->first;
     *fastest = first;
     if (times < DDP__METER_LEAST) return 0;
-    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first &&
-        now < m->begun + ddp__meter_patience_s)
+    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first && now < m->begun + ddp__meter_patience_s)
         return 0;
     m->first = m->n;
     return 1;
@@ -47685,11 +47516,10 @@ static int ddp__probe_next(int pieces, double fastest)
     if (pieces > DDP__PROBE_MEDIUM) return 0;
     in_time = 0.12 / fastest * pieces;
     if (in_time < 2 * DDP__PROBE_MEDIUM) return 2 * DDP__PROBE_MEDIUM;
-    return in_time < DDP__PROBE_MOST ? (int)in_time : DDP__PROBE_MOST;
+    return in_time < (double)DDP__PROBE_MOST ? (int)in_time : (int)DDP__PROBE_MOST;
 }
 
-static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces,
-                                  ddp_error *err)
+static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
 {
     ddp_message m;
     long ticket;
@@ -47715,8 +47545,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
-/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the
- * last size. */
+/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last size. */
 static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
                                    int *pieces, ddp_error *err)
 {
@@ -47732,8 +47561,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         *pieces = (int)next;
         DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
         next = 0; /* and it stays 0 where the first one is lost */
-        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces,
-                           ddp_now() - begin, &fastest)) {
+        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin, &fastest)) {
             if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
         } else if (ddp__leads(d)) {
             next = (float)*pieces;
@@ -47788,10 +47616,7 @@ ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
 /* What the layers and the link take: from FLOPs and the link as configured, or as the hooks measured it,
  * the same on all ranks. */
 
-static double ddp__unit_flops(const ddp__unit *u)
-{
-    return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1);
-}
+static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
 
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
@@ -47870,8 +47695,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++)
-        p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
 }
 
 /* The slowest rank of each layer, because an average cannot start before the last worker is
@@ -47901,9 +47725,7 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
     ddp_status s;
 
-    if (!all)
-        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers",
-                         d->layers);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->team_place * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);
     memcpy(own + L, p->backward_s, L * sizeof *own);
@@ -47948,8 +47770,7 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 
 /* A message takes the link that would finish it first, behind what was given to that link before: the
  * rule of a list scheduler. */
-static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link,
-                               double *free_at)
+static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link, double *free_at)
 {
     double bytes = 0, takes[2], alpha[2];
     int l, k;
@@ -47986,13 +47807,12 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     ddp_status s;
     int l, n, steps, taken = 0;
 
-    if (!links)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
-    t = ddp__transfers(d, &n, &steps);
-    ddp__transfer_links(d, p, t, n);
-    if (t) DDP_FREE(t);
+    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
+    s = ddp__transfers(d, &t, &n, &steps, err);
+    if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
+    if (s == DDP_OK && t) DDP_FREE(t);
     for (l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
-    s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
+    if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
     for (l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
     DDP_FREE(links);
     if (s == DDP_OK && d->team_place == 0)
@@ -48037,13 +47857,14 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
     return d->ops.plan_exposed ? d->ops.plan_exposed(d->self) : exposed;
 }
 
-void ddp__account_predict(ddp_ctx *d)
+ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int l, n, steps;
-    ddp_transfer *t = ddp__transfers(d, &n, &steps);
+    ddp_transfer *t;
 
+    DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
     for (l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
@@ -48051,9 +47872,10 @@ void ddp__account_predict(ddp_ctx *d)
     if (d->team_size > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
     if (t) DDP_FREE(t);
     d->plan_steps = steps;
-    if (!d->ops.transfers) return; /* nobody knows */
+    if (!d->ops.transfers) return DDP_OK; /* nobody knows */
     d->stats.predicted_step_s = forward + backward + exposed / steps;
     d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
+    return DDP_OK;
 }
 
 /* ==== run/planning.c ==== [run] */
@@ -48074,51 +47896,40 @@ static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int st
     for (v = list->first; v; v = v->next) {
         int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
         if (l < 0 || l >= layers || (double)l != v->number)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s, line %d: the model has layers 0 to %d; the sets name another",
-                             path, v->line, layers - 1);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path,
+                             v->line, layers - 1);
         if (!assign) {
             plan->fill[(size_t)step * (size_t)layers + (size_t)l] = 1;
             continue;
         }
         if (plan->step_of[l] >= 0)
-            return ddp__fail(
-                err, DDP_FORMAT,
-                "%s, line %d: layer %d is in two sets; each is averaged once per period", path,
-                v->line, l);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: layer %d is in two sets; each is averaged once per period",
+                             path, v->line, l);
         plan->step_of[l] = step;
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers,
-                                  ddp_plan *plan, ddp_error *err)
+static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
 {
     const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
     int l, h = 0;
 
     DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
     if (sets->count < 1)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s: sets is empty; one list per step of the period is needed", path);
+        return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
     DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
     for (l = 0; l < layers; l++) plan->step_of[l] = -1;
-    for (v = sets->first; v; v = v->next)
-        DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
+    for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
     for (l = 0; l < layers; l++)
         if (plan->step_of[l] < 0)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s: layer %d is in no set; each is averaged once per period", path,
-                             l);
+            return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
     if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
-        for (h = 0, v = fill->first; v; v = v->next)
-            DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
+        for (h = 0, v = fill->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
     name = ddp__json_get(root, "solver");
-    if (name && name->kind == DDP__JSON_STRING)
-        (void)ddp_solver_named(name->string, &plan->solver, NULL);
+    if (name && name->kind == DDP__JSON_STRING) (void)ddp_solver_named(name->string, &plan->solver, NULL);
     name = ddp__json_get(root, "cost");
-    if (name && name->kind == DDP__JSON_STRING)
-        (void)ddp_cost_named(name->string, &plan->cost, NULL);
+    if (name && name->kind == DDP__JSON_STRING) (void)ddp_cost_named(name->string, &plan->cost, NULL);
     return DDP_OK;
 }
 
@@ -48147,10 +47958,7 @@ typedef struct ddp__plan_head {
     uint64_t size, hash;
 } ddp__plan_head;
 
-static uint64_t ddp__plan_hash(const ddp_blob *b)
-{
-    return ddp__hash(DDP__HASH_START, b->bytes, b->size);
-}
+static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
 /* The first rank's plan in place of *b. In an elastic world the first one may be lost between its two
  * words; then the next one begins again. */
@@ -48170,8 +47978,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
         got = ddp_blob_new((size_t)head.size);
         if (!got.bytes)
-            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes",
-                             (unsigned long)head.size);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)head.size);
         if (b->size) memcpy(got.bytes, b->bytes, got.size < b->size ? got.size : b->size);
         s = ddp__tell(d, d->team, got.bytes, got.size, err);
         if (s == DDP_OK && ddp__plan_hash(&got) == head.hash) {
@@ -48182,16 +47989,14 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         ddp_blob_free(&got);
         DDP__TRY(s);
     } while (ddp__live(d) != live);
-    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank,
-                     d->team_root);
+    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank, d->team_root);
 }
 
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob own = ddp_blob_new(plan->size);
 
-    if (!own.bytes)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
+    if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->plan);
     d->plan = own;
@@ -48213,8 +48018,7 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     if (!d->ops.plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (d->team_place == 0 || d->cfg.min_world)
-        DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
+    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
@@ -48227,10 +48031,8 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     memset(&plan, 0, sizeof plan);
     DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
     if (plan.period != d->cfg.period)
-        s = ddp__fail(
-            err, DDP_MISMATCH,
-            "the plan %s is for period %d, this run has period %d: set the period to %d",
-            d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
+        s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
+                      d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
     if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, &plan, &blob));
     ddp_plan_free(&plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
@@ -48243,10 +48045,8 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     if (p->layers != d->layers) {
         int rows = p->layers;
         ddp_profile_free(p);
-        return ddp__fail(
-            err, DDP_MISMATCH,
-            "the profile %s has %d rows, the model has %d layers: one row per layer is needed",
-            d->cfg.profile_path, rows, d->layers);
+        return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is "
+                         "needed", d->cfg.profile_path, rows, d->layers);
     }
     return DDP_OK;
 }
@@ -48255,8 +48055,7 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
 static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__balance_links(d, &d->profile, err));
-    ddp__account_predict(d);
-    return DDP_OK;
+    return ddp__predict(d, err);
 }
 
 ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
@@ -48343,16 +48142,13 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
-    ddp__log(&d->host.log, DDP_LOG_INFO,
-             "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f ms + %.1f "
-             "ns): planning again",
-             d->step, 1e3 * d->drift_word.link.alpha_s, 1e9 * d->drift_word.link.beta_s,
-             1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f "
+             "ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
+             1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
     before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
     d->link = d->drift_word.link;
     d->stats.replans++;
-    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before,
-                  d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before, d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
     return ddp__plan_again(d, err);
 }
 
@@ -48370,8 +48166,7 @@ static int ddp__pace_order(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was
- * lost has no time. */
+/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
     float *sorted = d->pace + d->team_size;
@@ -48475,18 +48270,15 @@ enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 }
 
 /* ---- the list ---- */
 
-static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path,
-                                     ddp_error *err)
+static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
 
     if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
-        number[DDP__N_TAKEN] >= number[DDP__N_STEP] &&
-        (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
+        number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
         return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest",
-                     path);
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest", path);
 }
 
 /* told: parameters and optimizer state are the same on all workers, between steps. */
@@ -48502,15 +48294,11 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
     if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, DDP__WORKER_TOLD);
-    if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
+    if (u->residual && u->trained) ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
 }
 
 /* More than any plan takes: nothing that arrives decides about an allocation. */
-static size_t ddp__plan_most(const ddp_ctx *d)
-{
-    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
-}
+static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16); }
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
@@ -48524,8 +48312,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     int l;
 
     for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
-    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0,
-                                         DDP__WORKER_TOLD);
+    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
     random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
     plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
@@ -48642,13 +48429,9 @@ void ddp__session_files(const ddp_ctx *d, ddp__tls_files *f)
     f->key = d->cfg.tls_key;
 }
 
-uint64_t ddp__session_run(const ddp_ctx *d)
-{
-    return ddp__run_id(d->cfg.run_id);
-}
+uint64_t ddp__session_run(const ddp_ctx *d) { return ddp__run_id(d->cfg.run_id); }
 
-ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
-                               ddp__wire **wire, ddp_error *err)
+ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire, ddp_error *err)
 {
     ddp__rendezvous r;
     ddp__tls_files files;
@@ -48656,9 +48439,8 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
 
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
-            return ddp__fail(
-                err, DDP_USAGE,
-                "the threads transport needs its ranks in one process: start them with ddp_launch");
+            return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with "
+                             "ddp_launch");
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
     if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
@@ -48746,10 +48528,8 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
             if (s == DDP_OK) port = (int32_t)ddp__addr_port(&bound);
         }
         if (s != DDP_OK)
-            return ddp__fail(err, s,
-                             "the second link finds no meeting place beside '%.100s': set addr2 or "
-                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
-                             first);
+            return ddp__fail(err, s, "the second link finds no meeting place beside '%.100s': set addr2 or "
+                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0", first);
     }
     /* also where nothing is to be told: a rank without a second link is found here */
     s = ddp__tell(d, 0, &port, sizeof port, err);
@@ -48806,13 +48586,11 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     memset(l, 0, sizeof *l);
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
-    snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s",
-             d->ops.name, d->cfg.period, d->cfg.micro_batches,
-             wire[(int)ddp__wire_coding(d->cfg.wire)]);
+    snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
+             d->cfg.micro_batches, wire[(int)ddp__wire_coding(d->cfg.wire)]);
     for (i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
-        snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name,
-                 (long long)d->same[i].value);
+        snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
     ddp__settings(d, value);
     l->settings = DDP__SETTINGS_JOIN;
@@ -48886,8 +48664,7 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
 
     DDP__TRY(ddp__strategy_wait(d, err));
     /* the newcomer does not know of these words */
-    if (d->measured && d->drift_ticket >= 0)
-        DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
+    if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     if (d->measured) d->drift_ticket = -1;
     if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
     d->pace_ticket = -1;
@@ -48970,8 +48747,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK)
-        s = ddp__engine_start(d, wire, &d->links, 1, d->joiner->place.live, &d->engine, err);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links, 1, d->joiner->place.live, &d->engine, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
     if (s == DDP_OK) return s;
     ddp__admission_stop(d);
@@ -48991,8 +48767,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);
         if (s != DDP_PEER_LOST || ddp_now() >= until) break;
-        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank,
-                 local.msg);
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank, local.msg);
         ddp__joiner_again(d->joiner);
         ddp__sleep_until(ddp_now() + 0.3);
     }
@@ -49022,8 +48797,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
     u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    if (!u->average || !u->gradient)
-        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    if (!u->average || !u->gradient) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
@@ -49039,8 +48813,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     if (u->state_count) {
         u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
         if (!u->state)
-            return ddp__fail(err, DDP_MEMORY,
-                             "layer %s: out of memory for %zu bytes of optimizer state", u->name,
+            return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
                              u->state_count * sizeof(float));
         if (d->cfg.average_state) {
             u->average[u->averages].data = u->state;
@@ -49069,10 +48842,9 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     state *= (double)d->optimizer.state_per_param * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside "
-                     "%.0f of parameters, gradients and activations; this machine has %.0f: use a "
-                     "smaller model, or an optimizer with less state", state, d->optimizer.name,
-                     graphs, total);
+    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
+                     "gradients and activations; this machine has %.0f: use a smaller model, or an optimizer with less "
+                     "state", state, d->optimizer.name, graphs, total);
 }
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
@@ -49143,39 +48915,31 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 }
 
 /* Rank r against the first one that lives. */
-static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero,
-                                        ddp_error *err)
+static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
 {
     static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
     int i;
 
     if (f->version != zero->version)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d runs dreamddp version %06d, rank 0 has %06d: build all "
-                         "ranks from one header",
-                         r, (int)f->version, (int)zero->version);
+        return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
+                         "one header", r, (int)f->version, (int)zero->version);
     if (strcmp(f->strategy, zero->strategy))
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
+        return ddp__fail(err, DDP_MISMATCH, "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
                          "strategy", r, f->strategy, zero->strategy);
     if (f->micro_batches != zero->micro_batches)
         return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
                          (int)f->micro_batches, (int)zero->micro_batches);
     for (i = 0; i < DDP__SETTINGS; i++)
         if (!(f->setting[i] == zero->setting[i]))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
                              ddp__setting_name(i), f->setting[i], zero->setting[i]);
     if (f->coding != zero->coding)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d sends averages as %s, rank 0 as %s: start every rank with "
-                         "the same wire format",
-                         r, coding[f->coding], coding[zero->coding]);
+        return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
+                         "same wire format", r, coding[f->coding], coding[zero->coding]);
     for (i = 0; i < DDP_SAME; i++)
         if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with the "
-                             "same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
+                             "the same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
                              zero->name[i][0] ? zero->name[i] : "nothing", (long long)zero->value[i]);
     return DDP_OK;
 }
@@ -49191,10 +48955,8 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
         const ddp__fingerprint *f = all + r;
         if (f->version == 0) continue;
         if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d registered %d layers, rank %d has %d: every rank%s must "
-                             "register the same model",
-                             r, (int)f->layers, d->team_root, (int)team->layers,
+            return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
+                             "register the same model", r, (int)f->layers, d->team_root, (int)team->layers,
                              d->team ? " of a group" : "");
         DDP__TRY(ddp__compare_settings(r, f, zero, err));
     }
@@ -49214,12 +48976,9 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     s = ddp__tell(d, d->team, hash, bytes, err);
     for (l = 0; s == DDP_OK && l < d->layers; l++)
         if (hash[l] != ddp__unit_hash(&d->unit[l]))
-            s = ddp__fail(err, DDP_MISMATCH,
-                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
-                          "something else: "
-                          "every rank%s must register the same model",
-                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks,
-                          d->team_root, d->team ? " of a group" : "");
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
+                          "something else: every rank%s must register the same model", l, d->rank, d->unit[l].name,
+                          d->unit[l].count, d->unit[l].blocks, d->team_root, d->team ? " of a group" : "");
     DDP_FREE(hash);
     return s;
 }
@@ -49265,8 +49024,7 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     for (r = 0; r < d->world; r++) {
         place[r] = (int)all[r].site;
         mixed |= all[r].mixed;
-        if (all[r].version && ddp__in_team(d, r) &&
-            (all[r].layout != own->layout || all[r].model != own->model))
+        if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
             equal = 0;
     }
     if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
@@ -49316,8 +49074,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
     int l;
 
-    for (l = 0; l < d->layers; l++)
-        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    for (l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
     if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
 }
@@ -49328,9 +49085,8 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 
     if (d->started) return DDP_OK;
     if (d->layers == 0)
-        return ddp__fail(err, DDP_USAGE,
-                         "no layer is registered: call ddp_add_layer, or ddp_graph_build, before "
-                         "the first step");
+        return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
+                         "first step");
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     if (d->engine) {
@@ -49407,8 +49163,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
     if (d->step || d->phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before "
-                              "the first", d->step);
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (world) *world = of;
     return 0;
@@ -49424,25 +49179,18 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
     int i;
 
     for (i = 0; i < m->from_count; i++)
-        if (!m->from[i].data && m->from[i].count)
-            return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
+        if (!m->from[i].data && m->from[i].count) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
     if (!any && (m->peer < 0 || m->peer >= d->world))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name,
-                              m->peer, d->world);
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
     if (m->verb >= DDP_SEND && m->peer == d->rank)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
     if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: this context has no link %d; a second one is opened where net2 "
-                              "or addr2 is set, or nccl is 2",
-                              name, m->link);
+        return ddp__ctx_failf(d, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
+                              "is set, or nccl is 2", name, m->link);
     if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s "
-                              "or DREAMDDP_WIRE=%s",
-                              name, format[(int)ddp__wire_coding(d->cfg.wire)],
-                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16",
-                              m->coding == DDP_AS_INT8 ? "int8" : "bf16");
+        return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
+                              "DREAMDDP_WIRE=%s", name, format[(int)ddp__wire_coding(d->cfg.wire)],
+                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16", m->coding == DDP_AS_INT8 ? "int8" : "bf16");
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -49454,8 +49202,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__exchange_of(d, "ddp_exchange", m);
 }
 
-static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n,
-                           float scale, int peer)
+static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
     ddp_message m;
     ddp_piece p;
@@ -49507,20 +49254,15 @@ int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
 
 int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
 {
-    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, d ? n * (size_t)d->world : n, 1,
-                           0);
+    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, d ? n * (size_t)d->world : n, 1, 0);
 }
 
 int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
 {
-    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x,
-                           d ? n * (size_t)d->world : n, scale, 0);
+    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, d ? n * (size_t)d->world : n, scale, 0);
 }
 
-int ddp_send(ddp_ctx *d, float *x, size_t n, int to)
-{
-    return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to);
-}
+int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to); }
 
 int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
 {
@@ -49552,9 +49294,8 @@ int ddp_barrier(ddp_ctx *d)
 /* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
  * pings, then transfers; then the other one sends transfers.
  *
- * On a busy machine a thread wakes up late, which is no property of the link: times are those at
- * which the comm thread's events were due, and an answer says how long its question lay until the
- * rank woke up. */
+ * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the comm
+ * thread's events were due, and an answer says how long its question lay until the rank woke up. */
 
 enum {
     DDP__PINGS = 20,
@@ -49876,11 +49617,9 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
-        return ddp__ctx_failf(d, DDP_UNSUPPORTED,
-                              "ddp_probe: %d of %d workers are there; links are measured when all "
+        return ddp__ctx_failf(d, DDP_UNSUPPORTED, "ddp_probe: %d of %d workers are there; links are measured when all "
                               "are, so without max_world", ddp_workers(d), d->world);
-    if (d->world < 2)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
     world = (size_t)d->world;
     memset(out, 0, sizeof *out);
     memset(&q, 0, sizeof q);
@@ -49897,9 +49636,7 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     } else {
         (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
         bad = ddp__probe_rounds(&q, out);
-        if (!bad)
-            bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank],
-                                    &d->host.error);
+        if (!bad) bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank], &d->host.error);
         bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
     }
     DDP_FREE(q.x);
@@ -49924,8 +49661,7 @@ ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_er
     int i, n;
 
     if (!r || !out || r->world < 2)
-        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks",
-                         r ? r->world : 0);
+        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
     n = r->world * r->world;
     for (i = 0; i < n; i++) {
@@ -50020,9 +49756,8 @@ static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
     if (layer < 0 || layer >= d->layers)
-        return ddp__fail(&d->host.error, DDP_ARG,
-                         "%s: layer %d does not exist; %d layers are registered, numbered from 0",
-                         hook, layer, d->layers);
+        return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered "
+                         "from 0", hook, layer, d->layers);
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
@@ -50045,8 +49780,7 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
 int ddp_backward_begin(ddp_ctx *d, int layer)
 {
     DDP__ENTER(d);
-    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD),
-                      DDP__IN_BACKWARD, layer);
+    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
@@ -50054,18 +49788,13 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
     ddp__unit *u = &d->unit[layer];
 
     if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE,
-                         "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
-                         "expected %d; is ddp_step_end missing, or "
-                         "ddp_config.micro_batches too small?",
-                         d->step, layer, u->passes, u->name, d->cfg.micro_batches);
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
+                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
+                         u->passes, u->name, d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
-        return ddp__fail(
-            &d->host.error, DDP_USAGE,
-            "step %ld: layer %s was used while its average of the step before was still on its "
-            "way: earlier steps "
-            "called ddp_forward_begin(%d), this one did not; call it in every step or in none",
-            d->step, u->name, layer);
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s was used while its average of the step before "
+                         "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
+                         "in every step or in none", d->step, u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
     ddp__mean_gradients(d, layer);
@@ -50089,10 +49818,8 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
-        return ddp__ctx_failf(d, DDP_NUMERIC,
-                              "step %ld: the loss is %g on rank %d: lower the learning rate, warm "
-                              "it up or clip gradients",
-                              d->step, info->loss, d->rank);
+        return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
+                              "up or clip gradients", d->step, info->loss, d->rank);
     if (info->lr > 0) d->lr = info->lr;
     return 0;
 }
@@ -50103,11 +49830,9 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 
     for (l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
-            return ddp__fail(&d->host.error, DDP_USAGE,
-                             "step %ld: layer %s had %d of %d ddp_backward_end calls on rank %d "
-                             "when ddp_step_end came",
-                             d->step, d->unit[l].name, d->unit[l].passes, d->cfg.micro_batches,
-                             d->rank);
+            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
+                             "rank %d when ddp_step_end came", d->step, d->unit[l].name, d->unit[l].passes,
+                             d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     d->hooks_forward = forward;
@@ -50121,8 +49846,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
     if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
     DDP__TRY(ddp__device_check(d, &d->host.error));
-    if (ddp__atomic_load(&d->aborted))
-        return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
+    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
 }
 
@@ -50198,9 +49922,8 @@ static ddp_status ddp__sync_layers(ddp_ctx *d)
     int l;
 
     for (l = d->layers - 1; l >= 0; l--)
-        DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS
-                     ? ddp__average_buffers(d, &d->unit[l])
-                     : ddp__average_exact(d, l, &d->host.error));
+        DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
+                 ddp__average_exact(d, l, &d->host.error));
     return DDP_OK;
 }
 
@@ -50238,10 +49961,7 @@ static const ddp__hooks *ddp__session_hooks(void)
 }
 
 /* Those who are there from the start, in an elastic world; larger worlds are not elastic. */
-static uint64_t ddp__first_ids(int met)
-{
-    return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1;
-}
+static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1; }
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
@@ -50255,16 +49975,14 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
     if (d->ops.self_bytes) d->self = ddp__calloc(1, d->ops.self_bytes);
-    if (d->ops.self_bytes && !d->self)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
+    if (d->ops.self_bytes && !d->self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
     DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool)
-            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+        if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
     DDP__TRY(ddp__device_open(d, err));
     if (d->cfg.join) return ddp__arrival_open(d, err);
@@ -50278,8 +49996,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     return ddp__open_second(d, hub, err);
 }
 
-ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
-                   ddp_error *err)
+ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
     ddp_config zero;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
@@ -50349,18 +50066,15 @@ void ddp_close(ddp_ctx *d)
 
 /* ---- registration ---- */
 
-static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b,
-                                   ddp_error *err)
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
 {
     if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out",
-                         d->layers, name);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
     if (!b->params)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
                          d->layers, name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
-        return ddp__fail(err, DDP_ARG,
-                         "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
                          d->layers, name);
     return DDP_OK;
 }
@@ -50373,8 +50087,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    if (!u->name || !u->block)
-        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -50394,20 +50107,15 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "ddp_add_layer: layer %d is NULL or has blocks without an array",
-                              d->layers);
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
     if (d->started)
-        return ddp__ctx_failf(
-            d, DDP_USAGE,
-            "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
-            "ddp_set_optimizer or the first hook; register all layers before",
-            d->layers, layer->name ? layer->name : "unnamed", d->layers);
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
+                              "layers by ddp_set_optimizer or the first hook; register all layers before", d->layers,
+                              layer->name ? layer->name : "unnamed", d->layers);
     if (d->layers == d->room) {
         int room = d->room ? 2 * d->room : 16;
         ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
-        if (!grown)
-            return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
         d->unit = grown;
         d->room = room;
     }
@@ -50425,12 +50133,10 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
     if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "ddp_set_optimizer: an update function, state_per_param >= 0 and a "
-                              "learning rate >= 0 are needed");
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning "
+                              "rate >= 0 are needed");
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_set_optimizer: %s comes too late, training has begun",
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");
     d->optimizer = *o;
     if (!d->optimizer.name) d->optimizer.name = "user";
@@ -50449,14 +50155,11 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     DDP__ENTER(d);
     err = &d->host.error;
     if (!d->ops.plan_adopt)
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
                               "each layer in its own step of a period, as dreamddp does", d->ops.name);
     if (!plan || plan->layers != d->layers || plan->period < 1)
-        return ddp__ctx_failf(
-            d, DDP_ARG,
-            "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
-            d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
+                              "period %d", d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
     if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
     if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
         ddp__plan_set(d, &blob, NULL, err) ||
@@ -50467,23 +50170,16 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     return 0;
 }
 
-const ddp_plan *ddp_plan_get(const ddp_ctx *d)
-{
-    return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
-}
+const ddp_plan *ddp_plan_get(const ddp_ctx *d) { return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL; }
 
-const ddp_profile *ddp_profile_get(const ddp_ctx *d)
-{
-    return d && d->profile.layers ? &d->profile : NULL;
-}
+const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
 
 int ddp_measure_links(ddp_ctx *d)
 {
     int link;
 
     DDP__ENTER(d);
-    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
+    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
@@ -50522,8 +50218,7 @@ typedef struct ddp__launch {
     ddp__hub *hub;
 } ddp__launch;
 
-static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd,
-                                  ddp_error *err)
+static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd, ddp_error *err)
 {
     ddp_ctx *d = ddp__open(cfg, L->list, L->hub, listen_fd, err);
     int code;
@@ -50546,8 +50241,7 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
     return (ddp_status)code;
 }
 
-static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user,
-                                   ddp_error *err)
+static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
@@ -50569,8 +50263,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
-    if (!given || !fn)
-        return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
+    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     memset(&env, 0, sizeof env);
     if (!given->no_env) {
         s = ddp__env_read(&env, err);
@@ -50591,10 +50284,8 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail alike: once is enough */
     if (s != DDP_OK) return (int)s;
     if (cfg.transport == DDP_MPI) {
-        s = ddp__fail(err, DDP_USAGE,
-                      "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d "
-                      "before the command",
-                      cfg.world);
+        s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
+                      "the command", cfg.world);
     } else if (cfg.transport == DDP_THREADS) {
         L.hub = ddp__hub_new(cfg.world);
         if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
@@ -50680,8 +50371,7 @@ static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
     return bytes;
 }
 
-/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of
- * another group. */
+/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
 static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, size_t most)
 {
     const int layers = ddp_layers(d);
@@ -50721,8 +50411,7 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     return ddp_post(d, &m, &b->ticket);
 }
 
-/* A bucket leaves when all its layers are done and all earlier buckets have left: one order
- * on all ranks. */
+/* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
@@ -50809,8 +50498,7 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 
 static int ddp__wfbp_start(ddp_ctx *d, void *self)
 {
-    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES,
-                            ddp_settings(d)->bucket_bytes);
+    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES, ddp_settings(d)->bucket_bytes);
 }
 
 static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
@@ -50943,8 +50631,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 
     if (bad) return bad;
     if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
-    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer])
-        return ddp_average(d, layer, priority, 1);
+    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer]) return ddp_average(d, layer, priority, 1);
     return 0;
 }
 
@@ -50969,10 +50656,7 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 
 /* ---- their plan ---- */
 
-static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err)
-{
-    return ddp_complain(d, err->code, "%s", err->msg);
-}
+static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
 
 /* As bytes, the same on all ranks: numbers, step_of, fill. */
 typedef struct ddp__packed_plan {
@@ -51065,8 +50749,7 @@ static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
 /* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
  * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
  * where it costs at most one per cent on the link as measured. */
-static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan,
-                                       ddp_error *err)
+static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
 {
     ddp_profile slower = *p;
     ddp_plan other;
@@ -51092,8 +50775,7 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     return s;
 }
 
-static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack,
-                             ddp_blob *out)
+static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack, ddp_blob *out)
 {
     ddp_error err;
     ddp_plan plan;
@@ -51153,10 +50835,7 @@ static const ddp_plan *ddp__partial_view(const void *self)
     return p->layers ? p : NULL;
 }
 
-static double ddp__partial_exposed(const void *self)
-{
-    return ((const ddp__partial *)self)->plan.exposed_s;
-}
+static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
 static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
@@ -51208,8 +50887,7 @@ void ddp__strategy_enp(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/table.c ==== [strategy] */
-/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no
- * strategy's name. */
+/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
 
 typedef struct ddp__strategy_entry {
     ddp_strategy id;
@@ -51273,10 +50951,7 @@ const ddp__strategies *ddp__built_in(void)
     return &table;
 }
 
-ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err)
-{
-    return ddp__open(cfg, ddp__built_in(), NULL, -1, err);
-}
+ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err) { return ddp__open(cfg, ddp__built_in(), NULL, -1, err); }
 
 int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
 {

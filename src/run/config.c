@@ -41,37 +41,6 @@ int ddp_wire_named(const char *name, ddp_wire *out)
 
 /* ---- environment ---- */
 
-static ddp_status ddp__env_count(const char *name, const char *text, int *field, ddp_error *err)
-{
-    long v;
-
-    if (!text || *field) return DDP_OK;
-    if (!ddp__parse_long(text, &v) || v < 1 || v > INT_MAX)
-        return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number above 0", name, text);
-    *field = (int)v;
-    return DDP_OK;
-}
-
-static ddp_status ddp__env_seconds(const char *name, const char *text, double *field, ddp_error *err)
-{
-    double v;
-
-    if (!text || *field > 0) return DDP_OK;
-    if (!ddp__parse_double(text, &v) || v <= 0)
-        return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
-    *field = v;
-    return DDP_OK;
-}
-
-static ddp_status ddp__env_flag(const char *name, const char *text, int *field, ddp_error *err)
-{
-    if (!text) return DDP_OK;
-    if ((*text != '0' && *text != '1') || text[1])
-        return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
-    if (*text == '1') *field = 1;
-    return DDP_OK;
-}
-
 /* "ssgd, wfbp or dreamddp" */
 static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
@@ -84,26 +53,26 @@ static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t r
                               " or " : ", ", list->name(list->number(i)));
 }
 
-static ddp_status ddp__env_names(const ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
+/* The settings that are names. */
+static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
+    const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
+               *wire = ddp__env_get("DREAMDDP_WIRE");
     char names[256];
 
-    if (e->strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
-        c->strategy = list->named(e->strategy);
+    if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
+        c->strategy = list->named(strategy);
         ddp__strategy_names(list, names, sizeof names);
         if (c->strategy == DDP_STRATEGY_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s", e->strategy, names);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s", strategy, names);
     }
-    if (e->transport && c->transport == DDP_TRANSPORT_DEFAULT) {
-        c->transport = ddp_transport_named(e->transport);
+    if (transport && c->transport == DDP_TRANSPORT_DEFAULT) {
+        c->transport = ddp_transport_named(transport);
         if (c->transport == DDP_TRANSPORT_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi",
-                             e->transport);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi", transport);
     }
-    if (e->wire && c->wire == DDP_WIRE_DEFAULT) {
-        if (!ddp_wire_named(e->wire, &c->wire))
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", e->wire);
-    }
+    if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_named(wire, &c->wire))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", wire);
     return DDP_OK;
 }
 
@@ -118,34 +87,10 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
         c->world = e->launcher ? e->world : 1;
     }
     if (!c->addr && e->addr[0] && !literal) c->addr = e->addr;
-    if (!c->net) c->net = e->net;
-    if (!c->dump_path) c->dump_path = e->dump;
     if (!c->run_id && e->run_id[0]) c->run_id = e->run_id;
-    if (!c->socket_ifname) c->socket_ifname = e->socket_ifname;
-    if (!c->net_script) c->net_script = e->net_script;
-    if (!c->net2) c->net2 = e->net2;
-    if (!c->addr2) c->addr2 = e->addr2;
-    DDP__TRY(ddp__env_names(e, list, c, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_PERIOD", e->period, &c->period, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_MIN_WORLD", e->min_world, &c->min_world, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_SITE", e->site, &c->site, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_MAX_WORLD", e->max_world, &c->max_world, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_THREADS", e->threads, &c->threads, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_JOIN_TIMEOUT", e->join_timeout, &c->join_timeout_s, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_PEER_TIMEOUT", e->peer_timeout, &c->peer_timeout_s, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_OP_TIMEOUT", e->op_timeout, &c->op_timeout_s, err));
-    if (!c->tls_psk && !c->tls_ca && !c->tls_cert && !c->tls_key) {
-        c->tls_psk = e->tls_psk;
-        c->tls_ca = e->tls_ca;
-        c->tls_cert = e->tls_cert;
-        c->tls_key = e->tls_key;
-    }
-    DDP__TRY(ddp__env_flag("DREAMDDP_JOIN", e->join, &c->join, err));
-    DDP__TRY(ddp__env_flag("DREAMDDP_INSECURE", e->insecure, &c->insecure, err));
-    DDP__TRY(ddp__env_flag("DREAMDDP_NO_CHECKSUM", getenv("DREAMDDP_NO_CHECKSUM"), &c->no_checksum, err));
-    DDP__TRY(ddp__env_flag("DREAMDDP_RESUME", getenv("DREAMDDP_RESUME"), &resume, err));
-    return ddp__env_flag("DREAMDDP_DETERMINISTIC", e->deterministic, &c->deterministic, err);
+    DDP__TRY(ddp__env_names(list, c, err));
+    DDP__TRY(ddp__env_flag("DREAMDDP_RESUME", &resume, err));
+    return ddp__env_settings(c, err);
 }
 
 /* ---- checks and defaults ---- */
@@ -161,7 +106,7 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "period %d: H is 1 to 1000000 steps", c->period);
     if (c->threads < 0 || c->threads > 1024)
         return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
-    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world))
+    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join))
         return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d, or 0",
                          c->min_world, c->world, c->world);
     if (c->min_world > 0 && c->world > 64)

@@ -57,7 +57,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.tls = d->tls;
     r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
-    r.resume = d->cfg.min_world > 0 || (resume && strcmp(resume, "0"));
+    r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
     r.log = d->host.log;
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->tls != NULL;

@@ -59,10 +59,6 @@ typedef struct ddp__env {
     char addr[320];         /* host:port of rank 0; "" = unknown */
     char run_id[128];       /* what the run is called; "" = unknown */
     const char *note;       /* NULL, or a sentence for the log about what was concluded */
-    const char *log, *net, *net_script, *net2, *addr2, *wire, *strategy, *period, *transport,
-        *min_world, *max_world, *join, *peer_timeout, *op_timeout, *connect_timeout, *join_timeout, *dump,
-        *insecure, *threads, *tcp_congestion, *deterministic, *socket_ifname, *tls_psk, *tls_ca,
-        *tls_cert, *tls_key, *site;
 } ddp__env;
 
 /* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
@@ -71,6 +67,11 @@ typedef struct ddp__env {
  * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
  * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
 DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
+/* An empty variable counts as unset: NULL. 1 or 0 of a switch, *out stays where it is unset. Fields of c that are
+ * zero, from DREAMDDP_ variables. */
+DDP_LIB const char *ddp__env_get(const char *name);
+DDP_LIB ddp_status  ddp__env_flag(const char *name, int *out, ddp_error *err);
+DDP_LIB ddp_status  ddp__env_settings(ddp_config *c, ddp_error *err);
 /* What goes over the wire for the name of a run: a number stands for itself, other text for its
  * hash, NULL and "" for 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);

@@ -83,6 +83,28 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     l->plan_rate = ddp__least_rate(pair * (c->world - 1), host);
 }
 
+/* Times and rates that a clock and a counter can hold. */
+static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c, ddp_error *err)
+{
+    int a, b;
+
+    for (a = 0; a < c->world; a++) {
+        const double host = n->host_rate ? n->host_rate[device[a]] : 0;
+        if (!ddp__netspec_fits(host, 0))
+            return ddp__fail(err, DDP_ARG, "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
+                             "gbit/s can be emulated", c->net, a, host * 8e-9);
+        for (b = 0; b < c->world; b++) {
+            const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
+            const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
+            if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
+                return ddp__fail(err, DDP_ARG, "network '%.200s': from worker %d to worker %d %g gbit/s, %g s and "
+                                 "%g s of jitter: 8 bit/s to a million gbit/s and up to an hour can be emulated",
+                                 c->net, a, b, n->rate[at] * 8e-9, delay, jitter);
+        }
+    }
+    return DDP_OK;
+}
+
 static ddp_status ddp__links_events(const char *path, int world, ddp__incidents *s, ddp_error *err)
 {
     ddp__json *root = ddp__json_read(path, err);
@@ -124,6 +146,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
             if (device[a] == device[b])
                 status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
                                    "needs one of its own", c->net, device[a], b, a);
+    if (status == DDP_OK) status = ddp__links_check(&n, device, c, err);
     if (status == DDP_OK) ddp__links_cut(&n, device, c, l);
     if (status == DDP_OK) status = ddp__links_events(path, c->world, s, err);
     ddp_network_free(&n);

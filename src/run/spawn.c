@@ -56,7 +56,7 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
     ddp_status s;
 
 #ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
     if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
 #else
     (void)parent;
@@ -183,6 +183,19 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
     return DDP_OK;
 }
 
+/* A free port of this machine: of 127.0.0.1, or of ::1 where there is no IPv4. */
+static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
+{
+    ddp_error local;
+    int count;
+
+    DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
+    if (ddp__tcp_listen(at, fd, at, err) == DDP_OK) return DDP_OK;
+    if (ddp__addr_parse("[::1]:0", at, 1, &count, &local) == DDP_OK && ddp__tcp_listen(at, fd, at, &local) == DDP_OK)
+        return DDP_OK;
+    return DDP_NET;
+}
+
 /* Forks all ranks; on failure ends those that were. */
 static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn,
                                    void *user, ddp_error *err)
@@ -219,7 +232,7 @@ ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *canc
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
     ddp_status bad;
-    int fd = -1, count = 0;
+    int fd = -1;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
@@ -227,8 +240,7 @@ ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *canc
     f.world = world;
     f.min_world = min_world;
     f.killed = f.odd = f.rung = -1;
-    DDP__TRY(ddp__addr_parse("127.0.0.1:0", &at, 1, &count, err));
-    DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
+    DDP__TRY(ddp__listen_here(&at, &fd, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
     f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);

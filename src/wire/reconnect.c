@@ -388,7 +388,9 @@ static const ddp__wire_table ddp__resume_table = {
 
 ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
+    char why[DDP__STREAM_TEXT];
     ddp__addr a;
+    int id;
 
     memset(&a, 0, sizeof a);
     a.size = sizeof a.sa;
@@ -397,6 +399,7 @@ ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *er
                          strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     ddp__addr_text(&a, p->name);
+    (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd;
     p->state = DDP__LINK_LIVE;
     p->heard = p->unheard_since = ddp_now();
