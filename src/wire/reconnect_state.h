@@ -48,8 +48,9 @@ typedef struct ddp__way {
     size_t    record_left;      /* bytes of the record under way that the socket has not taken */
     double    unheard_since;    /* when the oldest unacknowledged byte was handed over */
     /* incoming */
-    unsigned char stage[40];    /* a record's head with the head of an engine's frame */
+    unsigned char stage[4096];  /* heads of records and of frames, and what came with them */
     size_t    stage_from, stage_to;
+    int       dry;              /* so many more reads will be in vain */
     size_t    in_left;          /* bytes of the record under way */
     uint64_t  received, acked;  /* bytes given to the engine; what the peer was told of that */
     double    ack_due;          /* < 0: nothing to acknowledge */

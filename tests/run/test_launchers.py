@@ -172,6 +172,24 @@ def runs_do_not_mix():
     expect(trained(done, 2) == right and "('new')" in done[0][2], done[0][2])
 
 
+def a_broken_link_comes_back():
+    """Without any setting; DREAMDDP_RESUME=0 makes it a lost peer."""
+    with open("drops", "w") as f:
+        f.write("".join("t=%g drop 0-1\n" % (0.1 * i) for i in range(1, 5)))
+    args = ["--workers", 2, "--steps", 3000, "--net-script", "drops"]
+    right = trained(finish([start(["--workers", 2, "--steps", 3000])]), 2)
+    for attempt in range(3): # on a busy machine again
+        done = finish([start(args)])
+        expect(trained(done, 2) == right, "other parameters than over a link that holds")
+        back = [float(t) for t in re.findall(r"link to rank \d .* is back after ([\d.]+) s", done[0][2])]
+        expect(back, "no link broke: " + done[0][2][-600:])
+        if max(back) < 0.5:
+            break
+    expect(max(back) < 0.5, "links were away for %s s" % back)
+    code, _, err = finish([start(args, {"DREAMDDP_RESUME": 0})])[0]
+    expect(code == 3 and "was lost" in err, "exit %d: %s" % (code, err[-300:]))
+
+
 def two_mpiruns_do_not_mix():
     """Two runs of three on one port, all at the same time: one trains, whole, the other says why not."""
     right = alone(3)
@@ -206,7 +224,7 @@ def main():
         with open("text", "w") as f:
             f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(4000)))
         for test in (two_terminals, a_file_instead_of_an_address, every_launcher_is_recognised,
-                     mistakes_are_named, runs_do_not_mix, two_mpiruns_do_not_mix):
+                     mistakes_are_named, runs_do_not_mix, a_broken_link_comes_back, two_mpiruns_do_not_mix):
             try:
                 test()
                 passed += 1

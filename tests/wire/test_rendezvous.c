@@ -192,8 +192,8 @@ static void both_sides_name_both_values(void **state)
     cases[2].run = 7;
     cases[2].world = 2;
     cases[2].resume = 1;
-    cases[2].worker = "DREAMDDP_RESUME is set for rank 1, not for rank 0 at ";
-    cases[2].root = ", not for rank 0: start all ranks with the same --min-world";
+    cases[2].worker = "links come back for rank 1, not for rank 0 at ";
+    cases[2].root = ", not for rank 0: give all ranks the same DREAMDDP_RESUME and --min-world";
     for (i = 0; i < 3; i++) {
         meet_prepare(m, 2, meet_listen(addr), addr);
         m[0].how.timeout_s = 1;
