@@ -2,8 +2,7 @@
 #ifndef DDP_BASE_CONFIG_H
 #define DDP_BASE_CONFIG_H
 
-/* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the
- * first libc header. */
+/* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the first libc header. */
 #if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) &&           \
     !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1

@@ -102,8 +102,7 @@ void *ddp__alloc(const ddp_allocator *a, size_t bytes)
     } else {
         if (posix_memalign(&p, align, bytes)) return NULL;
 #ifdef MADV_HUGEPAGE
-        if (align == DDP__HUGE_BYTES)
-            (void)madvise(p, bytes - bytes % DDP__HUGE_BYTES, MADV_HUGEPAGE);
+        if (align == DDP__HUGE_BYTES) (void)madvise(p, bytes - bytes % DDP__HUGE_BYTES, MADV_HUGEPAGE);
 #endif
     }
     if (p) memset(p, 0, bytes);

@@ -101,22 +101,17 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     gz = n > 3 && !strcmp(path + n - 3, ".gz");
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path,
-                         ddp__file_kind(st.st_mode));
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path, ddp__file_kind(st.st_mode));
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);
     bad = ferror(f);
     fclose(f);
     if (gz) waitpid(child, &code, 0);
-    if (t->failed)
-        return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path,
-                         t->size);
-    if (bad)
-        return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
+    if (t->failed) return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path, t->size);
+    if (bad) return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
     if (gz && code)
-        return ddp__fail(err, DDP_FORMAT,
-                         "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
+        return ddp__fail(err, DDP_FORMAT, "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
                          path);
     return DDP_OK;
 }
@@ -174,9 +169,8 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
     if (fsync(fd) && errno != EINVAL && errno != EROFS && errno != EBADF) why = errno;
     close(fd);
     if (!why) return DDP_OK;
-    return ddp__fail(err, DDP_IO,
-                     "%s is there, but its folder could not be flushed: %s; after a crash of the "
-                     "machine it may be gone", path, strerror(why));
+    return ddp__fail(err, DDP_IO, "%s is there, but its folder could not be flushed: %s; after a crash of the machine "
+                     "it may be gone", path, strerror(why));
 }
 
 /* Closes the file, and leaves it under its name if keep and all went well. */
@@ -184,9 +178,7 @@ static void ddp__file_close(ddp__file *o, int keep)
 {
     int straight = !strcmp(o->tmp, o->path);
 
-    if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL &&
-        errno != EROFS)
-        o->why = errno;
+    if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL && errno != EROFS) o->why = errno;
     if (fclose(o->f) && !o->why) o->why = errno;
     if (!straight && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
     if (!straight && (!keep || o->why)) remove(o->tmp);
@@ -205,8 +197,7 @@ ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
 
     ddp__file_close(o, 1);
     if (o->why)
-        s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path,
-                      strerror(o->why));
+        s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path, strerror(o->why));
     else if (strcmp(o->tmp, o->path))
         s = ddp__folder_flush(o->path, err);
     DDP_FREE(o->path);

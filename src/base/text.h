@@ -23,10 +23,9 @@ DDP_LIB const char *ddp__file_kind(mode_t mode);
  * refused: a pipe would wait for its writer, a device might never end. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
 
-/* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed,
- * renamed, and its folder flushed. What is no regular file (/dev/stdout, a pipe) is written
- * straight to. After a failure puts do nothing, and the end reports it; every begin that succeeds
- * needs an end or a drop. */
+/* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its folder
+ * flushed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure puts do nothing, and
+ * the end reports it; every begin that succeeds needs an end or a drop. */
 typedef struct ddp__file {
     FILE *f;
     char *path, *tmp; /* equal where the file is written straight to */

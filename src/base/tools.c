@@ -125,8 +125,7 @@ static void ddp__sha256_block(ddp__sha256 *s, const unsigned char *b)
         uint32_t e = v[4], a = v[0], one, two;
         one = v[7] + (ddp__rotate(e, 6) ^ ddp__rotate(e, 11) ^ ddp__rotate(e, 25)) +
               ((e & v[5]) ^ (~e & v[6])) + ddp__sha256_k[i] + w[i];
-        two = (ddp__rotate(a, 2) ^ ddp__rotate(a, 13) ^ ddp__rotate(a, 22)) +
-              ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+        two = (ddp__rotate(a, 2) ^ ddp__rotate(a, 13) ^ ddp__rotate(a, 22)) + ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += one;
         v[0] = one + two;
@@ -171,6 +170,5 @@ void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest)
     for (i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i) & 255);
     ddp__sha256_add(s, pad, 1 + (size_t)((119 - s->bytes % 64) % 64));
     ddp__sha256_add(s, length, 8);
-    for (i = 0; i < 32; i++)
-        digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
+    for (i = 0; i < 32; i++) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
 }

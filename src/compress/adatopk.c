@@ -18,14 +18,12 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
 {
     int i;
 
-    if (links < 1)
-        return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
+    if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
     if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
                          "(100 = a hundredth is sent)", o->ratio);
     if (!o->uniform && (!(o->factor >= 0) || !(o->factor <= DBL_MAX)))
-        return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; "
-                         "0 is the paper's 3", o->factor);
+        return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; 0 is the paper's 3", o->factor);
     if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
         return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
                          "the least that can be kept", o->factor, o->ratio, (double)DDP__PACK_MOST);
@@ -35,8 +33,7 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
                          (int)o->packing, ddp_packing_name(o->packing));
     for (i = 0; i < links; i++) {
         if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0",
-                             i, link_s[i]);
+            return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
         if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
             return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",
                              i, count[i], DDP__PACK_MOST);
@@ -51,8 +48,7 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
     ddp_packing packing;
     int i;
 
-    if (!link_s || !count || !o || !out)
-        return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
+    if (!link_s || !count || !o || !out) return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
     DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
     factor = o->factor > 0 ? o->factor : 3;
     packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;
@@ -74,8 +70,7 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
             c->keep = count[i];
             c->bytes = dense;
         }
-        c->link_s = link_s[i] * ((double)(c->bytes - DDP_PACK_HEAD) /
-                                 (double)(dense - DDP_PACK_HEAD));
+        c->link_s = link_s[i] * ((double)(c->bytes - DDP_PACK_HEAD) / (double)(dense - DDP_PACK_HEAD));
     }
     return DDP_OK;
 }

@@ -42,14 +42,11 @@ DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
  *   index  [k] strictly ascending, below n, as ddp_topk gives them; n at most SIZE_MAX / 32
  *   value  [k] infinities are allowed, NaN is an error
  *   out    capacity bytes, which overlap no input; no more than *bytes of them are written
- * ddp_pack_dense - all of x[0..n-1]; NaN is an error that names its index.
- * Both: no allocation, safe from any thread, *bytes and out untouched on error.
- * Errors: DDP_ARG, DDP_NUMERIC. */
-DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
-                                   const float *value, void *out, size_t capacity, size_t *bytes,
-                                   ddp_error *err);
-DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity,
-                                  size_t *bytes, ddp_error *err);
+ * ddp_pack_dense - all of x[0..n-1]; NaN is an error that names its index. Both: no allocation, safe from any thread,
+ * *bytes and out untouched on error. Errors: DDP_ARG, DDP_NUMERIC. */
+DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index, const float *value,
+                                   void *out, size_t capacity, size_t *bytes, ddp_error *err);
+DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes, ddp_error *err);
 
 /* ---- block quantisation to 8 or 4 bits ---- */
 
@@ -77,8 +74,7 @@ DDP_API ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_
 
 /* ddp_packed_read - checks the header and that the sizes agree; the payload is not looked at.
  * Needs no more than the first 24 bytes and the total length. Errors: DDP_ARG, DDP_FORMAT. */
-DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out,
-                                   ddp_error *err);
+DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err);
 
 /* ddp_unpack_store - x becomes what the message says, 0 where nothing was kept.
  * ddp_unpack_add - adds it to x: x[index] += value.
@@ -89,13 +85,10 @@ DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed
  *   x        [n] does not overlap the message. ddp_unpack_add refuses infinities, and sums that
  *            would make a finite element of x infinite: inf - inf of two ranks would be NaN.
  *            An element that was infinite or NaN stays so. ddp_unpack_store stores infinities
- * Both round each product and sum once (no fused multiply-add), so that all replicas agree.
- * No allocation, safe from any thread. Errors: DDP_ARG, DDP_FORMAT; DDP_NUMERIC names index and
- * values. On error x is untouched. */
-DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n,
-                                    ddp_error *err);
-DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n,
-                                  ddp_error *err);
+ * Both round each product and sum once (no fused multiply-add), so that all replicas agree. No allocation, safe from
+ * any thread. Errors: DDP_ARG, DDP_FORMAT; DDP_NUMERIC names index and values. On error x is untouched. */
+DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
+DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
 
 /* Names as the programs spell them; DEFAULT gives the default's name, a bad value "unknown".
  * The inverse fails with DDP_ARG and a sentence that lists the names, or if out is NULL. */
@@ -110,25 +103,19 @@ DDP_API ddp_status  ddp_packing_named(const char *name, ddp_packing *out, ddp_er
  *     ddp_topk(residual, ...) and ddp_pack_sparse(...)    or any other message
  *     ddp_feedback_keep(residual, n, index, k, err)       0 where an element was sent, or
  *     ddp_feedback_subtract(message, ...)                 residual -= what the message delivers
- * With ddp_feedback_keep every element is, bit for bit, either in the message or in the residual.
- * With ddp_feedback_subtract of the message made of it, quantised ones too, delivered + residual
- * is what there was, but for the sign of a zero. Nothing is rounded away: |x - q s| <= s / 2, so
- * where q is not 0, q s is between x / 2 and 2 x, and the difference of two such floats is a float
- * (Sterbenz).
+ * With ddp_feedback_keep every element is, bit for bit, either in the message or in the residual. With
+ * ddp_feedback_subtract of the message made of it, quantised ones too, delivered + residual is what there was, but for
+ * the sign of a zero. Nothing is rounded away: |x - q s| <= s / 2, so where q is not 0, q s is between x / 2 and 2 x,
+ * and the difference of two such floats is a float (Sterbenz).
  *
- * Nothing finite ever becomes infinite or NaN: a gradient or message that is not finite, and a sum
- * that would not be, are refused with the index and the values. A step may thus be left out (as
- * loss scaling does) without harm to the residual. ddp_feedback_add reads the gradient twice for
- * that.
+ * Nothing finite ever becomes infinite or NaN: a gradient or message that is not finite, and a sum that would not be,
+ * are refused with the index and the values. A step may thus be left out (as loss scaling does) without harm to the
+ * residual. ddp_feedback_add reads the gradient twice for that.
  *
- * Arrays and message do not overlap. No allocation; safe from any thread. On error the residual is
- * untouched. Errors: DDP_ARG (NULL, an index out of range), DDP_NUMERIC, DDP_FORMAT (as
- * ddp_unpack_add). */
-DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n,
-                                    ddp_error *err);
-DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
-                                     ddp_error *err);
-DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual,
-                                         size_t n, ddp_error *err);
+ * Arrays and message do not overlap. No allocation; safe from any thread. On error the residual is untouched. Errors:
+ * DDP_ARG (NULL, an index out of range), DDP_NUMERIC, DDP_FORMAT (as ddp_unpack_add). */
+DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err);
+DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k, ddp_error *err);
+DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n, ddp_error *err);
 
 #endif /* DDP_COMPRESS_PACKING_H */

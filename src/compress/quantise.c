@@ -7,31 +7,21 @@
  * code at -O2. A last block that is shorter is padded with zeros. */
 enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
 
-/* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the
- * quotient of two floats is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x|
- * the numerator of (2 |x| - (2 h + 1) s) / 2 s is a multiple of the last place of s, which is more
- * than s / 2^24; just below s / 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double
- * is off by less than 2^-44. So exact halves go up, what is below them never does, and the level is
- * that of the exact quotient, fused multiply-add or not. */
+/* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of two floats
+ * is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s) / 2
+ * s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of x is s / 2^25
+ * at least. |x| (1 / s) in double is off by less than 2^-44. So exact halves go up, what is below them never does, and
+ * the level is that of the exact quotient, fused multiply-add or not. */
 #define DDP__QUANTISE_HALF (0.5 + 1.0 / (1 << 30))
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
-static float ddp__quantise_levels(ddp_packing packing)
-{
-    return packing == DDP_PACK_INT8 ? 127 : 7;
-}
+static float ddp__quantise_levels(ddp_packing packing) { return packing == DDP_PACK_INT8 ? 127 : 7; }
 
-static size_t ddp__quantise_blocks(size_t n)
-{
-    return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
-}
+static size_t ddp__quantise_blocks(size_t n) { return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0); }
 
 /* Bytes of the levels of n elements. */
-static size_t ddp__quantise_size(ddp_packing packing, size_t n)
-{
-    return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
-}
+static size_t ddp__quantise_size(ddp_packing packing, size_t n) { return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2; }
 
 size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
 {
@@ -94,8 +84,7 @@ static void ddp__quantise_block(const float *x, float scale, signed char *level)
         __m128i part[4];
 
         memcpy(part, whole + i, sizeof part);
-        part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]),
-                                  _mm_packs_epi32(part[2], part[3]));
+        part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]), _mm_packs_epi32(part[2], part[3]));
         memcpy(level + i, part, sizeof part[0]);
     }
 #else
@@ -170,8 +159,7 @@ static int ddp__quantised_level(ddp_packing packing, const unsigned char *p, siz
     return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does:
- * at least `bytes`. */
+/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does: at least `bytes`. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
     const int wide = packing == DDP_PACK_INT8;
@@ -234,15 +222,12 @@ static void ddp__quantised_block(const signed char *level, float scale, int add,
     for (i = 0; i < DDP__QUANTISE_BLOCK; i++) whole[i] = (float)level[i];
     if (add)
         for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
-            ddp__f4_store(x + i, ddp__f4_load(x + i) +
-                                     ddp__f4_mul(ddp__f4_load(whole + i), scales));
+            ddp__f4_store(x + i, ddp__f4_load(x + i) + ddp__f4_mul(ddp__f4_load(whole + i), scales));
     else
-        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
-            ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
+        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
-void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
-                          float *x, size_t n)
+void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how, float *x, size_t n)
 {
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
     unsigned char part[DDP__QUANTISE_BLOCK];

@@ -98,12 +98,10 @@ ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v,
 
 /* ---- the k-th of a list ---- */
 
-/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first
- * `digits` are found, the rest is 0). *ties = how many that agree with it in these are among the
- * rank. Two counts of each bin, taken in turn: most magnitudes fall into few bins, and a count
- * cannot be read again before it is written. */
-static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits,
-                              size_t *bins, size_t *ties)
+/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first `digits` are found, the
+ * rest is 0). *ties = how many that agree with it in these are among the rank. Two counts of each bin, taken in turn:
+ * most magnitudes fall into few bins, and a count cannot be read again before it is written. */
+static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins, size_t *ties)
 {
     static const int shift[3] = {20, 10, 0};
     size_t *odd = bins + DDP__TOPK_BINS;
@@ -132,8 +130,7 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
 
 /* Writes the k elements above nth, and the first of those equal to it, in their order. out may be
  * the list itself: what is written was read before. */
-static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties,
-                           uint64_t *index, void *out)
+static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index, void *out)
 {
     unsigned char *value = (unsigned char *)out;
     size_t i, kept = 0;
@@ -154,8 +151,7 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
     size_t i;
 
     for (i = 0; i < f->n; i++)
-        if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE)
-            return ddp__found_nan(f->index[i], err);
+        if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE) return ddp__found_nan(f->index[i], err);
     return DDP_OK;
 }
 
@@ -209,8 +205,7 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 }
 
 /* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
-static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k,
-                                    ddp_error *err)
+static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
     uint32_t list[DDP__TOPK_RUN / DDP__TOPK_BLOCK];
     size_t at, blocks, b;
@@ -218,8 +213,7 @@ static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n
     for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
         if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
         blocks = ddp__topk_blocks(x + at, f->floor, list);
-        for (b = 0; b < blocks; b++)
-            ddp__topk_append(f, x + at + list[b], DDP__TOPK_BLOCK, at + list[b]);
+        for (b = 0; b < blocks; b++) ddp__topk_append(f, x + at + list[b], DDP__TOPK_BLOCK, at + list[b]);
     }
     if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
     ddp__topk_append(f, x + at, n - at, at);
@@ -245,8 +239,7 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
 
 /* A threshold that a few more than k magnitudes are likely to exceed; attempt 1 allows for twice
  * as many, attempt 2 for all. Never so high that a NaN would be missed. */
-static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k,
-                               int attempt)
+static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
     double rank;
@@ -264,20 +257,16 @@ static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t 
 }
 
 /* A selection's arguments. */
-static ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
-                             const void *scratch, size_t have, size_t need,
-                             const uint64_t *index, ddp_error *err)
+static ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
+                                    size_t have, size_t need, const uint64_t *index, ddp_error *err)
 {
     if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
-    if (k < 1 || k > n)
-        return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k,
-                         n);
+    if (k < 1 || k > n) return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k, n);
     if (!need || have < need)
         return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
                          "%s_scratch", who, have, need, who);
     if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
-        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8",
-                         who);
+        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8", who);
     return DDP_OK;
 }
 
@@ -289,8 +278,7 @@ ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t sc
     size_t ties;
     int attempt;
 
-    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k),
-                               index, err));
+    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k), index, err));
     f.most = ddp__topk_most(n, k);
     f.index = (uint64_t *)scratch;
     f.bins = (size_t *)(f.index + f.most);
@@ -320,10 +308,7 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
 }
 
 /* Which of a word's bits is the lowest one that is set, counting from 0. */
-static unsigned ddp__randomk_lowest(uint64_t word)
-{
-    return (unsigned)__builtin_ctzll((unsigned long long)word);
-}
+static unsigned ddp__randomk_lowest(uint64_t word) { return (unsigned)__builtin_ctzll((unsigned long long)word); }
 
 /* Floyd: the j-th round draws from the first j+1 elements; what it draws twice stands for the
  * newest of them, which nobody can have drawn before. */
@@ -334,8 +319,7 @@ ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *
     size_t words, w, kept = 0;
     ddp_rng r = ddp_rng_seed(seed, n);
 
-    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes,
-                               ddp_randomk_scratch(n), index, err));
+    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes, ddp_randomk_scratch(n), index, err));
     words = ddp_randomk_scratch(n) / sizeof *bitmap;
     memset(bitmap, 0, words * sizeof *bitmap);
     for (j = n - k; j < n; j++)

@@ -1,5 +1,4 @@
-/* Which elements of a float array travel: the k largest, or k drawn at random; and how many on
- * which link: AdaTopK. */
+/* Which elements of a float array travel: the k largest, or k drawn at random; and how many on which link: AdaTopK. */
 #ifndef DDP_COMPRESS_TOPK_H
 #define DDP_COMPRESS_TOPK_H
 
@@ -17,15 +16,13 @@
  * magnitudes the lowest indexes are kept, 0.0 and -0.0 are equal, infinities are largest. A NaN
  * anywhere is an error that names the first one; it is never selected.
  *
- * Method: a sample of the magnitudes' bits gives a threshold that a few more than k elements
- * reach; one pass collects those, 16 at a time; a radix select of the collected finds the k-th.
- * Where the threshold was too low the collection is cut back to its own k largest whenever it is
- * full, which also raises the threshold; where it was too high the pass is run again. So the
- * sample decides the time, which is O(n) whatever the data, and never the result.
+ * Method: a sample of the magnitudes' bits gives a threshold that a few more than k elements reach; one pass collects
+ * those, 16 at a time; a radix select of the collected finds the k-th. Where the threshold was too low the collection
+ * is cut back to its own k largest whenever it is full, which also raises the threshold; where it was too high the pass
+ * is run again. So the sample decides the time, which is O(n) whatever the data, and never the result.
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.1, which leaves ties and NaN open.
- * Allocates nothing; safe from any thread. Outputs are untouched on error.
- * Errors: DDP_ARG, DDP_NUMERIC. */
+ * Source: FusionLLM (arXiv:2410.12707) section 5.1, which leaves ties and NaN open. Allocates nothing; safe from any
+ * thread. Outputs are untouched on error. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch,
                             size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err);
 
@@ -39,14 +36,11 @@ DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
  *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
  *   index, value  as in ddp_topk, overlaps neither
  *
- * Values are not scaled by n/k: with error feedback they must not be, without it the receiver may.
- * Floyd's algorithm on a bitmap: O(k + n / 64). A NaN at a drawn position is an error that names
- * the first one; others are not looked at.
- * Allocates nothing; safe from any thread. Outputs are untouched on error.
- * Errors: DDP_ARG, DDP_NUMERIC. */
-DDP_API ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
-                               size_t scratch_bytes, uint64_t *index, float *value,
-                               ddp_error *err);
+ * Values are not scaled by n/k: with error feedback they must not be, without it the receiver may. Floyd's algorithm on
+ * a bitmap: O(k + n / 64). A NaN at a drawn position is an error that names the first one; others are not looked at.
+ * Allocates nothing; safe from any thread. Outputs are untouched on error. Errors: DDP_ARG, DDP_NUMERIC. */
+DDP_API ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch, size_t scratch_bytes,
+                               uint64_t *index, float *value, ddp_error *err);
 
 /* ddp_randomk_scratch - one bit per element, in whole words of 8 bytes; 0 if n is 0. */
 DDP_API size_t ddp_randomk_scratch(size_t n);
@@ -75,23 +69,20 @@ typedef struct ddp_link_compression {
  *   count  [links]  floats of that message, at least 1
  *   out    [links]  untouched on error
  *
- * r_i = max(1, factor r R_i / max R) (Eq. 7), all 1 if every R is 0; k_i = ceil(count / r_i).
- * With factor 3 and i64, the paper's, the slowest link's message is 1/r of dense (the factor pays
- * for an index of 8 bytes beside a value of 4), and every compressed link takes max R / r: link
- * times become equal. The packing changes bytes and link_s, never which elements are kept: with
- * delta, the default, they are the paper's at half its bytes. To send 1/r of dense with it, give
- * the factor 1.5, with i32 2.
+ * r_i = max(1, factor r R_i / max R) (Eq. 7), all 1 if every R is 0; k_i = ceil(count / r_i). With factor 3 and i64,
+ * the paper's, the slowest link's message is 1/r of dense (the factor pays for an index of 8 bytes beside a value of
+ * 4), and every compressed link takes max R / r: link times become equal. The packing changes bytes and link_s, never
+ * which elements are kept: with delta, the default, they are the paper's at half its bytes. To send 1/r of dense with
+ * it, give the factor 1.5, with i32 2.
  * Decisions where the paper is silent or wrong: between r_i = 1 and factor the printed formula
  * sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links
  * that are not compressed and divides computing time by r: link_s does neither, for use in Eq. 3.
  * The uniform rule with r = 100 and i64 is 33.3 times smaller, as the caption of Figure 10 says.
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8.
- * O(links), no allocation, safe from any thread. Errors: DDP_ARG (also if factor times ratio
- * overflows), DDP_NUMERIC. */
-DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
-                               const ddp_adatopk_options *o, ddp_link_compression *out,
-                               ddp_error *err);
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links), no allocation, safe from any thread. Errors:
+ * DDP_ARG (also if factor times ratio overflows), DDP_NUMERIC. */
+DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links, const ddp_adatopk_options *o,
+                               ddp_link_compression *out, ddp_error *err);
 
 /* ddp_keep_count - max(1, ceil(n / ratio)), at most n; n for a ratio below 1 or NaN. Pure. */
 DDP_API size_t ddp_keep_count(size_t n, double ratio);

@@ -34,23 +34,19 @@ static int ddp__tokens_named(const char *name, const char *ending)
     return n > k && !strcmp(name + n - k, ending);
 }
 
-static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p,
-                                   size_t n, ddp_error *err)
+static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t magic = ddp__tokens_word(p), version, count;
     uint32_t wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
 
     if (n < DDP__TOKENS_HEADER)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s begins like an llm.c token file, but its %zu bytes are fewer "
-                         "than the header's %d: is it cut off?",
-                         name, n, DDP__TOKENS_HEADER);
+        return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
+                         "header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
     version = ddp__tokens_word(p + 4);
     count = ddp__tokens_word(p + 8);
     if (version != wanted)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s is an llm.c token file of version %u; version %u is understood", name,
+        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood", name,
                          version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
@@ -88,9 +84,7 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     long i;
 
     if (n == 0)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s is empty: a text or token file of at least seq + 1 tokens "
-                         "is needed",
+        return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens is needed",
                          name);
     t->first = p;
     t->width = 1;
@@ -99,18 +93,14 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
     } else if (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz")) {
         if (n % 2)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s has %zu bytes, but a .bin file holds 16-bit tokens, an even "
-                             "number: is it cut off? (under another ending it is read as bytes)",
-                             name, n);
+            return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a .bin file holds 16-bit tokens, an even number: "
+                             "is it cut off? (under another ending it is read as bytes)", name, n);
         t->width = 2;
         t->count = (long)(n / 2);
     }
     if (t->count < 2)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are "
-                         "needed",
-                         name, n, t->count);
+        return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are needed", name, n,
+                         t->count);
     t->from_bytes = t->width == 1;
     if (t->from_bytes) {
         ddp__tokens_compact(t);
@@ -121,9 +111,8 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         if (token > largest) largest = token;
     }
     if (largest >= INT32_MAX)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s holds token %u, above the largest that is understood (%d)", name,
-                         largest, INT32_MAX - 1);
+        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)", name, largest,
+                         INT32_MAX - 1);
     t->vocabulary = (long)largest + 1;
     return DDP_OK;
 }
@@ -212,10 +201,8 @@ ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err
 
     if (t->vocabulary <= vocabulary) return DDP_OK;
     for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {}
-    return ddp__fail(err, DDP_FORMAT,
-                     "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of "
-                     "the file is %ld",
-                     t->name, ddp_tokens_at(t, i), i, vocabulary, t->vocabulary - 1);
+    return ddp__fail(err, DDP_FORMAT, "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of the "
+                     "file is %ld", t->name, ddp_tokens_at(t, i), i, vocabulary, t->vocabulary - 1);
 }
 
 ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
@@ -227,24 +214,17 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
         return ddp__fail(err, DDP_ARG, "ddp_tokens_split: no %s, it is NULL",
                          t ? "range to train on" : "tokens (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
-        return ddp__fail(err, DDP_ARG,
-                         "the held-out share is %g: it must be at least 0 and below 1", held_out);
+        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1", held_out);
     if (seq < 1 || seq >= t->count)
-        return ddp__fail(err, DDP_ARG,
-                         "seq is %ld, but the data has %ld tokens: windows need seq + 1 of "
-                         "them and seq must be at least 1",
-                         seq, t->count);
+        return ddp__fail(err, DDP_ARG, "seq is %ld, but the data has %ld tokens: windows need seq + 1 of them and seq "
+                         "must be at least 1", seq, t->count);
     last = (long)((double)t->count * held_out);
     if (held_out > 0 && last < seq + 1)
-        return ddp__fail(err, DDP_ARG,
-                         "holding out %g of %ld tokens leaves %ld for validation, fewer than "
-                         "one window of seq + 1 = %ld: use more data or a shorter seq",
-                         held_out, t->count, last, seq + 1);
+        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld for validation, fewer than one window "
+                         "of seq + 1 = %ld: use more data or a shorter seq", held_out, t->count, last, seq + 1);
     if (t->count - last < seq + 1)
-        return ddp__fail(err, DDP_ARG,
-                         "holding out %g of %ld tokens leaves %ld to train on, fewer than one "
-                         "window of seq + 1 = %ld: use more data or a shorter seq",
-                         held_out, t->count, t->count - last, seq + 1);
+        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld to train on, fewer than one window of "
+                         "seq + 1 = %ld: use more data or a shorter seq", held_out, t->count, t->count - last, seq + 1);
     train->tokens = t;
     train->first = 0;
     train->count = t->count - last;
@@ -256,10 +236,7 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
     return DDP_OK;
 }
 
-long ddp_tokens_windows(const ddp_token_range *r)
-{
-    return r->count > r->seq ? (r->count - 1) / r->seq : 0;
-}
+long ddp_tokens_windows(const ddp_token_range *r) { return r->count > r->seq ? (r->count - 1) / r->seq : 0; }
 
 void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels)
 {
@@ -283,8 +260,7 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
 
     if (windows == 0) return;
     for (b = 0; b < batch; b++)
-        ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq,
-                          labels + b * r->seq);
+        ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
 
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)

@@ -46,13 +46,9 @@ static int ddp__max_int(int a, int b) { return a > b ? a : b; }
 
 int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
 
-int ddp__forgets_out(const ddp_node *d)
-{
-    return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread;
-}
+int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
 
-/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
- * arXiv:1604.06174) ---- */
+/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174) ---- */
 
 /* Drops what only the segment of its own node uses. What nobody uses is a result. */
 static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
@@ -84,8 +80,7 @@ static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
         const ddp_node *d = g->node[i];
 
         if (d->segment < 0) continue;
-        if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d)))
-            fate[i] = DDP__AGAIN;
+        if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d))) fate[i] = DDP__AGAIN;
         if (fate[i] != DDP__AGAIN && (!d->has_gradient || d->spec.in_place_ok)) continue;
         for (k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
             if (fate[d->input[k]] == DDP__DROPPED) fate[d->input[k]] = DDP__AGAIN;
@@ -126,8 +121,7 @@ static void ddp__lives_extend(ddp__lives *v, int i, int time)
     end[i] = ddp__max_int(end[i], time);
 }
 
-/* When each output is read last. What is kept lives until the end of forward in any case:
- * ddp_output promises it. */
+/* When each output is read last. What is kept lives until the end of forward in any case: ddp_output promises it. */
 static void ddp__lives_ends(ddp__lives *v)
 {
     int i, k;
@@ -144,10 +138,8 @@ static void ddp__lives_ends(ddp__lives *v)
 
             v->uses[p]++;
             v->end[p] = ddp__max_int(v->end[p], i);
-            if (v->fate[i] == DDP__AGAIN)
-                ddp__lives_extend(v, p, ddp__when(v, DDP__FORWARD_AGAIN, i));
-            if (d->has_gradient && !d->spec.in_place_ok)
-                ddp__lives_extend(v, p, ddp__when(v, DDP__BACKWARD, i));
+            if (v->fate[i] == DDP__AGAIN) ddp__lives_extend(v, p, ddp__when(v, DDP__FORWARD_AGAIN, i));
+            if (d->has_gradient && !d->spec.in_place_ok) ddp__lives_extend(v, p, ddp__when(v, DDP__BACKWARD, i));
         }
     }
 }
@@ -175,10 +167,8 @@ static void ddp__lives_share(ddp__lives *v)
         p = v->g->node[d->input[0]];
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
-            if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN)
-                ddp__lives_join(v, i, p->index);
-        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient &&
-                   v->fate[p->index] != DDP__DROPPED) {
+            if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
+        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED) {
             const int again = v->fate[p->index] == DDP__AGAIN;
             int *end = again ? v->end_again : v->end;
             const int root = again ? v->root_again[p->index] : v->root[p->index];
@@ -199,8 +189,7 @@ static size_t ddp__arena_take(ddp__lives *v, size_t bytes)
     v->live += bytes;
     if (v->live > v->live_most) v->live_most = v->live;
     for (h = 0; h < v->holes; h++)
-        if (v->hole[h].bytes >= bytes && (best < 0 || v->hole[h].bytes < v->hole[best].bytes))
-            best = h;
+        if (v->hole[h].bytes >= bytes && (best < 0 || v->hole[h].bytes < v->hole[best].bytes)) best = h;
     if (best < 0 && last && last->offset + last->bytes == v->top) { /* grow the hole at the top */
         v->top = last->offset + bytes;
         last->bytes = bytes;
@@ -262,8 +251,7 @@ static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 }
 
 /* The output of node i and what it saves appear; until < 0: the output never dies. */
-static void ddp__born_output(ddp__lives *v, int i, int root, int again, int until, int saved_until,
-                             ddp__layout *l)
+static void ddp__born_output(ddp__lives *v, int i, int root, int again, int until, int saved_until, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
     const int out = (again ? DDP__OUT_AGAIN : DDP__OUT) * v->n;
@@ -271,8 +259,7 @@ static void ddp__born_output(ddp__lives *v, int i, int root, int again, int unti
 
     l->out[out + i] = root != i ? l->out[out + root]
                                 : ddp__array_born(v, out + i, ddp__output_bytes(d), until);
-    if (d->spec.saved)
-        l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
+    if (d->spec.saved) l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
 }
 
 static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
@@ -282,11 +269,9 @@ static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
     size_t buffers = 0;
     int k;
 
-    for (k = 0; again && k < d->spec.buffers; k++)
-        buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
+    for (k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
     if (buffers)
-        l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers,
-                                       ddp__when(v, DDP__FORWARD_AGAIN, i));
+        l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
     ddp__born_output(v, i, v->root[i], 0, ddp__stays(d) ? -1 : v->end[i],
                      d->has_gradient && !again ? ddp__when(v, DDP__BACKWARD, i) : i, l);
 }
@@ -319,8 +304,7 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
     for (k = 0; k < d->spec.inputs; k++) {
         const int p = d->input[k];
 
-        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE)
-            l->gradient[p] = ddp__born_gradient(v, p, l);
+        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE) l->gradient[p] = ddp__born_gradient(v, p, l);
     }
 }
 
@@ -355,8 +339,7 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
         ddp__born(v, event, i, l);
         with = ddp__born_with(v, event, i);
         if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
-        for (id = v->dying[t]; id >= 0; id = v->sibling[id])
-            ddp__arena_return(v, l->out[id], v->bytes[id]);
+        for (id = v->dying[t]; id >= 0; id = v->sibling[id]) ddp__arena_return(v, l->out[id], v->bytes[id]);
     }
     l->bytes = v->top;
     l->live_bytes = v->live_most;
@@ -449,8 +432,7 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     DDP_FREE(v.uses);
     DDP_FREE(v.bytes);
     DDP_FREE(v.hole);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes",
-                                   g->nodes);
+    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes", g->nodes);
 }
 
 void ddp__layout_free(ddp__layout *l)

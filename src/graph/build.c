@@ -22,11 +22,9 @@ static ddp_status ddp__build_check(ddp_graph *g)
         if (!n->op) continue;
         operators++;
         if (n->layer < 0 && (n->spec.params > (n->tied >= 0) || n->spec.buffers))
-            return ddp__fail(
-                &g->error, DDP_USAGE,
-                "operator %.60s (node %d) has %s but "
-                "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
-                n->op->name, i, n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
+            return ddp__fail(&g->error, DDP_USAGE, "operator %.60s (node %d) has %s but lies outside layers: build it "
+                             "between ddp_layer_begin and ddp_layer_end", n->op->name, i,
+                             n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
     return DDP_OK;
@@ -84,8 +82,7 @@ static ddp_status ddp__build_plan(ddp_graph *g)
 
     DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
     DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
-    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes > total)
-        return ddp__build_too_large(g);
+    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes > total) return ddp__build_too_large(g);
     return DDP_OK;
 }
 
@@ -163,14 +160,12 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
         for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * ddp_rng_normal(&r));
         break;
     case DDP_INIT_UNIFORM:
-        for (i = 0; i < count; i++)
-            w[i] = (float)((double)p->scale * (2 * ddp_rng_uniform(&r) - 1));
+        for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * (2 * ddp_rng_uniform(&r) - 1));
         break;
     }
 }
 
-/* Where the host writes the first values of an array at offset in the layer's parameters, then
- * buffers. */
+/* Where the host writes the first values of an array at offset in the layer's parameters, then buffers. */
 static float *ddp__build_first(const ddp__graph_layer *l, size_t offset)
 {
     if (l->image) return l->image + offset;
@@ -217,15 +212,13 @@ static ddp_status ddp__build_values(ddp_graph *g)
         l->image = (float *)ddp__calloc(l->count + l->buffer_count, sizeof *l->image);
         if (!l->image) s = ddp__build_too_large(g);
     }
-    if (s == DDP_OK)
-        ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
+    if (s == DDP_OK) ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
     for (i = 0; b && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
 
         if (s == DDP_OK) {
             ddp__host_upload(g->host, l->params, l->image, l->count * sizeof *l->image);
-            ddp__host_upload(g->host, l->buffers, l->image + l->count,
-                             l->buffer_count * sizeof *l->image);
+            ddp__host_upload(g->host, l->buffers, l->image + l->count, l->buffer_count * sizeof *l->image);
         }
         DDP_FREE(l->image);
         l->image = NULL;
@@ -247,18 +240,16 @@ static ddp_status ddp__build_operators(ddp_graph *g)
         n->run = n->op && b ? b->op(device, n->op->name) : n->op;
         if (!n->op) continue;
         if (!n->run)
-            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel "
-                             "for the %s backend: build the model without it, or on the CPU",
-                             n->op->name, i, b->name);
+            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel for the %s backend: "
+                             "build the model without it, or on the CPU", n->op->name, i, b->name);
         bytes = b ? b->scratch(device, n->run, &n->spec) : 0;
         if (bytes > most) most = bytes;
     }
     return !b || b->reserve(device, most) ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments
- * and the shapes of their parameters. Left out is what may change from run to run: the batch, and
- * dropout. */
+/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments and the shapes of
+ * their parameters. Left out is what may change from run to run: the batch, and dropout. */
 static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;

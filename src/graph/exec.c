@@ -11,8 +11,7 @@ static size_t ddp__output_at(const ddp__layout *l, int node, int again)
     return again && l->fate[node] == DDP__AGAIN ? l->out_again[node] : l->out[node];
 }
 
-static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, int again,
-                           ddp_op_call *c)
+static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, int again, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
     const ddp__layout *l = s->layout;
@@ -21,8 +20,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
 
     memset(c, 0, sizeof *c);
     c->spec = &n->spec;
-    for (i = 0; i < n->spec.inputs; i++)
-        c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
+    for (i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
     for (i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
     for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
@@ -202,8 +200,7 @@ static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
     if (!loss || loss->graph != g) return "the loss is not a node of this graph";
     if (ddp_shape_count(&loss->spec.out) != 1) return "the loss is not a scalar";
     if (!loss->has_gradient) return "no parameter is reached by the gradient of the loss";
-    if (!g->state->ready)
-        return "call ddp_forward before each ddp_backward: activations are used up by it";
+    if (!g->state->ready) return "call ddp_forward before each ddp_backward: activations are used up by it";
     return NULL;
 }
 
@@ -233,8 +230,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
         if (g->state->written[i] && n->has_gradient && i != done) {
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
-            if (n == loss)
-                ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
+            if (n == loss) ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
             done = ddp__pass_backward(g, i);
         }
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
@@ -250,8 +246,7 @@ void ddp_zero_gradients(ddp_graph *g)
     int i;
 
     for (i = 0; g && i < g->layers; i++)
-        if (g->layer[i].grads)
-            ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
+        if (g->layer[i].grads) ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
 }
 
 /* ---- ranges on a state of its own ---- */

@@ -27,10 +27,7 @@ void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
     ddp__pool_run((ddp__pool *)c->pool, items, grain, fn, user);
 }
 
-const ddp_allocator *ddp__graph_allocator(const ddp_graph *g)
-{
-    return g->host ? &g->host->allocator : NULL;
-}
+const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ? &g->host->allocator : NULL; }
 
 const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device)
 {
@@ -38,10 +35,7 @@ const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device)
     return g->host ? g->host->backend : NULL;
 }
 
-const ddp_error *ddp_graph_error(const ddp_graph *g)
-{
-    return g ? &g->error : NULL;
-}
+const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : NULL; }
 
 int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
 {
@@ -51,8 +45,7 @@ int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t siz
     if (count < *room) return 1;
     bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (size_t)wanted * size) : NULL;
     if (!bigger) {
-        ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries",
-                  count);
+        ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
         return 0;
     }
     *array = bigger;
@@ -94,13 +87,11 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
         return;
     }
     if (g->layers == DDP__MOST_LAYERS) {
-        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d "
-                  "layers; build fewer, or put several operators into one", name, g->layers + 1,
-                  DDP__MOST_LAYERS);
+        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
+                  "or put several operators into one", name, g->layers + 1, DDP__MOST_LAYERS);
         return;
     }
-    if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer))
-        return;
+    if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer)) return;
 
     base = ddp__hash(DDP__HASH_START, name, strlen(name));
     for (i = g->layers - 1; i >= 0 && repeat == 0; i--)
@@ -145,13 +136,10 @@ void ddp_recompute_begin(ddp_graph *g)
 {
     if (!ddp__graph_open(g, "ddp_recompute_begin")) return;
     if (g->open_segment >= 0) {
-        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call "
-                  "ddp_recompute_end first");
+        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call ddp_recompute_end first");
         return;
     }
-    if (!ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room,
-                         sizeof *g->segment))
-        return;
+    if (!ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room, sizeof *g->segment)) return;
     g->segment[g->segments].first = g->segment[g->segments].last = -1;
     g->open_segment = g->segments++;
 }
@@ -173,8 +161,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 {
     ddp_node *n;
 
-    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, &g->node_room, sizeof *g->node))
-        return NULL;
+    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, &g->node_room, sizeof *g->node)) return NULL;
     n = (ddp_node *)ddp__calloc(1, sizeof *n);
     if (!n) {
         ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes);
@@ -248,8 +235,7 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     }
     for (i = 0; i < g->nodes; i++) {
         if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
-        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
-                  "name", name);
+        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own name", name);
         return NULL;
     }
     n = ddp__node_add(g);
@@ -295,20 +281,15 @@ static ddp_status ddp__op_register(ddp_graph *g, const ddp_op *op)
     if (ddp__op_find(g, op->name))
         return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists "
                          "already: choose another name", op->name);
-    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, &g->op_room, sizeof *g->ops))
-        return g->error.code;
+    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, &g->op_room, sizeof *g->ops)) return g->error.code;
     g->ops[g->op_count++] = op;
     return DDP_OK;
 }
 
-int ddp_register_op(ddp_graph *g, const ddp_op *op)
-{
-    return g ? (int)ddp__op_register(g, op) : (int)DDP_ARG;
-}
+int ddp_register_op(ddp_graph *g, const ddp_op *op) { return g ? (int)ddp__op_register(g, op) : (int)DDP_ARG; }
 
 /* "layer "x", operator linear" for error sentences, at most size bytes. */
-static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text,
-                            size_t size)
+static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text, size_t size)
 {
     if (layer >= 0)
         snprintf(text, size, "layer \"%.100s\", operator %.60s", g->layer[layer].name, op);
@@ -325,23 +306,18 @@ static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
     if (s->params < 0 || s->params > DDP_OP_PARAMS || (double)s->saved > DDP__MOST_FLOATS)
         return "its shape rule gave an impossible number of parameters or saved elements";
     for (i = 0; i < s->params; i++)
-        if (!ddp__shape_ok(&s->param[i].shape))
-            return "its shape rule gave an impossible parameter shape";
-    if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS)
-        return "its shape rule gave an impossible number of buffers";
+        if (!ddp__shape_ok(&s->param[i].shape)) return "its shape rule gave an impossible parameter shape";
+    if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS) return "its shape rule gave an impossible number of buffers";
     for (i = 0; i < s->buffers; i++)
-        if (!ddp__shape_ok(&s->buffer[i].shape))
-            return "its shape rule gave an impossible buffer shape";
-    if (owner && (s->params < 1 ||
-                  !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
+        if (!ddp__shape_ok(&s->buffer[i].shape)) return "its shape rule gave an impossible buffer shape";
+    if (owner && (s->params < 1 || !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
         return "the tied node's parameter 0 has another shape than it needs";
     return NULL;
 }
 
 /* Runs the shape rule. An operator with a parameter 0 of its own gets the tied one in its place;
  * a rule that cannot do without (its output depends on the shape) is given it. */
-static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_op_spec *spec,
-                                   ddp_error *why)
+static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_op_spec *spec, ddp_error *why)
 {
     const ddp_op_spec given = *spec;
     ddp_status code = op->shape(spec, why);
@@ -354,20 +330,17 @@ static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_
 }
 
 /* Inputs must be nodes of this graph. 1 if they are. */
-static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs,
-                          const ddp_node *tied)
+static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs, const ddp_node *tied)
 {
     int i;
 
     if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs)) {
-        ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count,
-                  DDP_OP_INPUTS);
+        ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count, DDP_OP_INPUTS);
         return 0;
     }
     for (i = 0; i < count; i++) {
         if (inputs[i] && inputs[i]->graph == g) continue;
-        ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i,
-                  inputs[i] ? "a node of another graph" : "NULL");
+        ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i, inputs[i] ? "a node of another graph" : "NULL");
         return 0;
     }
     if (tied && (tied->graph != g || tied->spec.params < 1)) {
@@ -397,10 +370,8 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     if (l->first < 0) l->first = n->index;
     l->last = n->index;
     l->flops += n->spec.flops;
-    for (i = n->tied >= 0; i < n->spec.params; i++)
-        l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
-    for (i = 0; i < n->spec.buffers; i++)
-        l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
+    for (i = n->tied >= 0; i < n->spec.params; i++) l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
+    for (i = 0; i < n->spec.buffers; i++) l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
 /* What its backend runs as one with the operator before it. */
@@ -440,8 +411,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
         return NULL;
     }
     if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args)) {
-        ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
-                  arg_count, DDP_OP_ARGS);
+        ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where, arg_count, DDP_OP_ARGS);
         return NULL;
     }
 
@@ -482,12 +452,9 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
 void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
 {
     if (!n || !ddp__graph_open(g, "ddp_init_scale")) return;
-    if (n->graph != g || param < 0 || param >= n->spec.params ||
-        !(scale >= 0 && scale <= FLT_MAX)) {
-        ddp__fail(&g->error, DDP_ARG,
-                  "ddp_init_scale: node %d has no parameter %d, or the scale %g "
-                  "is not a finite number >= 0",
-                  n->index, param, (double)scale);
+    if (n->graph != g || param < 0 || param >= n->spec.params || !(scale >= 0 && scale <= FLT_MAX)) {
+        ddp__fail(&g->error, DDP_ARG, "ddp_init_scale: node %d has no parameter %d, or the scale %g is not a finite "
+                  "number >= 0", n->index, param, (double)scale);
         return;
     }
     n->spec.param[param].scale = scale;
@@ -496,8 +463,7 @@ void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
 void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation)
 {
     ddp_init_scale(g, n, param, deviation);
-    if (g && n && !g->error.code)
-        n->spec.param[param].init = deviation > 0 ? DDP_INIT_NORMAL : DDP_INIT_ZERO;
+    if (g && n && !g->error.code) n->spec.param[param].init = deviation > 0 ? DDP_INIT_NORMAL : DDP_INIT_ZERO;
 }
 
 /* ---- reading ---- */
@@ -527,8 +493,7 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
     for (i = n->tied >= 0; i < n->spec.params; i++)
         out->param_bytes += 4.0 * (double)ddp_shape_count(&n->spec.param[i].shape);
-    for (i = 0; i < n->spec.buffers; i++)
-        out->buffer_bytes += 4.0 * (double)ddp_shape_count(&n->spec.buffer[i].shape);
+    for (i = 0; i < n->spec.buffers; i++) out->buffer_bytes += 4.0 * (double)ddp_shape_count(&n->spec.buffer[i].shape);
     return DDP_OK;
 }
 

@@ -21,10 +21,9 @@ typedef struct ddp_node_info {
     double      buffer_bytes;              /* running statistics, not part of param_bytes */
 } ddp_node_info;
 
-/* ---- building: nothing but bookkeeping is allocated until ddp_graph_build, so the graph of a
- * model that does not fit the machine can be read by the planner. A builder that fails returns
- * NULL and the graph remembers the first error; NULL inputs pass through, so one check at
- * ddp_graph_build is enough. ---- */
+/* ---- building: nothing but bookkeeping is allocated until ddp_graph_build, so the graph of a model that does not fit
+ * the machine can be read by the planner. A builder that fails returns NULL and the graph remembers the first error;
+ * NULL inputs pass through, so one check at ddp_graph_build is enough. ---- */
 
 /* ddp_graph_new - an empty graph. d may be NULL: a graph for planning or for training without
  * synchronisation (then ddp_graph_free frees it); else ddp_close frees it. NULL: out of memory. */
@@ -36,23 +35,21 @@ DDP_API void       ddp_graph_free(ddp_graph *g);
 DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
 DDP_API void ddp_layer_end(ddp_graph *g);
 
-/* ddp_recompute_begin / ddp_recompute_end - operators built in between are a segment, over any
- * number of layers or within one: what only the segment itself reads (outputs, and what operators
- * save) dies in forward, and the segment's forward runs again before its backward, but for the
- * operators whose result no backward asks for. What enters the segment and what is used outside of
- * it, or by nobody, is kept. Segments are not nested. Gradients, parameters and buffers are the
- * same bit for bit: the second forward draws the same dropout masks, and moves no running
- * statistics (an operator of your own must make the same of equal inputs, parameters, buffers and
- * random). It counts as backward of the layer of the segment's last operator; flops do not
- * count it. States of ddp_state_new keep everything and ignore segments. */
+/* ddp_recompute_begin / ddp_recompute_end - operators built in between are a segment, over any number of layers or
+ * within one: what only the segment itself reads (outputs, and what operators save) dies in forward, and the segment's
+ * forward runs again before its backward, but for the operators whose result no backward asks for. What enters the
+ * segment and what is used outside of it, or by nobody, is kept. Segments are not nested. Gradients, parameters and
+ * buffers are the same bit for bit: the second forward draws the same dropout masks, and moves no running statistics
+ * (an operator of your own must make the same of equal inputs, parameters, buffers and random). It counts as backward
+ * of the layer of the segment's last operator; flops do not count it. States of ddp_state_new keep everything and
+ * ignore segments. */
 DDP_API void ddp_recompute_begin(ddp_graph *g);
 DDP_API void ddp_recompute_end(ddp_graph *g);
 
 /* ddp_input - a named array the user fills before each forward, shape (rows, cols); type
  * DDP_F32 or DDP_I32. ddp_input_shape - the same for any shape. */
 DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols);
-DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type,
-                                  const ddp_shape *s);
+DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
 
 /* Operators. x is (..., C). Shapes of the result:
  *   ddp_linear          (..., width)   weight (width, C), bias (width)
@@ -128,21 +125,19 @@ DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
  * whatever the operator's own rule is; 0 = all zeros. */
 DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
 
-/* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each
- * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
- * on the seed and the parameter's position) and registers the layers with the context. A layer's
- * buffers are one block too, registered as DDP_BUFFERS: averaged with the layer.
- * A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is
- * allocated, unless a ddp_allocator says where memory comes from.
+/* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each layer's parameters, and its
+ * gradients, lie in one contiguous block; initialisation depends only on the seed and the parameter's position) and
+ * registers the layers with the context. A layer's buffers are one block too, registered as DDP_BUFFERS: averaged with
+ * the layer. A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is allocated,
+ * unless a ddp_allocator says where memory comes from.
  * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ---- running, after ddp_graph_build ---- */
 
-/* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it
- * lies on the host all the same: each pass takes it to the device; ddp_value and ddp_output copy
- * from there and wait for it.
+/* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it lies on the host
+ * all the same: each pass takes it to the device; ddp_value and ddp_output copy from there and wait for it.
  * ddp_value - the scalar of a node after forward, NAN where it is none.
  * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
  * only user works in place (dropout, add) shows that user's output. NULL (ddp_value: NAN) for what
@@ -152,11 +147,10 @@ DDP_API float        ddp_value(ddp_graph *g, const ddp_node *n);
 DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 
 /* ddp_forward - all operators in order, calling forward_begin before a layer's first use.
- * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a
- * layer's parameters, backward_end. Gradients are added to; whoever consumes them zeroes them
- * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks, with
- * dropout off and with the running statistics, which it leaves alone. Each returns 0 or the first
- * error. */
+ * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a layer's parameters,
+ * backward_end. Gradients are added to; whoever consumes them zeroes them (the context, or ddp_zero_gradients without
+ * one). ddp_evaluate - forward without hooks, with dropout off and with the running statistics, which it leaves alone.
+ * Each returns 0 or the first error. */
 DDP_API int  ddp_forward(ddp_graph *g);
 DDP_API int  ddp_backward(ddp_graph *g, ddp_node *loss);
 DDP_API int  ddp_evaluate(ddp_graph *g);
@@ -167,13 +161,12 @@ DDP_API ddp_state *ddp_state_new(ddp_graph *g); /* NULL: out of memory; freed by
 DDP_API void       ddp_state_free(ddp_state *s);
 DDP_API void      *ddp_state_data(ddp_state *s, const ddp_node *n);     /* output or input array */
 DDP_API void      *ddp_state_gradient(ddp_state *s, const ddp_node *n); /* gradient of that array */
-/* Operators first..last (node indexes, inclusive) without hooks. Outputs of earlier operators,
- * and for backward the gradients of outputs used after last, must have been fed through
- * ddp_state_data / ddp_state_gradient; input gradients are taken out the same way: those of
- * outputs before first that the range uses, and of float inputs. A gradient that is fed is added
- * to. Outputs that nobody uses start with gradient 1 if they are scalars, 0 otherwise, until it
- * is fed. Every array of such a state has its own memory. Buffers are the graph's, not the
- * state's: each ddp_forward_range moves them, in the order of the calls. */
+/* Operators first..last (node indexes, inclusive) without hooks. Outputs of earlier operators, and for backward the
+ * gradients of outputs used after last, must have been fed through ddp_state_data / ddp_state_gradient; input gradients
+ * are taken out the same way: those of outputs before first that the range uses, and of float inputs. A gradient that
+ * is fed is added to. Outputs that nobody uses start with gradient 1 if they are scalars, 0 otherwise, until it is fed.
+ * Every array of such a state has its own memory. Buffers are the graph's, not the state's: each ddp_forward_range
+ * moves them, in the order of the calls. */
 DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
 DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
 /* ddp_state_micro_batch - the number that dropout masks of this state depend on, besides seed and

@@ -159,8 +159,7 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
 /* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
  * again, share = 1 reuses memory of the dead. An array gets the smallest hole that fits when its
  * life begins and returns it when it ends. Cost: O(nodes x holes). */
-DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
 /* A state with that layout; NULL when memory is short. */

@@ -36,9 +36,8 @@ typedef struct ddp__host {
     void             *device;   /* its self */
 } ddp__host;
 
-/* Memory of layers and activations: the device's where the host has a backend, else this
- * process's own; h may be NULL. alloc: zeroed, NULL when short or for 0 bytes. Copies are in the
- * order of all work there; download waits. */
+/* Memory of layers and activations: the device's where the host has a backend, else this process's own; h may be NULL.
+ * alloc: zeroed, NULL when short or for 0 bytes. Copies are in the order of all work there; download waits. */
 static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
 {
     if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;

@@ -18,8 +18,7 @@ typedef struct ddp_shape {
 
 typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } ddp_init;
 
-/* One parameter array (or buffer) of an operator and how it starts: normal deviation or uniform
- * bound = scale. */
+/* One parameter array (or buffer) of an operator and how it starts: normal deviation or uniform bound = scale. */
 typedef struct ddp_param {
     const char *name; /* "weight", "bias": static text */
     ddp_shape   shape;
@@ -27,9 +26,8 @@ typedef struct ddp_param {
     float       scale;
 } ddp_param;
 
-/* What the shape rule reads and fills. Inputs and args are given; the rest starts zeroed. A rule
- * that fails or needs no parameters is run again with a tied node's parameter as param[0],
- * params 1. */
+/* What the shape rule reads and fills. Inputs and args are given; the rest starts zeroed. A rule that fails or needs no
+ * parameters is run again with a tied node's parameter as param[0], params 1. */
 typedef struct ddp_op_spec {
     int         inputs;
     ddp_shape   in[DDP_OP_INPUTS];

@@ -2,10 +2,7 @@
 #include "base/core.h"
 #include "graph/graph_internal.h"
 
-void *ddp__state_at(const ddp_state *s, size_t offset)
-{
-    return offset == DDP__NOWHERE ? NULL : s->arena + offset;
-}
+void *ddp__state_at(const ddp_state *s, size_t offset) { return offset == DDP__NOWHERE ? NULL : s->arena + offset; }
 
 ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
 {

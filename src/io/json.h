@@ -56,14 +56,11 @@ DDP_LIB void ddp__json_number(ddp__text *t, double x);
 
 /* What stands before the arrays of a safetensors file, its length included; path is for errors. */
 DDP_LIB ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetensor *tensors,
-                                         const char *const *notes, ddp__text *text,
-                                         ddp_error *err);
-/* Writing a safetensors file array by array, for arrays that do not exist in memory as a whole:
- * begins PATH with its header; then exactly the bytes of all arrays must follow, in order, by
- * ddp__file_put, and ddp__file_end. */
-DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
-                                          const ddp_safetensor *tensors, const char *const *notes,
-                                          ddp_error *err);
+                                         const char *const *notes, ddp__text *text, ddp_error *err);
+/* Writing a safetensors file array by array, for arrays that do not exist in memory as a whole: begins PATH with its
+ * header; then exactly the bytes of all arrays must follow, in order, by ddp__file_put, and ddp__file_end. */
+DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
+                                          const char *const *notes, ddp_error *err);
 
 /* "[3, 4]" into text, for error sentences. */
 DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room);

@@ -84,8 +84,7 @@ static int ddp__st_measure(ddp_safetensor *t)
 static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
                               const char *fmt, ...) DDP__PRINTF(4, 5);
 
-static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
-                              const char *fmt, ...)
+static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err, const char *fmt, ...)
 {
     char what[200];
     va_list ap;
@@ -99,15 +98,13 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
 /* A whole number from 0 to 2^53. */
 static int ddp__st_whole(const ddp__json *v, uint64_t *out)
 {
-    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= DDP__ST_EXACT) ||
-        v->number != floor(v->number))
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= DDP__ST_EXACT) || v->number != floor(v->number))
         return 0;
     *out = (uint64_t)v->number;
     return 1;
 }
 
-static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v,
-                               ddp_error *err)
+static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v, ddp_error *err)
 {
     int i;
 
@@ -119,28 +116,24 @@ static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, cons
     return DDP_OK;
 }
 
-static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list,
-                                ddp_error *err)
+static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list, ddp_error *err)
 {
     const ddp__json *v;
     uint64_t n;
 
     if (list->count > DDP_SAFETENSORS_DIMS)
-        return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count,
-                           DDP_SAFETENSORS_DIMS);
+        return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count, DDP_SAFETENSORS_DIMS);
     for (v = list->first; v; v = v->next) {
         if (!ddp__st_whole(v, &n))
-            return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers "
-                               "from 0 to 2^53 are possible", t->dims,
-                               v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
+            return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers from 0 to 2^53 are "
+                               "possible", t->dims, v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
         t->dim[t->dims++] = (int64_t)n;
     }
     if (ddp__st_measure(t)) return DDP_OK;
     return ddp__st_bad(s, t, err, "has a shape of more than 2^53 bytes");
 }
 
-static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t,
-                                 const ddp__json *entry, ddp_error *err)
+static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *entry, ddp_error *err)
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
@@ -190,8 +183,7 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
         at += t->bytes;
     }
     if (at == s->size) return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name,
-                     s->size - at);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name, s->size - at);
 }
 
 static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
@@ -211,14 +203,12 @@ static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n,
     const ddp__json *v;
 
     if (n == 0 || *text != '{')
-        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is no JSON object: this is no "
-                         "safetensors file", s->name);
+        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is no JSON object: this is no safetensors file", s->name);
     s->header = ddp__json_parse(s->name, text, n, err);
     if (!s->header) return err ? err->code : DDP_FORMAT;
     s->tensor = (ddp_safetensor *)ddp__calloc((size_t)s->header->count, sizeof *s->tensor);
     if (!s->tensor)
-        return ddp__fail(err, DDP_MEMORY, "%.120s: out of memory for %ld tensors", s->name,
-                         s->header->count);
+        return ddp__fail(err, DDP_MEMORY, "%.120s: out of memory for %ld tensors", s->name, s->header->count);
     for (v = s->header->first; v; v = v->next) {
         if (!strcmp(v->key, "__metadata__")) {
             DDP__TRY(ddp__st_notes(s, v, err));
@@ -244,9 +234,8 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
                          "it cut off?", name, size);
     for (k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but "
-                         "only %" PRIu64 " follow: cut off, or no safetensors file", name, n,
-                         size - 8);
+        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
+                         "%" PRIu64 " follow: cut off, or no safetensors file", name, n, size - 8);
     if (n > DDP__ST_HEADER)
         return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
                          " are read", name, n, DDP__ST_HEADER);
@@ -256,8 +245,7 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
 
 /* ---- reading bytes ---- */
 
-static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n,
-                                ddp_error *err)
+static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
 {
     char *p = (char *)out;
 
@@ -276,8 +264,7 @@ static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out
 }
 
 /* n bytes of the data, from byte at of it. */
-static ddp_status ddp__st_data(const ddp_safetensors *s, uint64_t at, void *out, size_t n,
-                               ddp_error *err)
+static ddp_status ddp__st_data(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
 {
     if (s->fd >= 0) return ddp__st_pread(s, s->begin + at, out, n, err);
     if (n) memcpy(out, s->bytes + at, n);
@@ -313,8 +300,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     ddp_status code;
 
     s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
-    if (s->fd < 0 || fstat(s->fd, &st))
-        return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
+    if (s->fd < 0 || fstat(s->fd, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name,
                          ddp__file_kind(st.st_mode));
@@ -351,8 +337,7 @@ ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
     return NULL;
 }
 
-ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
-                                            ddp_error *err)
+ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
     ddp_safetensors *s = ddp__st_new(name, err);
 
@@ -416,8 +401,7 @@ static float ddp__st_from_half(uint16_t h)
     return out;
 }
 
-static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n,
-                            float *out)
+static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
     size_t i;
     uint32_t bits;
@@ -465,9 +449,8 @@ ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, u
 
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are "
-                         "needed (F32, F64, F16 or BF16)", s->name, t->name,
-                         ddp_safetensors_type_name(t->type));
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
+                         "BF16)", s->name, t->name, ddp_safetensors_type_name(t->type));
     DDP__TRY(ddp__st_range(s, t, first, count, err));
     while (count) {
         size_t n = count < DDP__ST_CHUNK ? count : DDP__ST_CHUNK;
@@ -493,8 +476,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
         if (!strcmp(tensors[k].name, t.name))
             return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
     if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
-        return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or "
-                         "shape", path, t.name);
+        return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or shape", path, t.name);
     ddp__text_add(text, ",", text->size > 9);
     ddp__json_string(text, t.name);
     ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
@@ -534,9 +516,8 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
                      "most %" PRIu64 " are read", path, count, size, DDP__ST_HEADER);
 }
 
-ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
-                                  const ddp_safetensor *tensors, const char *const *notes,
-                                  ddp_error *err)
+ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
+                                  const char *const *notes, ddp_error *err)
 {
     ddp__text text;
     ddp_status s;
@@ -557,8 +538,7 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
 
     DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
     for (i = 0; i < count; i++)
-        ddp__file_put(&f, data[i],
-                      (size_t)ddp_safetensors_elements(&tensors[i]) *
-                          ddp_safetensors_type_bytes(tensors[i].type));
+        ddp__file_put(&f, data[i], (size_t)ddp_safetensors_elements(&tensors[i])
+                      * ddp_safetensors_type_bytes(tensors[i].type));
     return ddp__file_end(&f, err);
 }

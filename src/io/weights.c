@@ -123,8 +123,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     size_t rest;
 
     for (; r->layer; r++) {
-        if (strcmp(r->op, n->op->name) || r->occurrence != occurrence ||
-            !ddp__weight_ends(layer, r->layer, &rest))
+        if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
             continue;
         snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
         return r->transposed;
@@ -137,8 +136,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     return 0;
 }
 
-static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int buffer,
-                             ddp__weight *w)
+static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int buffer, ddp__weight *w)
 {
     const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
     char node[DDP__WEIGHT_NAME - 24];
@@ -210,16 +208,13 @@ static void ddp__weights_free(ddp__weights *s)
     if (s->here) DDP_FREE(s->here);
 }
 
-static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s,
-                                    ddp_error *err)
+static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s, ddp_error *err)
 {
     size_t most = 0, all = 0;
     int i, there;
 
     memset(s, 0, sizeof *s);
-    if (!g || !g->built)
-        return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build",
-                         path);
+    if (!g || !g->built) return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
     for (i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
     s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
     for (i = 0; s->list && i < s->count; i++) {
@@ -249,8 +244,7 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
     for (r = 0; r < rows; r += BLOCK)
         for (c = 0; c < columns; c += BLOCK)
             for (i = r; i < rows && i < r + BLOCK; i++)
-                for (k = c; k < columns && k < c + BLOCK; k++)
-                    out[k * rows + i] = in[i * columns + k];
+                for (k = c; k < columns && k < c + BLOCK; k++) out[k * rows + i] = in[i * columns + k];
 }
 
 /* ---- loading ---- */
@@ -274,15 +268,12 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
     if (family == DDP__WEIGHTS_GPT2)
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
-    if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) ||
-        rest > 100)
-        return 0;
+    if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) || rest > 100) return 0;
     snprintf(beside, sizeof beside, "%.*s.running_mean", (int)rest, name);
     return ddp__weight_named(s, beside) != NULL;
 }
 
-static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t,
-                                    ddp_error *err)
+static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
 {
     char ours[120], theirs[120];
 
@@ -293,8 +284,7 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs "
                          "%s", path, t->name, ddp__safetensors_shape(t, theirs, sizeof theirs),
                          ddp__safetensors_shape(&w->as, ours, sizeof ours));
-    if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 &&
-        t->type != DDP_ST_BF16)
+    if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, "
                          "F64, F16 or BF16", path, t->name, ddp_safetensors_type_name(t->type));
     w->from = t;
@@ -311,8 +301,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
     float a[512], b[512];
     size_t k, now;
 
-    if (!table || head->dims != table->dims ||
-        memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
+    if (!table || head->dims != table->dims || memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
                          "wte.weight; this model ties them", path, head->name);
     n = ddp_safetensors_elements(head);
@@ -322,10 +311,9 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
         DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
         for (k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
-                return ddp__fail(err, DDP_FORMAT,
-                                 "%.120s: tensor \"%.60s\" differs from wte.weight "
-                                 "in element %" PRIu64 " (%g and %g); this model ties them",
-                                 path, head->name, i + k, (double)a[k], (double)b[k]);
+                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from wte.weight in element "
+                                 "%" PRIu64 " (%g and %g); this model ties them", path, head->name, i + k, (double)a[k],
+                                 (double)b[k]);
     }
     return DDP_OK;
 }
@@ -372,8 +360,7 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
         float *data = s->here ? s->here : w->data;
 
         DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
-        if (w->transposed)
-            ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
+        if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
     }
     return DDP_OK;
@@ -420,8 +407,7 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
         size_t n = (size_t)ddp_safetensors_elements(&w->as);
         const float *data = s->here ? s->here : w->data;
 
-        if (s->here && code == DDP_OK)
-            code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
+        if (s->here && code == DDP_OK) code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
         if (w->transposed) ddp__weight_transpose(data, w->as.dim[1], w->as.dim[0], s->scratch);
         ddp__file_put(&f, w->transposed ? s->scratch : data, n * sizeof(float));
     }

@@ -1,5 +1,4 @@
-/* The rules SGD, Adam and AdamW, clipping by the global norm, and schedules of the learning
- * rate. */
+/* The rules SGD, Adam and AdamW, clipping by the global norm, and schedules of the learning rate. */
 #include "nn/exact.h"
 
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
@@ -102,8 +101,7 @@ DDP__ADAM_SET(base, 16, DDP__SQRT_BASE, )
 DDP__ADAM_SET(avx, 32, DDP__SQRT_AVX, __attribute__((target("avx"))))
 #endif
 
-static void ddp__adam_some(const ddp__adam_step *k, float *w, const float *g, float *m, float *v,
-                           size_t count)
+static void ddp__adam_some(const ddp__adam_step *k, float *w, const float *g, float *m, float *v, size_t count)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx")) {
@@ -244,8 +242,7 @@ double ddp__sum_squares(const float *x, size_t n)
     memcpy(lane + 4, &c, sizeof c);
     memcpy(lane + 6, &d, sizeof d);
     for (k = 0; i + k < n; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +
-           ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
 float ddp__clip_factor(double sum_squares, double max_norm)

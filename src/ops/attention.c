@@ -1,11 +1,10 @@
 /* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T,
  * (heads + 2 kv_heads) d) holds queries, keys and values; per query head
  *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(d).
- * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves
- * heads / kv_heads consecutive heads of queries (Ainslie et al. 2023, arXiv:2305.13245).
- * The float kernels work on tiles of up to 64 x 256 scores, left of the diagonal only, and never
- * hold more than two (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
- * per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
+ * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves heads / kv_heads consecutive
+ * heads of queries (Ainslie et al. 2023, arXiv:2305.13245). The float kernels work on tiles of up to 64 x 256 scores,
+ * left of the diagonal only, and never hold more than two (online softmax as in FlashAttention, arXiv:2205.14135,
+ * Algorithm 1). Saved per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
  * Backward reads out. */
 #include "ops/ops.h"
 
@@ -14,8 +13,7 @@ enum {
     DDP__ATTENTION_PACK = 16384, /* floats of a packed tile of keys */
     DDP__ATTENTION_HEAD = 512,   /* widest head */
     /* of queries, and of scores: a quarter as many as keys, and a last panel of them */
-    DDP__ATTENTION_TILE = DDP__ATTENTION_PACK / 4 + DDP__GEMM_MR * DDP__ATTENTION_HEAD +
-                          DDP__GEMM_NR,
+    DDP__ATTENTION_TILE = DDP__ATTENTION_PACK / 4 + DDP__GEMM_MR * DDP__ATTENTION_HEAD + DDP__GEMM_NR,
     DDP__ATTENTION_SCORE = (DDP__ATTENTION_PART / 4 + DDP__GEMM_MR) * DDP__ATTENTION_PART
 };
 
@@ -198,8 +196,7 @@ static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other;
- * rows <= mr. */
+/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other; rows <= mr. */
 static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b,
                                long stride, float *c, long ldc, long rows, long cols, int add)
 {
@@ -213,8 +210,7 @@ static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, c
             continue;
         }
         kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
-        for (i = 0; i < rows; i++)
-            kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
+        for (i = 0; i < rows; i++) kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
     }
 }
 
@@ -233,8 +229,7 @@ static void ddp__attention_scores(const ddp__attention_tile *t, float *score, co
 
     for (i = 0; i < rows; i += mr)
         ddp__attention_row(t->kn, d, q + i * d, k, t->kn->nr * d, score + i * t->keys, t->keys, mr,
-                           (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr *
-                               t->kn->nr, 0);
+                           (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr * t->kn->nr, 0);
 }
 
 /* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
@@ -255,9 +250,8 @@ static void ddp__attention_exp(const ddp__attention_tile *t, float *row, long se
 }
 
 /* One tile of queries of one head against n keys from s on. */
-static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head,
-                                   long from, long rows, long s, long n, const float *k_pack,
-                                   const float *v_pack)
+static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head, long from,
+                                   long rows, long s, long n, const float *k_pack, const float *v_pack)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const ddp__kernels *kn = t->kn;
@@ -280,8 +274,7 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
             for (j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
-        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d,
-                           s > 0);
+        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d, s > 0);
     }
 }
 
@@ -300,8 +293,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
         ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
         for (h = head; h < head + z.group; h++)
             for (from = lo > s ? lo : s; from < hi; from += t.queries)
-                ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from),
-                                       s, n, k_pack, v_pack);
+                ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from), s, n, k_pack, v_pack);
     }
     for (h = head; h < head + z.group; h++)
         for (i = lo; i < hi; i++) {
@@ -327,8 +319,7 @@ static void ddp__attention_parts(void *user, long first, long last)
 
     for (i = first; i < last; i++) {
         const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
-        ddp__attention_part(call, i % heads * z.group, lo,
-                            ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
+        ddp__attention_part(call, i % heads * z.group, lo, ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
 }
 
@@ -336,8 +327,7 @@ static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
 
-    ddp_op_parallel(call, z.b * z.kv_heads * ddp__attention_part_count(&z), 1,
-                    ddp__attention_parts, (void *)call);
+    ddp_op_parallel(call, z.b * z.kv_heads * ddp__attention_part_count(&z), 1, ddp__attention_parts, (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)
@@ -355,8 +345,7 @@ typedef struct ddp__attention_keys {
 /* Gradients between one tile of queries of one head and one tile of keys, added: with p and
  * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
-                                     const ddp__attention_keys *keys, long head, long from,
-                                     long rows)
+                                     const ddp__attention_keys *keys, long head, long from, long rows)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const ddp__kernels *kn = t->kn;
@@ -389,8 +378,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
             for (j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
-        ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d,
-                           1);
+        ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
     }
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
     ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
@@ -400,8 +388,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
         ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows,
                            dk + kv + j * ld, ld, cols, z.d, 1);
         ddp__attention_pick(kn, pack, mr, d + skip * t->keys + j, t->keys, rows - skip, cols);
-        ddp__attention_row(kn, rows - skip, pack, q_pack + skip * kn->nr, kn->nr * rows,
-                           dk + j * ld, ld, cols, z.d, 1);
+        ddp__attention_row(kn, rows - skip, pack, q_pack + skip * kn->nr, kn->nr * rows, dk + j * ld, ld, cols, z.d, 1);
     }
 }
 
@@ -431,8 +418,7 @@ static void ddp__attention_groups(void *user, long first, long last)
             ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
             for (h = head; h < head + z.group; h++)
                 for (from = keys.s; from < z.t; from += t.queries)
-                    ddp__attention_tile_grad(call, &t, &keys, h, from,
-                                             ddp__min_long(t.queries, z.t - from));
+                    ddp__attention_tile_grad(call, &t, &keys, h, from, ddp__min_long(t.queries, z.t - from));
         }
     }
 }
@@ -441,8 +427,7 @@ static void ddp__attention_backward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
 
-    if (call->grad_in[0])
-        ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
+    if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
 const ddp_op *ddp__attention_ops(void)

@@ -23,8 +23,7 @@ ddp_graph *ddp_graph_new(ddp_ctx *d) { return ddp__graph_new(d, ddp__builtin_op)
 /* ---- builders: each collects the arguments for ddp_apply ---- */
 
 /* Of one input; args: how many arguments follow, each a double. */
-static ddp_node *ddp__build(ddp_graph *g, const char *op, ddp_node *x, ddp_node *tied, int args,
-                            ...)
+static ddp_node *ddp__build(ddp_graph *g, const char *op, ddp_node *x, ddp_node *tied, int args, ...)
 {
     double arg[DDP_OP_ARGS] = {0};
     va_list list;
@@ -57,8 +56,7 @@ ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width)
 
 ddp_node *ddp_linear_tied(ddp_graph *g, ddp_node *x, ddp_node *embedding)
 {
-    if (g && !embedding && !g->error.code)
-        ddp__fail(&g->error, DDP_ARG, "ddp_linear_tied: the embedding node is NULL");
+    if (g && !embedding && !g->error.code) ddp__fail(&g->error, DDP_ARG, "ddp_linear_tied: the embedding node is NULL");
     return ddp__build(g, "linear_tied", x, embedding, 0);
 }
 
@@ -67,25 +65,16 @@ ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary, long wi
     return ddp__build(g, "embedding", tokens, NULL, 2, (double)vocabulary, (double)width);
 }
 
-ddp_node *ddp_position(ddp_graph *g, ddp_node *x)
-{
-    return ddp__build(g, "position", x, NULL, 0);
-}
+ddp_node *ddp_position(ddp_graph *g, ddp_node *x) { return ddp__build(g, "position", x, NULL, 0); }
 
-ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x)
-{
-    return ddp__build(g, "layer_norm", x, NULL, 0);
-}
+ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x) { return ddp__build(g, "layer_norm", x, NULL, 0); }
 
 ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads)
 {
     return ddp__build(g, "attention", x, NULL, 1, (double)heads);
 }
 
-ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps)
-{
-    return ddp__build(g, "rms_norm", x, NULL, 1, eps);
-}
+ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps) { return ddp__build(g, "rms_norm", x, NULL, 1, eps); }
 
 ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads)
 {
@@ -97,10 +86,7 @@ ddp_node *ddp_rope(ddp_graph *g, ddp_node *x, long heads, long kv_heads, double 
     return ddp__build(g, "rope", x, NULL, 3, (double)heads, (double)kv_heads, theta);
 }
 
-ddp_node *ddp_swiglu(ddp_graph *g, ddp_node *x)
-{
-    return ddp__build(g, "swiglu", x, NULL, 0);
-}
+ddp_node *ddp_swiglu(ddp_graph *g, ddp_node *x) { return ddp__build(g, "swiglu", x, NULL, 0); }
 
 ddp_node *ddp_gelu(ddp_graph *g, ddp_node *x) { return ddp__build(g, "gelu", x, NULL, 0); }
 ddp_node *ddp_relu(ddp_graph *g, ddp_node *x) { return ddp__build(g, "relu", x, NULL, 0); }
@@ -123,10 +109,7 @@ ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long
                       (double)padding, (double)groups, bias ? 1.0 : 0.0);
 }
 
-ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x)
-{
-    return ddp__build(g, "batch_norm2d", x, NULL, 0);
-}
+ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x) { return ddp__build(g, "batch_norm2d", x, NULL, 0); }
 
 ddp_node *ddp_max_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding)
 {
@@ -138,12 +121,6 @@ ddp_node *ddp_avg_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, lo
     return ddp__build(g, "avg_pool2d", x, NULL, 3, (double)kernel, (double)stride, (double)padding);
 }
 
-ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x)
-{
-    return ddp__build(g, "global_avg_pool2d", x, NULL, 0);
-}
+ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x) { return ddp__build(g, "global_avg_pool2d", x, NULL, 0); }
 
-ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x)
-{
-    return ddp__build(g, "flatten", x, NULL, 0);
-}
+ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x) { return ddp__build(g, "flatten", x, NULL, 0); }

@@ -3,11 +3,10 @@
 #include "base/thread.h"
 #include "ops/kernels.h"
 
-/* As in matmul.c: a block of one operand is packed once into L2, strips of the other one at a
- * time into L1. Strips are cut from a slab: the part of the images behind a chunk of positions,
- * copied with its zeros around, so that packing knows no edges. Columns of a slab are sorted by
- * their remainder by the step, so that neighbouring positions are neighbours in it, too; rows and
- * columns between windows are left out. */
+/* As in matmul.c: a block of one operand is packed once into L2, strips of the other one at a time into L1. Strips are
+ * cut from a slab: the part of the images behind a chunk of positions, copied with its zeros around, so that packing
+ * knows no edges. Columns of a slab are sorted by their remainder by the step, so that neighbouring positions are
+ * neighbours in it, too; rows and columns between windows are left out. */
 enum {
     DDP__CONV_MC = 264, /* a multiple of every mr */
     DDP__CONV_KC = 216, /* 24 planes of 3 x 3 taps */
@@ -102,8 +101,7 @@ static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *r
 static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
 {
     if (plan->direct) return p * plan->plane + a * plan->pitch + b;
-    return p * plan->plane + a * plan->pitch +
-           b % plan->across * (plan->pitch / plan->across) + b / plan->across;
+    return p * plan->plane + a * plan->pitch + b % plan->across * (plan->pitch / plan->across) + b / plan->across;
 }
 
 /* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
@@ -145,8 +143,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     ddp__conv_line lines[DDP__CONV_KERNEL];
     long p, row, r, n, i, y, kind;
 
-    for (kind = 0; kind < plan->across; kind++)
-        lines[kind] = ddp__conv_clip(left + kind, v->w, v->step, width);
+    for (kind = 0; kind < plan->across; kind++) lines[kind] = ddp__conv_clip(left + kind, v->w, v->step, width);
     for (row = row0; row < row1; row += n) { /* image by image */
         const float *image = x + row / v->rows * v->image;
         r = row % v->rows;
@@ -173,8 +170,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
 /* ---- over images ---- */
 
 /* Rows i0..i1-1 of W, k columns from column p on; from[] receives where each lies in a row. */
-static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0,
-                             long i1, long p, long k)
+static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0, long i1, long p, long k)
 {
     const ddp__conv_product *g = plan->g;
     const long taps = g->view.kh * g->view.kw, mr = plan->kernels->mr;
@@ -183,8 +179,7 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
     long i, j, q;
 
     for (q = 0; q < k; q++)
-        from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh +
-                  (p + q) % g->view.kw * g->w_kw;
+        from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh + (p + q) % g->view.kw * g->w_kw;
     for (j = 0; j < mr; j++) at[j] = j * g->w_row;
     for (i = i0; i < i1; i += mr, pack += mr * k) {
         const long rows = ddp__min_long(mr, i1 - i);
@@ -213,8 +208,7 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long i, j, at, len;
 
-    if (whole && rows == kn->mr && n == kn->nr && q % run + half <= run &&
-        (q + half) % run + half <= run) {
+    if (whole && rows == kn->mr && n == kn->nr && q % run + half <= run && (q + half) % run + half <= run) {
         kn->gemm(k, a, b, y + q / run * g->y_image + q % run,
                  y + (q + half) / run * g->y_image + (q + half) % run, g->y_plane, add);
         return;
@@ -237,8 +231,7 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
 }
 
 /* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
-static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, long i1, long t0,
-                            long t1)
+static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, long i1, long t0, long t1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -256,13 +249,11 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
         const long k = ddp__min_long(each, total - p), p0 = p / taps;
         ddp__conv_pack_w(plan, a_pack, g->w + group * g->w_group, i0, i1, p, k);
         for (q = 0; q < k; q++)
-            from[q] = ddp__conv_tap(plan, (p + q) / taps - p0, (p + q) % taps / v->kw,
-                                    (p + q) % v->kw);
+            from[q] = ddp__conv_tap(plan, (p + q) / taps - p0, (p + q) % taps / v->kw, (p + q) % v->kw);
         for (t = t0; t < t1; t++) {
             const float *source = plan->direct ? x + p0 * plan->plane : slab;
             ddp__conv_chunk(plan, t, &first, &last);
-            if (!plan->direct)
-                ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
+            if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
             for (q = first; q < last; q += n) {
                 n = ddp__min_long(kn->nr, last - q);
                 if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
@@ -287,8 +278,7 @@ static void ddp__conv_blocks(void *user, long first, long last)
     for (t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows;
         const long c = t / plan->row_blocks % plan->spans * plan->span;
-        ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i,
-                        ddp__min_long(i + plan->rows, plan->g->m), c,
+        ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
                         ddp__min_long(c + plan->span, plan->chunks));
     }
 }
@@ -304,8 +294,7 @@ static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long leas
     plan->rows = ddp__parts(ddp__parts(g->m, parts), mr) * mr;
     plan->row_blocks = ddp__parts(g->m, plan->rows);
     plan->spans = ddp__parts(all, span);
-    while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all)
-        plan->spans++;
+    while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all) plan->spans++;
     plan->span = ddp__parts(ddp__parts(all, plan->spans), least) * least;
     plan->spans = ddp__parts(all, plan->span);
     return g->groups * plan->row_blocks * plan->spans;
@@ -345,16 +334,14 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
         if (rows < mr) memset(pack, 0, (size_t)(mr * (last - first)) * sizeof *pack);
         for (q = first; q < last; q += n) {
             n = ddp__min_long(image - q % image, last - q);
-            plan->kernels->turn(pack + (q - first) * mr, mr,
-                                y + i * g->y_plane + q / image * g->y_image + q % image, at, rows,
-                                n);
+            plan->kernels->turn(pack + (q - first) * mr, mr, y + i * g->y_plane + q / image * g->y_image + q % image,
+                                at, rows, n);
         }
     }
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 of W. */
-static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0, long i1, long j0,
-                                 long j1)
+static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0, long i1, long j0, long j1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -378,8 +365,7 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
             n = ddp__min_long(kn->nr, j1 - j);
             if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
             for (e = 0; e < n; e++)
-                from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw,
-                                        (j + e) % v->kw);
+                from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw, (j + e) % v->kw);
             for (q = first; q < last; q += run) {
                 const long at = ddp__conv_at(plan, first, q, &run);
                 run = ddp__min_long(run, last - q);
@@ -409,8 +395,7 @@ static void ddp__conv_grad_blocks(void *user, long first, long last)
     for (t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows;
         const long j = t / plan->row_blocks % plan->spans * plan->span;
-        ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i,
-                             ddp__min_long(i + plan->rows, plan->g->m), j,
+        ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), j,
                              ddp__min_long(j + plan->span, columns));
     }
 }

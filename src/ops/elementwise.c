@@ -13,10 +13,7 @@ static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, 
 
 /* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415) ---- */
 
-static ddp_status ddp__gelu_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__same_shape(s, "gelu", 12, err);
-}
+static ddp_status ddp__gelu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "gelu", 12, err); }
 
 static void ddp__gelu_ref_forward(const ddp_op_call *call)
 {
@@ -52,24 +49,18 @@ static void ddp__gelu_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->gelu((float *)call->out + first, (const float *)call->in[0] + first,
-                              last - first);
+    ddp__kernels_best()->gelu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
 }
 
 static void ddp__gelu_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->gelu_grad((float *)call->grad_in[0] + first,
-                                   (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first,
-                                   call->add_in[0]);
+    ddp__kernels_best()->gelu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
+                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
 }
 
-static void ddp__gelu_forward(const ddp_op_call *call)
-{
-    ddp__op_elements(call, ddp__gelu_range);
-}
+static void ddp__gelu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__gelu_range); }
 
 static void ddp__gelu_backward(const ddp_op_call *call)
 {
@@ -78,10 +69,7 @@ static void ddp__gelu_backward(const ddp_op_call *call)
 
 /* ---- relu; the gradient at 0 is 0 ---- */
 
-static ddp_status ddp__relu_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__same_shape(s, "relu", 1, err);
-}
+static ddp_status ddp__relu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "relu", 1, err); }
 
 static void ddp__relu_ref_forward(const ddp_op_call *call)
 {
@@ -101,32 +89,25 @@ static void ddp__relu_ref_backward(const ddp_op_call *call)
     ddp__real *dx = (ddp__real *)call->grad_in[0];
     long i;
 
-    for (i = 0; dx && i < n; i++)
-        dx[i] = (x[i] > 0 ? dy[i] : 0) + (call->add_in[0] ? dx[i] : 0);
+    for (i = 0; dx && i < n; i++) dx[i] = (x[i] > 0 ? dy[i] : 0) + (call->add_in[0] ? dx[i] : 0);
 }
 
 static void ddp__relu_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first,
-                              last - first);
+    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
 }
 
 static void ddp__relu_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first,
-                                   (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first,
-                                   call->add_in[0]);
+    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
+                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
 }
 
-static void ddp__relu_forward(const ddp_op_call *call)
-{
-    ddp__op_elements(call, ddp__relu_range);
-}
+static void ddp__relu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__relu_range); }
 
 static void ddp__relu_backward(const ddp_op_call *call)
 {
@@ -199,19 +180,12 @@ static void ddp__add_grad_range(void *user, long first, long last)
     }
 }
 
-static void ddp__add_forward(const ddp_op_call *call)
-{
-    ddp__op_elements(call, ddp__add_range);
-}
+static void ddp__add_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_range); }
 
-static void ddp__add_backward(const ddp_op_call *call)
-{
-    ddp__op_elements(call, ddp__add_grad_range);
-}
+static void ddp__add_backward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_grad_range); }
 
-/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with
- * silu(a) = a / (1 + e^-a), from one input (..., 2F), whose rows are a then b, or from two (..., F)
- * ---- */
+/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with silu(a) = a / (1 +
+ * e^-a), from one input (..., 2F), whose rows are a then b, or from two (..., F) ---- */
 
 static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -227,9 +201,8 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     if (!last) s->out.dim[i] /= 2;
     else if (ddp_shape_count(&s->in[0]) != ddp_shape_count(&s->in[1]) ||
              s->in[0].dim[i] != s->in[1].dim[s->in[1].dims - 1])
-        return ddp__fail(err, DDP_ARG, "swiglu: the two inputs must have one shape, they have "
-                         "rows of %ld and %ld", s->in[0].dim[i],
-                         s->in[1].dim[s->in[1].dims - 1]);
+        return ddp__fail(err, DDP_ARG, "swiglu: the two inputs must have one shape, they have rows of %ld and %ld",
+                         s->in[0].dim[i], s->in[1].dim[s->in[1].dims - 1]);
     s->flops = 6.0 * (double)ddp_shape_count(&s->out);
     s->out_unread = 1;
     s->grad_over_input = 1;
@@ -237,8 +210,7 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
 }
 
 /* Where row r of both factors begins in two arrays given per input; NULL stays NULL. */
-static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a,
-                            void **b)
+static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a, void **b)
 {
     const size_t n = (size_t)s->out.dim[s->out.dims - 1] * size, at = (size_t)r * n;
     char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
@@ -318,16 +290,12 @@ static void ddp__swiglu_grad_rows(void *user, long first, long last)
     for (r = first; r < last; r++) {
         ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
         ddp__swiglu_row(call->spec, call->grad_in, sizeof(float), r, &da, &db);
-        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b,
-                        (const float *)call->grad_out + r * n, n, call->add_in[0],
-                        call->add_in[call->spec->inputs > 1]);
+        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b, (const float *)call->grad_out + r
+                        * n, n, call->add_in[0], call->add_in[call->spec->inputs > 1]);
     }
 }
 
-static void ddp__swiglu_forward(const ddp_op_call *call)
-{
-    ddp__op_rows(call, &call->spec->out, ddp__swiglu_rows);
-}
+static void ddp__swiglu_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__swiglu_rows); }
 
 static void ddp__swiglu_backward(const ddp_op_call *call)
 {
@@ -343,8 +311,7 @@ static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__op_floats(s, "dropout", 0, 0, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
-        return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, "
-                         "got %g", s->arg[0]);
+        return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, got %g", s->arg[0]);
     s->out = s->in[0];
     s->flops = (double)ddp_shape_count(&s->out);
     s->in_place_ok = 1;
@@ -367,10 +334,7 @@ static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char
     }
 }
 
-static int ddp__dropout_off(const ddp_op_call *call)
-{
-    return !call->training || call->spec->arg[0] == 0;
-}
+static int ddp__dropout_off(const ddp_op_call *call) { return !call->training || call->spec->arg[0] == 0; }
 
 static void ddp__dropout_ref(const ddp_op_call *call, const ddp__real *x, ddp__real *y, int add)
 {
@@ -394,8 +358,7 @@ static void ddp__dropout_ref_forward(const ddp_op_call *call)
 static void ddp__dropout_ref_backward(const ddp_op_call *call)
 {
     if (call->grad_in[0])
-        ddp__dropout_ref(call, (const ddp__real *)call->grad_out, (ddp__real *)call->grad_in[0],
-                         call->add_in[0]);
+        ddp__dropout_ref(call, (const ddp__real *)call->grad_out, (ddp__real *)call->grad_in[0], call->add_in[0]);
 }
 
 typedef struct ddp__dropout_job {
@@ -438,19 +401,14 @@ static void ddp__dropout_run(const ddp_op_call *call, const void *x, void *y, in
     job.x = (const float *)x;
     job.y = (float *)y;
     job.add = add;
-    ddp_op_parallel(call, ddp_shape_count(&call->spec->out), DDP__OP_GRAIN, ddp__dropout_range,
-                    &job);
+    ddp_op_parallel(call, ddp_shape_count(&call->spec->out), DDP__OP_GRAIN, ddp__dropout_range, &job);
 }
 
-static void ddp__dropout_forward(const ddp_op_call *call)
-{
-    ddp__dropout_run(call, call->in[0], call->out, 0);
-}
+static void ddp__dropout_forward(const ddp_op_call *call) { ddp__dropout_run(call, call->in[0], call->out, 0); }
 
 static void ddp__dropout_backward(const ddp_op_call *call)
 {
-    if (call->grad_in[0])
-        ddp__dropout_run(call, call->grad_out, call->grad_in[0], call->add_in[0]);
+    if (call->grad_in[0]) ddp__dropout_run(call, call->grad_out, call->grad_in[0], call->add_in[0]);
 }
 
 const ddp_op *ddp__elementwise_ops(void)

@@ -1,9 +1,8 @@
 /* What tokens and their places become: rows of a table (embedding, position), and angles (rope). */
 #include "ops/ops.h"
 
-/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1
- * gives a row of NAN, which reaches the loss; a kernel cannot return an error. Its gradient is
- * dropped. ---- */
+/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1 gives a row of NAN, which
+ * reaches the loss; a kernel cannot return an error. Its gradient is dropped. ---- */
 
 static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -12,8 +11,7 @@ static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
     if (s->inputs < 1 || s->in_type[0] != DDP_I32)
         return ddp__fail(err, DDP_ARG, "embedding: input 0 must hold integers (token numbers)");
     if (s->in[0].dims < 1 || s->in[0].dims > 3)
-        return ddp__fail(err, DDP_ARG, "embedding: tokens must have 1 to 3 dimensions, got %d",
-                         s->in[0].dims);
+        return ddp__fail(err, DDP_ARG, "embedding: tokens must have 1 to 3 dimensions, got %d", s->in[0].dims);
     DDP__TRY(ddp__op_count(s, "embedding", 0, "vocabulary", &v, err));
     DDP__TRY(ddp__op_count(s, "embedding", 1, "width", &c, err));
     s->out = s->in[0];
@@ -50,8 +48,7 @@ static void ddp__embedding_ref_backward(const ddp_op_call *call)
 
     if (!table) return;
     for (i = 0; i < rows; i++)
-        for (j = 0; j < c && token[i] >= 0 && token[i] < v; j++)
-            table[token[i] * c + j] += dy[i * c + j];
+        for (j = 0; j < c && token[i] >= 0 && token[i] < v; j++) table[token[i] * c + j] += dy[i * c + j];
 }
 
 static void ddp__embedding_rows(void *user, long first, long last)
@@ -96,8 +93,7 @@ static void ddp__embedding_columns(void *user, long first, long last)
 static void ddp__embedding_backward(const ddp_op_call *call)
 {
     if (call->grad_param[0])
-        ddp_op_parallel(call, call->spec->param[0].shape.dim[1], DDP__OP_COLUMNS,
-                        ddp__embedding_columns, (void *)call);
+        ddp_op_parallel(call, call->spec->param[0].shape.dim[1], DDP__OP_COLUMNS, ddp__embedding_columns, (void *)call);
 }
 
 /* ---- position: y = x + table[t] for x (B, T, C), table (T, C) ---- */
@@ -214,8 +210,7 @@ static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "rope: a head is %ld wide; pairs of columns are turned, so "
                          "it must be even, and at most %d", l.d, 2 * DDP__ROPE_PAIRS);
     if (!(s->arg[2] >= 0 && s->arg[2] < 1e30) || (s->arg[2] > 0 && s->arg[2] < 1))
-        return ddp__fail(err, DDP_ARG, "rope: theta is %g, it must be at least 1, or 0 for 10000",
-                         s->arg[2]);
+        return ddp__fail(err, DDP_ARG, "rope: theta is %g, it must be at least 1, or 0 for 10000", s->arg[2]);
     s->out = s->in[0];
     s->flops = 3.0 * (double)(s->out.dim[0] * s->out.dim[1] * (l.heads + l.kv_heads) * l.d);
     s->backward_flops = s->flops;
@@ -225,8 +220,7 @@ static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 }
 
 /* to = or += the rotation of from, forward (direction 1) or back (-1). */
-static void ddp__rope_ref_turn(const ddp_op_call *call, const void *from, void *to, int direction,
-                               int add)
+static void ddp__rope_ref_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
 {
     const ddp__head_layout l = ddp__head_layout_of(call->spec);
     const long rows = ddp_shape_rows(&call->spec->in[0]), time = call->spec->in[0].dim[1];
@@ -249,15 +243,11 @@ static void ddp__rope_ref_turn(const ddp_op_call *call, const void *from, void *
     }
 }
 
-static void ddp__rope_ref_forward(const ddp_op_call *call)
-{
-    ddp__rope_ref_turn(call, call->in[0], call->out, 1, 0);
-}
+static void ddp__rope_ref_forward(const ddp_op_call *call) { ddp__rope_ref_turn(call, call->in[0], call->out, 1, 0); }
 
 static void ddp__rope_ref_backward(const ddp_op_call *call)
 {
-    if (call->grad_in[0])
-        ddp__rope_ref_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
+    if (call->grad_in[0]) ddp__rope_ref_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
 }
 
 typedef struct ddp__rope_job {
@@ -289,8 +279,7 @@ static void ddp__rope_positions(void *user, long first, long last)
         for (b = 0; b < batch; b++) {
             const float *x = job->from + (b * time + t) * l.row;
             float *y = job->to + (b * time + t) * l.row;
-            for (h = 0; h < turned; h += l.d)
-                kn->rotate(y + h, x + h, cosine, sine, half, job->add);
+            for (h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
             if (job->add)
                 for (i = turned; i < l.row; i++) y[i] += x[i];
             else if (x != y)
@@ -299,8 +288,7 @@ static void ddp__rope_positions(void *user, long first, long last)
     }
 }
 
-static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, int direction,
-                           int add)
+static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
 {
     const ddp_shape *s = &call->spec->in[0];
     ddp__rope_job job;
@@ -310,19 +298,14 @@ static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, 
     job.to = (float *)to;
     job.direction = direction;
     job.add = add;
-    ddp_op_parallel(call, s->dim[1], DDP__OP_GRAIN / (s->dim[0] * s->dim[2]) + 1,
-                    ddp__rope_positions, &job);
+    ddp_op_parallel(call, s->dim[1], DDP__OP_GRAIN / (s->dim[0] * s->dim[2]) + 1, ddp__rope_positions, &job);
 }
 
-static void ddp__rope_forward(const ddp_op_call *call)
-{
-    ddp__rope_turn(call, call->in[0], call->out, 1, 0);
-}
+static void ddp__rope_forward(const ddp_op_call *call) { ddp__rope_turn(call, call->in[0], call->out, 1, 0); }
 
 static void ddp__rope_backward(const ddp_op_call *call)
 {
-    if (call->grad_in[0])
-        ddp__rope_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
+    if (call->grad_in[0]) ddp__rope_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
 }
 
 const ddp_op *ddp__embedding_ops(void)

@@ -1,7 +1,6 @@
-/* One text, instantiated per instruction set with vector extensions: -march=native is not
- * needed, and -O1 is enough. A vector type wider than the function's target would be lowered to
- * scalar code (30 times slower, measured), so every function that touches one carries its
- * set's attributes and passes vectors by pointer only. */
+/* One text, instantiated per instruction set with vector extensions: -march=native is not needed, and -O1 is enough. A
+ * vector type wider than the function's target would be lowered to scalar code (30 times slower, measured), so every
+ * function that touches one carries its set's attributes and passes vectors by pointer only. */
 #include "base/platform.h"
 #include "ops/kernels.h"
 
@@ -541,8 +540,7 @@ DDP__KERNEL_SET(avx512, 64, 8, DDP__ROWS_8, DDP__KERNEL(target("avx512f")))
 const ddp__kernels *ddp__kernels_at(int i)
 {
 #if defined(__x86_64__)
-    if (i == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return &ddp__kernels_avx2;
+    if (i == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &ddp__kernels_avx2;
     if (i == 2 && __builtin_cpu_supports("avx512f")) return &ddp__kernels_avx512;
 #endif
     return i == 0 ? &ddp__kernels_base : NULL;

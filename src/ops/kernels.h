@@ -41,16 +41,14 @@ typedef struct ddp__kernels {
     /* sum of e = exp(scale * x - shift); y (may be NULL) receives e. */
     float (*exp_sum)(float *y, const float *x, long n, float scale, float shift);
     /* y = or += factor * exp(scale * x - shift). */
-    void (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor,
-                    int add);
+    void (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
     /* d = factor * p * (d - mean): through a softmax whose probabilities are p. */
     void (*softmax_grad)(float *d, const float *p, long n, float mean, float factor);
     /* GELU, tanh form, and dx = or += dy * gelu'(x). */
     void (*gelu)(float *y, const float *x, long n);
     void (*gelu_grad)(float *dx, const float *x, const float *dy, long n, int add);
     /* y = (x - mean) * rstd * scale + shift; stat receives mean and rstd = 1/sqrt(var + eps). */
-    void (*norm)(float *y, const float *x, const float *scale, const float *shift, long n,
-                 float eps, float *stat);
+    void (*norm)(float *y, const float *x, const float *scale, const float *shift, long n, float eps, float *stat);
     void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
                       const float *stat, int add);
     /* y = x * rstd * scale; stat receives rstd = 1/sqrt(mean(x^2) + eps). */
@@ -62,13 +60,11 @@ typedef struct ddp__kernels {
     void (*swiglu_grad)(float *da, float *db, const float *a, const float *b, const float *dy,
                         long n, int add_a, int add_b);
     /* Rotates the points (x[i], x[half + i]) by the angles of cosine[i] and sine[i]. */
-    void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half,
-                   int add);
+    void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half, int add);
     /* sum[0] = sum of y - y_mean, sum[1] = of (y - y_mean) (x - x_mean). */
     void (*moments)(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum);
     /* z = or += a x + b y + c; y NULL: z = or += a x + c. */
-    void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c,
-                   int add);
+    void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c, int add);
     /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: rows picked up from here and there. */
     void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
     /* dst[(i / mr * k + p) * mr + i % mr] = src[p*step + i] for p < k, i < rows: panels of mr rows
@@ -83,8 +79,7 @@ typedef struct ddp__kernels {
 
 /* The fastest set that this processor runs. Cheap: a few loads, no state. */
 DDP_LIB const ddp__kernels *ddp__kernels_best(void);
-/* Set number i, slowest first, or NULL past the last one that this processor runs: tests try
- * each. */
+/* Set number i, slowest first, or NULL past the last one that this processor runs: tests try each. */
 DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
 
 static inline long ddp__min_long(long a, long b) { return a < b ? a : b; }
@@ -134,11 +129,10 @@ typedef struct ddp__conv_view {
 /* With W a matrix of m rows whose columns are (plane, a, b), for every group g:
  *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
  *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
- * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns
- * are contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row +
- * c*y_col]; over weights a plane of y is contiguous. Group g begins at x + g*planes*h*w, w +
- * g*w_group and y + g*m*y_plane. Every sum runs in one fixed order whatever the blocks, so results
- * depend on neither threads nor position. About 420 KiB of stack. */
+ * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns are contiguous.
+ * Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]; over weights a plane of y is
+ * contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y + g*m*y_plane. Every sum runs in one fixed order
+ * whatever the blocks, so results depend on neither threads nor position. About 420 KiB of stack. */
 typedef struct ddp__conv_product {
     ddp__conv_view view;
     long           groups, m;

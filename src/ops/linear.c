@@ -42,10 +42,7 @@ static ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, dd
     return DDP_OK;
 }
 
-static ddp_status ddp__linear_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__linear_start(s, "linear", 1, err);
-}
+static ddp_status ddp__linear_shape(ddp_op_spec *s, ddp_error *err) { return ddp__linear_start(s, "linear", 1, err); }
 
 static ddp_status ddp__linear_plain_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -61,9 +58,8 @@ static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err)
     if (s->params != 1 || w->dims != 2)
         return ddp__fail(err, DDP_ARG, "linear_tied: needs the node whose weight (V, C) it uses");
     if (w->dim[1] != s->in[0].dim[s->in[0].dims - 1])
-        return ddp__fail(err, DDP_ARG, "linear_tied: the tied weight has rows of %ld, the input "
-                         "rows of %ld; they must be equal", w->dim[1],
-                         s->in[0].dim[s->in[0].dims - 1]);
+        return ddp__fail(err, DDP_ARG, "linear_tied: the tied weight has rows of %ld, the input rows of %ld; they must "
+                         "be equal", w->dim[1], s->in[0].dim[s->in[0].dims - 1]);
     ddp__linear_finish(s, w->dim[0]);
     return DDP_OK;
 }
@@ -111,9 +107,8 @@ static void ddp__linear_ref_backward(const ddp_op_call *call)
 
 /* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies
  * column by column. */
-static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a,
-                                int a_turned, const void *b, int b_turned, void *c,
-                                const void *bias, int add)
+static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
+                                const void *b, int b_turned, void *c, const void *bias, int add)
 {
     ddp__matmul g;
 
@@ -138,8 +133,7 @@ static void ddp__linear_forward(const ddp_op_call *call)
 {
     const ddp__linear_size z = ddp__linear_sizes(call->spec);
 
-    ddp__linear_product(call, z.m, z.n, z.k, call->in[0], 0, call->param[0], 1, call->out,
-                        call->param[1], 0);
+    ddp__linear_product(call, z.m, z.n, z.k, call->in[0], 0, call->param[0], 1, call->out, call->param[1], 0);
 }
 
 static void ddp__linear_bias_grad(void *user, long first, long last)
@@ -168,11 +162,9 @@ static void ddp__linear_backward(const ddp_op_call *call)
 {
     const ddp__linear_size z = ddp__linear_sizes(call->spec);
 
-    if (call->grad_param[1])
-        ddp_op_parallel(call, z.n, DDP__OP_COLUMNS, ddp__linear_bias_grad, (void *)call);
+    if (call->grad_param[1]) ddp_op_parallel(call, z.n, DDP__OP_COLUMNS, ddp__linear_bias_grad, (void *)call);
     if (call->grad_param[0])
-        ddp__linear_product(call, z.n, z.k, z.m, call->grad_out, 1, call->in[0], 0,
-                            call->grad_param[0], NULL, 1);
+        ddp__linear_product(call, z.n, z.k, z.m, call->grad_out, 1, call->in[0], 0, call->grad_param[0], NULL, 1);
     if (call->grad_in[0])
         ddp__linear_product(call, z.m, z.k, z.n, call->grad_out, 0, call->param[0], 0,
                             call->grad_in[0], NULL, call->add_in[0]);

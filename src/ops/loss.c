@@ -59,8 +59,7 @@ static void ddp__loss_ref_backward(const ddp_op_call *call)
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const int32_t *label = (const int32_t *)call->in[1];
     const ddp__real *stat = (const ddp__real *)call->saved;
-    const ddp__real g = *(const ddp__real *)call->grad_out /
-                        (ddp__real)ddp__loss_counted(label, rows);
+    const ddp__real g = *(const ddp__real *)call->grad_out / (ddp__real)ddp__loss_counted(label, rows);
     long i, j;
 
     for (i = 0; call->grad_in[0] && i < rows; i++) {
@@ -106,8 +105,7 @@ static void ddp__loss_forward(const ddp_op_call *call)
         if (label[i] == -1) continue;
         if (label[i] < 0 || label[i] >= n) loss = NAN;
         else
-            loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] -
-                    (double)x[i * n + label[i]];
+            loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
     }
     *(float *)call->out = (float)(loss / (double)ddp__loss_counted(label, rows));
 }
@@ -151,10 +149,8 @@ static void ddp__loss_backward(const ddp_op_call *call)
 
     if (!call->grad_in[0]) return;
     job.call = call;
-    job.g = *(const float *)call->grad_out /
-            (float)ddp__loss_counted((const int32_t *)call->in[1], rows);
-    ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows,
-                    &job);
+    job.g = *(const float *)call->grad_out / (float)ddp__loss_counted((const int32_t *)call->in[1], rows);
+    ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
 const ddp_op *ddp__loss_ops(void)

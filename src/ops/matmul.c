@@ -80,8 +80,7 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
         r.row = 1;
         r.col = mr;
     } else {
-        for (i = 0; i < rows; i++)
-            memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
+        for (i = 0; i < rows; i++) memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
         r.row = k;
     }
     r.a = pack;
@@ -90,9 +89,8 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
 }
 
 /* One register tile; at an edge through a full tile of its own. */
-static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a,
-                             const float *b, long b_row, float *c, long c_row, long rows, long cols,
-                             const float *bias, int add)
+static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a, const float *b, long b_row,
+                             float *c, long c_row, long rows, long cols, const float *bias, int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long i, j;
@@ -120,8 +118,7 @@ static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, l
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
-static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1,
-                              long j0, long j1)
+static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1, long j0, long j1)
 {
     float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
     float b_pack[DDP__MATMUL_NC * DDP__MATMUL_KC] DDP__ALIGNED;
@@ -144,11 +141,9 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long
                 const float *b = packed ? b_pack + (j - j0) * k : g->b + p * g->b_row + j;
                 ddp__matmul_rows a = taken;
                 for (t = 0; t < rows; t += kn->mr, a.a += a.tile)
-                    ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row,
-                                     g->c + (i + t) * g->c_row + j, g->c_row,
-                                     ddp__min_long(kn->mr, rows - t),
-                                     ddp__min_long(kn->nr, j1 - j), g->bias ? g->bias + j : NULL,
-                                     add);
+                    ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row, g->c + (i + t) * g->c_row + j, g->c_row,
+                                     ddp__min_long(kn->mr, rows - t), ddp__min_long(kn->nr, j1 - j),
+                                     g->bias ? g->bias + j : NULL, add);
             }
         }
     }
@@ -167,11 +162,9 @@ static void ddp__matmul_blocks(void *user, long first, long last)
     }
 }
 
-/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More
- * threads get smaller ones; that moves no bit, since no sum over p is ever split by blocks.
- * Returns the number of blocks. */
-static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn,
-                              int threads)
+/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More threads get smaller
+ * ones; that moves no bit, since no sum over p is ever split by blocks. Returns the number of blocks. */
+static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn, int threads)
 {
     const long wanted = threads > 1 ? 3L * threads : 1;
     long parts;
@@ -245,10 +238,7 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
     ddp_op_parallel(call, ddp__parts(side, DDP__CBLAS_SLICE), 1, ddp__matmul_cblas, &job);
 }
 #else
-void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
-{
-    ddp__matmul_kernels(call, g);
-}
+void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g) { ddp__matmul_kernels(call, g); }
 #endif
 
 void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)

@@ -25,10 +25,7 @@ static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
     return z;
 }
 
-static double ddp__norm_eps(const ddp_op_spec *s)
-{
-    return s->params < 2 && s->arg[0] > 0 ? s->arg[0] : DDP__NORM_EPS;
-}
+static double ddp__norm_eps(const ddp_op_spec *s) { return s->params < 2 && s->arg[0] > 0 ? s->arg[0] : DDP__NORM_EPS; }
 
 static ddp_status ddp__norm_start(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
 {
@@ -52,8 +49,7 @@ static ddp_status ddp__rms_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__norm_start(s, "rms_norm", 5, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
-        return ddp__fail(err, DDP_ARG, "rms_norm: eps is %g, it must be above 0 and below 1, or 0 "
-                         "for 1e-5", s->arg[0]);
+        return ddp__fail(err, DDP_ARG, "rms_norm: eps is %g, it must be above 0 and below 1, or 0 for 1e-5", s->arg[0]);
     s->saved = (size_t)ddp_shape_rows(&s->in[0]);
     return DDP_OK;
 }
@@ -107,8 +103,7 @@ static void ddp__norm_ref_backward(const ddp_op_call *call)
         }
         for (j = 0; dx && j < z.n; j++) {
             const ddp__real h = (x[j] - mean) * rstd;
-            dx[j] = rstd * (dy[j] * scale[j] - mean_d - h * mean_dh) +
-                    (call->add_in[0] ? dx[j] : 0);
+            dx[j] = rstd * (dy[j] * scale[j] - mean_d - h * mean_dh) + (call->add_in[0] ? dx[j] : 0);
         }
     }
 }
@@ -181,22 +176,17 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     }
 }
 
-static void ddp__norm_forward(const ddp_op_call *call)
-{
-    ddp__op_rows(call, &call->spec->in[0], ddp__norm_rows);
-}
+static void ddp__norm_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->in[0], ddp__norm_rows); }
 
 static void ddp__norm_backward(const ddp_op_call *call)
 {
     if (call->grad_param[0] || call->grad_param[1])
-        ddp_op_parallel(call, ddp__norm_sizes(call->spec).n, DDP__OP_COLUMNS,
-                        ddp__norm_grad_columns, (void *)call);
+        ddp_op_parallel(call, ddp__norm_sizes(call->spec).n, DDP__OP_COLUMNS, ddp__norm_grad_columns, (void *)call);
     if (call->grad_in[0]) ddp__op_rows(call, &call->spec->in[0], ddp__norm_grad_rows);
 }
 
-/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015,
- * arXiv:1502.03167, Algorithm 1): biased variance. Saved per channel: the batch's mean and rstd
- * ---- */
+/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167, Algorithm 1):
+ * biased variance. Saved per channel: the batch's mean and rstd ---- */
 
 #define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
 
@@ -297,14 +287,12 @@ static void ddp__batch_norm_ref_backward(const ddp_op_call *call)
             for (i = 0; i < n; i++) {
                 const long at = (b * channels + c) * n + i;
                 const ddp__real h = (x[at] - mean) * rstd;
-                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) +
-                         (call->add_in[0] ? dx[at] : 0);
+                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) + (call->add_in[0] ? dx[at] : 0);
             }
     }
 }
 
-/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes
- * in double, in order. */
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes in double, in order. */
 static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float *y, float x_mean,
                                  float y_mean, double *sum)
 {
@@ -359,8 +347,7 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     if (call->training) {
         ddp__batch_norm_moments(s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
-        *running_var += (float)(DDP__BATCH_NORM_MOVE *
-                                (var * ddp__batch_norm_unbias(count) - (double)*running_var));
+        *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * ddp__batch_norm_unbias(count) - (double)*running_var));
     }
     stat[0] = (float)mean;
     stat[1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
@@ -382,8 +369,7 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
         ddp__batch_norm_statistics(call, x, c);
         scale = ((const float *)call->param[0])[c] * stat[1];
         shift = ((const float *)call->param[1])[c] - stat[0] * scale;
-        for (b = 0; b < s->dim[0]; b++)
-            kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
+        for (b = 0; b < s->dim[0]; b++) kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
     }
 }
 
@@ -410,9 +396,8 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         if (!call->grad_in[0]) continue;
         slope = -scale * rstd * rstd * sum[1] / count; /* of x */
         for (b = 0; b < s->dim[0]; b++)
-            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image,
-                       x + b * image, n, (float)scale, (float)slope,
-                       (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
+            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image, x + b * image, n, (float)scale,
+                       (float)slope, (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
     }
 }
 
@@ -423,8 +408,7 @@ static void ddp__batch_norm_forward(const ddp_op_call *call)
 
 static void ddp__batch_norm_backward(const ddp_op_call *call)
 {
-    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels,
-                    (void *)call);
+    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels, (void *)call);
 }
 
 const ddp_op *ddp__norm_ops(void)

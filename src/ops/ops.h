@@ -1,6 +1,5 @@
-/* What the operator files share. Each holds families of operators: the plain reference kernels,
- * loops in the order of the formulas, and beside them the float kernels that are tested against
- * those. */
+/* What the operator files share. Each holds families of operators: the plain reference kernels, loops in the order of
+ * the formulas, and beside them the float kernels that are tested against those. */
 #ifndef DDP_OPS_OPS_H
 #define DDP_OPS_OPS_H
 
@@ -34,30 +33,25 @@ enum { DDP__OP_GRAIN = 8192, DDP__OP_COLUMNS = 64 }; /* elements, columns of a p
 
 /* fn(call, first, last) over all elements of out, or over the rows of s. */
 DDP_LIB void ddp__op_elements(const ddp_op_call *call, void (*fn)(void *user, long, long));
-DDP_LIB void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s,
-                          void (*fn)(void *user, long, long));
+DDP_LIB void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s, void (*fn)(void *user, long, long));
 
 /* ---- what shape rules share ---- */
 
 /* Checks that inputs first..last exist and hold floats and have at least one dimension. */
-DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last, ddp_error *err);
 /* Reads argument i as a whole number of at least 1. */
 DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char *what,
                                  long *value, ddp_error *err);
 /* Adds one parameter of up to two dimensions (second 0: one). */
-DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
-                           double scale);
+DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale);
 
-/* What attention and rope read of x (B, T, (heads + 2 kv_heads) d): argument 0 is heads, 1 is
- * kv_heads (0 = heads). */
+/* What attention and rope read of x (B, T, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 = heads). */
 typedef struct ddp__head_layout {
     long heads, kv_heads, d; /* d columns per head */
     long row;                /* columns of x */
 } ddp__head_layout;
 
-DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l,
-                                 ddp_error *err);
+DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l, ddp_error *err);
 /* The same of a spec that has passed it. */
 DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
 
@@ -67,7 +61,6 @@ DDP_LIB double ddp__image_count(const ddp_shape *s);
 
 /* A square window that slides over the image: sets out, with channels channels, from the
  * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
-DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels, ddp_error *err);
 
 #endif /* DDP_OPS_OPS_H */

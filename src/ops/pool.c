@@ -1,5 +1,4 @@
-/* From images to smaller images, and to rows: max and mean over windows, mean of each channel,
- * flatten. */
+/* From images to smaller images, and to rows: max and mean over windows, mean of each channel, flatten. */
 #include "ops/ops.h"
 
 /* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
@@ -49,8 +48,7 @@ static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *fir
 static long ddp__pool_grain(long plane) { return DDP__OP_GRAIN / plane + 1; }
 
 /* Runs planes over all planes of the input. */
-static void ddp__pool_each(const ddp_op_call *call,
-                           void (*planes)(void *user, long first, long last))
+static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, long first, long last))
 {
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
 
@@ -84,8 +82,7 @@ static void ddp__max_pool_ref_forward(const ddp_op_call *call)
                         const long r = i * z.stride - z.padding + h;
                         const long c = j * z.stride - z.padding + w;
                         if (r < 0 || r >= z.h || c < 0 || c >= z.w) continue;
-                        if (any && !(x[r * z.w + c] > y[o]) && !isnan((double)x[r * z.w + c]))
-                            continue;
+                        if (any && !(x[r * z.w + c] > y[o]) && !isnan((double)x[r * z.w + c])) continue;
                         if (any && isnan((double)y[o])) continue;
                         any = 1;
                         y[o] = x[r * z.w + c];
@@ -159,10 +156,7 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__max_pool_forward(const ddp_op_call *call)
-{
-    ddp__pool_each(call, ddp__max_pool_planes);
-}
+static void ddp__max_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__max_pool_planes); }
 
 static void ddp__max_pool_backward(const ddp_op_call *call)
 {
@@ -191,8 +185,7 @@ static void ddp__avg_pool_ref_forward(const ddp_op_call *call)
                     for (w = 0; w < z.kernel; w++) {
                         const long r = i * z.stride - z.padding + h;
                         const long c = j * z.stride - z.padding + w;
-                        if (r >= 0 && r < z.h && c >= 0 && c < z.w)
-                            y[o] += x[(p * z.h + r) * z.w + c];
+                        if (r >= 0 && r < z.h && c >= 0 && c < z.w) y[o] += x[(p * z.h + r) * z.w + c];
                     }
                 y[o] /= (ddp__real)(z.kernel * z.kernel);
             }
@@ -214,8 +207,7 @@ static void ddp__avg_pool_ref_backward(const ddp_op_call *call)
                         const long r = i * z.stride - z.padding + h;
                         const long c = j * z.stride - z.padding + w;
                         if (r >= 0 && r < z.h && c >= 0 && c < z.w)
-                            dx[(p * z.h + r) * z.w + c] +=
-                                dy[o] / (ddp__real)(z.kernel * z.kernel);
+                            dx[(p * z.h + r) * z.w + c] += dy[o] / (ddp__real)(z.kernel * z.kernel);
                     }
 }
 
@@ -265,10 +257,7 @@ static void ddp__avg_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__avg_pool_forward(const ddp_op_call *call)
-{
-    ddp__pool_each(call, ddp__avg_pool_planes);
-}
+static void ddp__avg_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__avg_pool_planes); }
 
 static void ddp__avg_pool_backward(const ddp_op_call *call)
 {
@@ -315,8 +304,7 @@ static void ddp__global_pool_ref_backward(const ddp_op_call *call)
     long p, i;
 
     for (p = 0; dx && p < planes; p++)
-        for (i = 0; i < n; i++)
-            dx[p * n + i] = dy[p] / (ddp__real)n + (call->add_in[0] ? dx[p * n + i] : 0);
+        for (i = 0; i < n; i++) dx[p * n + i] = dy[p] / (ddp__real)n + (call->add_in[0] ? dx[p * n + i] : 0);
 }
 
 static void ddp__global_pool_planes(void *user, long first, long last)
@@ -351,16 +339,14 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
 
 static void ddp__global_pool_forward(const ddp_op_call *call)
 {
-    ddp_op_parallel(call, ddp_shape_count(&call->spec->out),
-                    ddp__pool_grain(ddp__global_pool_plane(call)), ddp__global_pool_planes,
-                    (void *)call);
+    ddp_op_parallel(call, ddp_shape_count(&call->spec->out), ddp__pool_grain(ddp__global_pool_plane(call)),
+                    ddp__global_pool_planes, (void *)call);
 }
 
 static void ddp__global_pool_backward(const ddp_op_call *call)
 {
     if (call->grad_in[0])
-        ddp_op_parallel(call, ddp_shape_count(&call->spec->out),
-                        ddp__pool_grain(ddp__global_pool_plane(call)),
+        ddp_op_parallel(call, ddp_shape_count(&call->spec->out), ddp__pool_grain(ddp__global_pool_plane(call)),
                         ddp__global_pool_grad_planes, (void *)call);
 }
 
@@ -379,8 +365,7 @@ static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
 
 static void ddp__flatten_ref_forward(const ddp_op_call *call)
 {
-    memmove(call->out, call->in[0],
-            (size_t)ddp_shape_count(&call->spec->out) * sizeof(ddp__real));
+    memmove(call->out, call->in[0], (size_t)ddp_shape_count(&call->spec->out) * sizeof(ddp__real));
 }
 
 static void ddp__flatten_ref_backward(const ddp_op_call *call)
