@@ -46,8 +46,7 @@ typedef struct ddp_op_spec {
     int grad_over_input; /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
 } ddp_op_spec;
 
-/* One execution. Element type is float in forward/backward and double in ref_forward and
- * ref_backward; int inputs are int32_t in both. */
+/* One execution. Elements are float, those of integer inputs int32_t. */
 typedef struct ddp_op_call {
     const ddp_op_spec *spec;
     const void *in[DDP_OP_INPUTS];
@@ -67,16 +66,13 @@ typedef struct ddp_op_call {
     uint64_t    random;                       /* seed of this node in this micro-batch and step */
 } ddp_op_call;
 
-/* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for
- * the life of the graph. backward may be NULL (no gradient flows through). The reference
- * kernels are the plain loops that tests instantiate in double; NULL = not offered. */
+/* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for the life of the graph.
+ * backward may be NULL (no gradient flows through). */
 typedef struct ddp_op {
     const char *name;
     ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);
     void (*forward)(const ddp_op_call *c);
     void (*backward)(const ddp_op_call *c);
-    void (*ref_forward)(const ddp_op_call *c);
-    void (*ref_backward)(const ddp_op_call *c);
 } ddp_op;
 
 /* Two operators without buffers that a backend runs as one: second directly follows first and takes

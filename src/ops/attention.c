@@ -71,82 +71,6 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__attention_ref_forward(const ddp_op_call *call)
-{
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const ddp__real scale = (ddp__real)(1 / sqrt((double)z.d));
-    const long kv = z.kv_heads * z.d;
-    long h, t, s, i;
-
-    for (h = 0; h < z.b * z.heads; h++) {
-        const ddp__real *q = (const ddp__real *)call->in[0] + ddp__attention_q(&z, h);
-        const ddp__real *k = (const ddp__real *)call->in[0] + ddp__attention_k(&z, h);
-        const ddp__real *v = k + kv;
-        ddp__real *out = (ddp__real *)call->out + ddp__attention_out(&z, h);
-        ddp__real *stat = (ddp__real *)call->saved + h * z.t * 2;
-        for (t = 0; t < z.t; t++) {
-            ddp__real max = (ddp__real)-INFINITY, sum = 0;
-            for (s = 0; s <= t; s++) {
-                ddp__real score = 0;
-                for (i = 0; i < z.d; i++) score += q[t * z.ld + i] * k[s * z.ld + i];
-                if (score * scale > max) max = score * scale;
-            }
-            for (i = 0; i < z.d; i++) out[t * z.c + i] = 0;
-            for (s = 0; s <= t; s++) {
-                ddp__real score = 0, e;
-                for (i = 0; i < z.d; i++) score += q[t * z.ld + i] * k[s * z.ld + i];
-                e = (ddp__real)exp((double)(score * scale - max));
-                sum += e;
-                for (i = 0; i < z.d; i++) out[t * z.c + i] += e * v[s * z.ld + i];
-            }
-            for (i = 0; i < z.d; i++) out[t * z.c + i] /= sum;
-            stat[2 * t] = max;
-            stat[2 * t + 1] = 1 / sum;
-        }
-    }
-}
-
-/* dv[s] += p dout[t];  dp = dout[t].v[s];  dscore = p (dp - out[t].dout[t]) scale, since
- * out.dout is the mean of dp under p;  dq[t] += dscore k[s];  dk[s] += dscore q[t]. */
-static void ddp__attention_ref_backward(const ddp_op_call *call)
-{
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const ddp__real scale = (ddp__real)(1 / sqrt((double)z.d));
-    const long kv = z.kv_heads * z.d;
-    long h, t, s, i;
-
-    for (i = 0; call->grad_in[0] && !call->add_in[0] && i < z.b * z.t * z.ld; i++)
-        ((ddp__real *)call->grad_in[0])[i] = 0;
-    for (h = 0; call->grad_in[0] && h < z.b * z.heads; h++) {
-        const long q_at = ddp__attention_q(&z, h), k_at = ddp__attention_k(&z, h);
-        const ddp__real *q = (const ddp__real *)call->in[0] + q_at;
-        const ddp__real *k = (const ddp__real *)call->in[0] + k_at, *v = k + kv;
-        ddp__real *dq = (ddp__real *)call->grad_in[0] + q_at;
-        ddp__real *dk = (ddp__real *)call->grad_in[0] + k_at, *dv = dk + kv;
-        const ddp__real *out = (const ddp__real *)call->out + ddp__attention_out(&z, h);
-        const ddp__real *dout = (const ddp__real *)call->grad_out + ddp__attention_out(&z, h);
-        const ddp__real *stat = (const ddp__real *)call->saved + h * z.t * 2;
-        for (t = 0; t < z.t; t++) {
-            ddp__real mean = 0;
-            for (i = 0; i < z.d; i++) mean += out[t * z.c + i] * dout[t * z.c + i];
-            for (s = 0; s <= t; s++) {
-                ddp__real score = 0, dp = 0, p, dscore;
-                for (i = 0; i < z.d; i++) {
-                    score += q[t * z.ld + i] * k[s * z.ld + i];
-                    dp += dout[t * z.c + i] * v[s * z.ld + i];
-                }
-                p = (ddp__real)exp((double)(score * scale - stat[2 * t])) * stat[2 * t + 1];
-                dscore = p * (dp - mean) * scale;
-                for (i = 0; i < z.d; i++) {
-                    dv[s * z.ld + i] += p * dout[t * z.c + i];
-                    dq[t * z.ld + i] += dscore * k[s * z.ld + i];
-                    dk[s * z.ld + i] += dscore * q[t * z.ld + i];
-                }
-            }
-        }
-    }
-}
-
 /* ---- float: queries in tiles against keys in tiles, both packed for the register tile. The keys
  * of one head are packed once for all the queries of a part that see them, and of all heads that
  * share it; register tiles that the mask would empty are left out. ---- */
@@ -433,8 +357,7 @@ static void ddp__attention_backward(const ddp_op_call *call)
 const ddp_op *ddp__attention_ops(void)
 {
     static const ddp_op ops[] = {
-        {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward,
-         ddp__attention_ref_forward, ddp__attention_ref_backward},
+        {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward},
         DDP__OPS_END};
 
     return ops;

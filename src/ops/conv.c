@@ -58,68 +58,6 @@ static ddp__conv_size ddp__conv_sizes(const ddp_op_spec *s)
     return z;
 }
 
-/* ---- reference: every pair of an output and a tap ---- */
-
-/* What one tap reads and multiplies: elements of x, weight and y, or 0 where x has none. */
-typedef void (*ddp__conv_term)(const ddp_op_call *call, long x, long weight, long y);
-
-static void ddp__conv_terms(const ddp_op_call *call, ddp__conv_term term)
-{
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
-    long b, o, r, c, p, h, w;
-
-    for (b = 0; b < z.images; b++)
-        for (o = 0; o < z.groups * z.out; o++)
-            for (r = 0; r < z.rows; r++)
-                for (c = 0; c < z.cols; c++)
-                    for (p = 0; p < z.in; p++)
-                        for (h = 0; h < z.kernel; h++)
-                            for (w = 0; w < z.kernel; w++) {
-                                const long i = r * z.stride + h - z.padding;
-                                const long j = c * z.stride + w - z.padding;
-                                const long plane = (b * z.groups + o / z.out) * z.in + p;
-                                if (i < 0 || i >= z.h || j < 0 || j >= z.w) continue;
-                                term(call, (plane * z.h + i) * z.w + j, ((o * z.in + p) * z.kernel + h) * z.kernel + w,
-                                     ((b * z.groups * z.out + o) * z.rows + r) * z.cols + c);
-                            }
-}
-
-static void ddp__conv_term_forward(const ddp_op_call *call, long x, long weight, long y)
-{
-    ((ddp__real *)call->out)[y] += ((const ddp__real *)call->param[0])[weight] * ((const ddp__real *)call->in[0])[x];
-}
-
-static void ddp__conv_term_backward(const ddp_op_call *call, long x, long weight, long y)
-{
-    const ddp__real dy = ((const ddp__real *)call->grad_out)[y];
-
-    if (call->grad_in[0]) ((ddp__real *)call->grad_in[0])[x] += dy * ((const ddp__real *)call->param[0])[weight];
-    if (call->grad_param[0]) ((ddp__real *)call->grad_param[0])[weight] += dy * ((const ddp__real *)call->in[0])[x];
-}
-
-static void ddp__conv_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const ddp__real *bias = (const ddp__real *)call->param[1];
-    const long n = ddp_shape_count(s), plane = s->dim[2] * s->dim[3];
-    long i;
-
-    for (i = 0; i < n; i++) ((ddp__real *)call->out)[i] = bias ? bias[i / plane % s->dim[1]] : 0;
-    ddp__conv_terms(call, ddp__conv_term_forward);
-}
-
-static void ddp__conv_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const long n = ddp_shape_count(s), plane = s->dim[2] * s->dim[3];
-    ddp__real *dx = (ddp__real *)call->grad_in[0], *db = (ddp__real *)call->grad_param[1];
-    long i;
-
-    for (i = 0; dx && !call->add_in[0] && i < ddp_shape_count(&call->spec->in[0]); i++) dx[i] = 0;
-    for (i = 0; db && i < n; i++) db[i / plane % s->dim[1]] += ((const ddp__real *)call->grad_out)[i];
-    ddp__conv_terms(call, ddp__conv_term_backward);
-}
-
 /* ---- float, where every group has one plane of input: no matrix product would have anything to
  * reuse, so planes are multiplied tap by tap ---- */
 
@@ -463,8 +401,7 @@ static void ddp__conv_backward(const ddp_op_call *call)
 const ddp_op *ddp__conv_ops(void)
 {
     static const ddp_op ops[] = {
-        {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward, ddp__conv_ref_forward,
-         ddp__conv_ref_backward},
+        {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward},
         DDP__OPS_END};
 
     return ops;

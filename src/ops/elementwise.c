@@ -15,36 +15,6 @@ static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, 
 
 static ddp_status ddp__gelu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "gelu", 12, err); }
 
-static void ddp__gelu_ref_forward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long i;
-
-    for (i = 0; i < n; i++) {
-        const double v = (double)x[i];
-        const double u = 0.79788456080286535588 * (v + 0.044715 * v * v * v);
-        y[i] = (ddp__real)(0.5 * v * (1 + tanh(u)));
-    }
-}
-
-static void ddp__gelu_ref_backward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long i;
-
-    for (i = 0; dx && i < n; i++) {
-        const double v = (double)x[i], a = 0.79788456080286535588;
-        const double t = tanh(a * (v + 0.044715 * v * v * v));
-        const double d = 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * a * (1 + 3 * 0.044715 * v * v);
-        dx[i] = (ddp__real)d * dy[i] + (call->add_in[0] ? dx[i] : 0);
-    }
-}
-
 static void ddp__gelu_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -70,27 +40,6 @@ static void ddp__gelu_backward(const ddp_op_call *call)
 /* ---- relu; the gradient at 0 is 0 ---- */
 
 static ddp_status ddp__relu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "relu", 1, err); }
-
-static void ddp__relu_ref_forward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long i;
-
-    for (i = 0; i < n; i++) y[i] = x[i] < 0 ? 0 : x[i];
-}
-
-static void ddp__relu_ref_backward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long i;
-
-    for (i = 0; dx && i < n; i++) dx[i] = (x[i] > 0 ? dy[i] : 0) + (call->add_in[0] ? dx[i] : 0);
-}
 
 static void ddp__relu_range(void *user, long first, long last)
 {
@@ -130,31 +79,6 @@ static ddp_status ddp__add_shape(ddp_op_spec *s, ddp_error *err)
                              "must be equal", i, s->in[0].dim[i], s->in[1].dim[i]);
     s->in_place_ok = 1;
     return ddp__same_shape(s, "add", 1, err);
-}
-
-static void ddp__add_ref_forward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *a = (const ddp__real *)call->in[0];
-    const ddp__real *b = (const ddp__real *)call->in[1];
-    ddp__real *y = (ddp__real *)call->out;
-    long i;
-
-    for (i = 0; i < n; i++) y[i] = a[i] + b[i];
-}
-
-/* Input by input: both may be the same array, the second then adding to the first. */
-static void ddp__add_ref_backward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    long i;
-    int k;
-
-    for (k = 0; k < 2; k++) {
-        ddp__real *d = (ddp__real *)call->grad_in[k];
-        for (i = 0; d && i < n; i++) d[i] = dy[i] + (call->add_in[k] ? d[i] : 0);
-    }
 }
 
 static void ddp__add_range(void *user, long first, long last)
@@ -221,47 +145,6 @@ static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, 
     } else {
         *a = first ? first + 2 * at : NULL;
         *b = first ? first + 2 * at + n : NULL;
-    }
-}
-
-static void ddp__swiglu_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    void *a, *b;
-    long r, j;
-
-    for (r = 0; r < rows; r++) {
-        ddp__real *y = (ddp__real *)call->out + r * n;
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof *y, r, &a, &b);
-        for (j = 0; j < n; j++) {
-            const double v = (double)((const ddp__real *)a)[j];
-            y[j] = (ddp__real)(v / (1 + exp(-v))) * ((const ddp__real *)b)[j];
-        }
-    }
-}
-
-/* da = dy b (s + a s (1 - s)) with s = 1 / (1 + e^-a);  db = dy a s. */
-static void ddp__swiglu_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *z = &call->spec->out;
-    const long rows = ddp_shape_rows(z), n = z->dim[z->dims - 1];
-    const int add_a = call->add_in[0], add_b = call->add_in[call->spec->inputs > 1];
-    void *pa, *pb, *pda, *pdb;
-    long r, j;
-
-    for (r = 0; r < rows; r++) {
-        const ddp__real *dy = (const ddp__real *)call->grad_out + r * n;
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof *dy, r, &pa, &pb);
-        ddp__swiglu_row(call->spec, call->grad_in, sizeof *dy, r, &pda, &pdb);
-        for (j = 0; j < n; j++) {
-            const double a = (double)((const ddp__real *)pa)[j], s = 1 / (1 + exp(-a));
-            const double b = (double)((const ddp__real *)pb)[j], d = (double)dy[j];
-            ddp__real *da = pda ? (ddp__real *)pda + j : NULL;
-            ddp__real *db = pdb ? (ddp__real *)pdb + j : NULL;
-            if (da) *da = (ddp__real)(d * b * (s + a * s * (1 - s))) + (add_a ? *da : 0);
-            if (db) *db = (ddp__real)(d * a * s) + (add_b ? *db : 0);
-        }
     }
 }
 
@@ -336,31 +219,6 @@ static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char
 
 static int ddp__dropout_off(const ddp_op_call *call) { return !call->training || call->spec->arg[0] == 0; }
 
-static void ddp__dropout_ref(const ddp_op_call *call, const ddp__real *x, ddp__real *y, int add)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const int off = ddp__dropout_off(call);
-    const ddp__real scale = off ? 1 : (ddp__real)(1 / (1 - call->spec->arg[0]));
-    unsigned char keep[DDP__OP_GRAIN];
-    long i;
-
-    for (i = 0; i < n; i++) {
-        if (i % DDP__OP_GRAIN == 0) ddp__dropout_mask(call, i / DDP__OP_GRAIN, keep);
-        y[i] = (off || keep[i % DDP__OP_GRAIN] ? x[i] * scale : 0) + (add ? y[i] : 0);
-    }
-}
-
-static void ddp__dropout_ref_forward(const ddp_op_call *call)
-{
-    ddp__dropout_ref(call, (const ddp__real *)call->in[0], (ddp__real *)call->out, 0);
-}
-
-static void ddp__dropout_ref_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0])
-        ddp__dropout_ref(call, (const ddp__real *)call->grad_out, (ddp__real *)call->grad_in[0], call->add_in[0]);
-}
-
 typedef struct ddp__dropout_job {
     const ddp_op_call *call;
     const float       *x;
@@ -414,16 +272,11 @@ static void ddp__dropout_backward(const ddp_op_call *call)
 const ddp_op *ddp__elementwise_ops(void)
 {
     static const ddp_op ops[] = {
-        {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward, ddp__gelu_ref_forward,
-         ddp__gelu_ref_backward},
-        {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward, ddp__relu_ref_forward,
-         ddp__relu_ref_backward},
-        {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward, ddp__add_ref_forward,
-         ddp__add_ref_backward},
-        {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward,
-         ddp__swiglu_ref_forward, ddp__swiglu_ref_backward},
-        {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward,
-         ddp__dropout_ref_forward, ddp__dropout_ref_backward},
+        {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
+        {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
+        {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
+        {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
+        {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward},
         DDP__OPS_END};
 
     return ops;

@@ -22,35 +22,6 @@ static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__embedding_ref_forward(const ddp_op_call *call)
-{
-    const long rows = ddp_shape_rows(&call->spec->out);
-    const long v = call->spec->param[0].shape.dim[0], c = call->spec->param[0].shape.dim[1];
-    const int32_t *token = (const int32_t *)call->in[0];
-    const ddp__real *table = (const ddp__real *)call->param[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long i, j;
-
-    for (i = 0; i < rows; i++)
-        for (j = 0; j < c; j++)
-            y[i * c + j] = token[i] >= 0 && token[i] < v ? table[token[i] * c + j]
-                                                         : (ddp__real)NAN;
-}
-
-static void ddp__embedding_ref_backward(const ddp_op_call *call)
-{
-    const long rows = ddp_shape_rows(&call->spec->out);
-    const long v = call->spec->param[0].shape.dim[0], c = call->spec->param[0].shape.dim[1];
-    const int32_t *token = (const int32_t *)call->in[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *table = (ddp__real *)call->grad_param[0];
-    long i, j;
-
-    if (!table) return;
-    for (i = 0; i < rows; i++)
-        for (j = 0; j < c && token[i] >= 0 && token[i] < v; j++) table[token[i] * c + j] += dy[i * c + j];
-}
-
 static void ddp__embedding_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -110,35 +81,6 @@ static ddp_status ddp__position_shape(ddp_op_spec *s, ddp_error *err)
     s->in_place_ok = 1;
     s->out_unread = 1;
     return DDP_OK;
-}
-
-static void ddp__position_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const long n = s->dim[1] * s->dim[2];
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *table = (const ddp__real *)call->param[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long b, i;
-
-    for (b = 0; b < s->dim[0]; b++)
-        for (i = 0; i < n; i++) y[b * n + i] = x[b * n + i] + table[i];
-}
-
-static void ddp__position_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const long n = s->dim[1] * s->dim[2];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    ddp__real *table = (ddp__real *)call->grad_param[0];
-    long b, i;
-
-    for (b = 0; b < s->dim[0]; b++)
-        for (i = 0; i < n; i++) {
-            if (table) table[i] += dy[b * n + i];
-            if (dx) dx[b * n + i] = dy[b * n + i] + (call->add_in[0] ? dx[b * n + i] : 0);
-        }
 }
 
 static void ddp__position_rows(void *user, long first, long last)
@@ -219,37 +161,6 @@ static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* to = or += the rotation of from, forward (direction 1) or back (-1). */
-static void ddp__rope_ref_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
-{
-    const ddp__head_layout l = ddp__head_layout_of(call->spec);
-    const long rows = ddp_shape_rows(&call->spec->in[0]), time = call->spec->in[0].dim[1];
-    const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
-    long r, h, i;
-
-    for (r = 0; r < rows; r++) {
-        const ddp__real *x = (const ddp__real *)from + r * l.row;
-        ddp__real *y = (ddp__real *)to + r * l.row;
-        for (h = 0; h < turned; h += l.d)
-            for (i = h; i < h + half; i++) {
-                const double angle = direction * (double)(r % time) *
-                    pow(ddp__rope_theta(call->spec), -2.0 * (double)(i - h) / (double)l.d);
-                const ddp__real c = (ddp__real)cos(angle), s = (ddp__real)sin(angle);
-                const ddp__real u = x[i], v = x[i + half];
-                y[i] = u * c - v * s + (add ? y[i] : 0);
-                y[i + half] = v * c + u * s + (add ? y[i + half] : 0);
-            }
-        for (i = turned; i < l.row; i++) y[i] = x[i] + (add ? y[i] : 0);
-    }
-}
-
-static void ddp__rope_ref_forward(const ddp_op_call *call) { ddp__rope_ref_turn(call, call->in[0], call->out, 1, 0); }
-
-static void ddp__rope_ref_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__rope_ref_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
-}
-
 typedef struct ddp__rope_job {
     const ddp_op_spec *spec;
     const float       *from;
@@ -311,12 +222,9 @@ static void ddp__rope_backward(const ddp_op_call *call)
 const ddp_op *ddp__embedding_ops(void)
 {
     static const ddp_op ops[] = {
-        {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward,
-         ddp__embedding_ref_forward, ddp__embedding_ref_backward},
-        {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward,
-         ddp__position_ref_forward, ddp__position_ref_backward},
-        {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward, ddp__rope_ref_forward,
-         ddp__rope_ref_backward},
+        {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
+        {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
+        {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward},
         DDP__OPS_END};
 
     return ops;

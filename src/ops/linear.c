@@ -64,47 +64,6 @@ static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__linear_ref_forward(const ddp_op_call *call)
-{
-    const ddp__linear_size z = ddp__linear_sizes(call->spec);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *w = (const ddp__real *)call->param[0];
-    const ddp__real *b = (const ddp__real *)call->param[1];
-    ddp__real *y = (ddp__real *)call->out;
-    long i, j, p;
-
-    for (i = 0; i < z.m; i++)
-        for (j = 0; j < z.n; j++) {
-            ddp__real sum = b ? b[j] : 0;
-            for (p = 0; p < z.k; p++) sum += x[i * z.k + p] * w[j * z.k + p];
-            y[i * z.n + j] = sum;
-        }
-}
-
-static void ddp__linear_ref_backward(const ddp_op_call *call)
-{
-    const ddp__linear_size z = ddp__linear_sizes(call->spec);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *w = (const ddp__real *)call->param[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    ddp__real *dw = (ddp__real *)call->grad_param[0];
-    ddp__real *db = (ddp__real *)call->grad_param[1];
-    long i, j, p;
-
-    for (i = 0; dx && i < z.m; i++)
-        for (p = 0; p < z.k; p++) {
-            ddp__real sum = call->add_in[0] ? dx[i * z.k + p] : 0;
-            for (j = 0; j < z.n; j++) sum += dy[i * z.n + j] * w[j * z.k + p];
-            dx[i * z.k + p] = sum;
-        }
-    for (i = 0; i < z.m; i++)
-        for (j = 0; j < z.n; j++) {
-            if (db) db[j] += dy[i * z.n + j];
-            for (p = 0; dw && p < z.k; p++) dw[j * z.k + p] += dy[i * z.n + j] * x[i * z.k + p];
-        }
-}
-
 /* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies
  * column by column. */
 static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
@@ -173,12 +132,9 @@ static void ddp__linear_backward(const ddp_op_call *call)
 const ddp_op *ddp__linear_ops(void)
 {
     static const ddp_op ops[] = {
-        {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward,
-         ddp__linear_ref_forward, ddp__linear_ref_backward},
-        {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward,
-         ddp__linear_ref_forward, ddp__linear_ref_backward},
-        {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward,
-         ddp__linear_ref_forward, ddp__linear_ref_backward},
+        {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
+        {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
+        {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward},
         DDP__OPS_END};
 
     return ops;

@@ -54,60 +54,6 @@ static ddp_status ddp__rms_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__norm_ref_forward(const ddp_op_call *call)
-{
-    const ddp__norm_size z = ddp__norm_sizes(call->spec);
-    const ddp__real *scale = (const ddp__real *)call->param[0];
-    const ddp__real *shift = (const ddp__real *)call->param[1];
-    long i, j;
-
-    for (i = 0; i < z.rows; i++) {
-        const ddp__real *x = (const ddp__real *)call->in[0] + i * z.n;
-        ddp__real *y = (ddp__real *)call->out + i * z.n;
-        ddp__real *stat = (ddp__real *)call->saved + i * z.saved;
-        ddp__real mean = 0, var = 0, rstd;
-        for (j = 0; z.centred && j < z.n; j++) mean += x[j];
-        mean /= (ddp__real)z.n;
-        for (j = 0; j < z.n; j++) var += (x[j] - mean) * (x[j] - mean);
-        var /= (ddp__real)z.n;
-        rstd = 1 / (ddp__real)sqrt((double)var + ddp__norm_eps(call->spec));
-        for (j = 0; j < z.n; j++) y[j] = (x[j] - mean) * rstd * scale[j] + (shift ? shift[j] : 0);
-        stat[0] = mean;
-        stat[z.saved - 1] = rstd;
-    }
-}
-
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); where mean is 0 by
- * definition, nothing flows through it. */
-static void ddp__norm_ref_backward(const ddp_op_call *call)
-{
-    const ddp__norm_size z = ddp__norm_sizes(call->spec);
-    const ddp__real *scale = (const ddp__real *)call->param[0];
-    ddp__real *dscale = (ddp__real *)call->grad_param[0];
-    ddp__real *dshift = (ddp__real *)call->grad_param[1];
-    long i, j;
-
-    for (i = 0; i < z.rows; i++) {
-        const ddp__real *x = (const ddp__real *)call->in[0] + i * z.n;
-        const ddp__real *dy = (const ddp__real *)call->grad_out + i * z.n;
-        const ddp__real *stat = (const ddp__real *)call->saved + i * z.saved;
-        ddp__real *dx = call->grad_in[0] ? (ddp__real *)call->grad_in[0] + i * z.n : NULL;
-        const ddp__real mean = z.centred ? stat[0] : 0, rstd = stat[z.saved - 1];
-        ddp__real mean_d = 0, mean_dh = 0;
-        for (j = 0; j < z.n; j++) {
-            const ddp__real h = (x[j] - mean) * rstd;
-            if (z.centred) mean_d += dy[j] * scale[j] / (ddp__real)z.n;
-            mean_dh += dy[j] * scale[j] * h / (ddp__real)z.n;
-            if (dscale) dscale[j] += dy[j] * h;
-            if (dshift) dshift[j] += dy[j];
-        }
-        for (j = 0; dx && j < z.n; j++) {
-            const ddp__real h = (x[j] - mean) * rstd;
-            dx[j] = rstd * (dy[j] * scale[j] - mean_d - h * mean_dh) + (call->add_in[0] ? dx[j] : 0);
-        }
-    }
-}
-
 static void ddp__norm_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -214,83 +160,6 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 
 /* Running variance is unbiased; a channel of one value, which has none, keeps to the biased. */
 static double ddp__batch_norm_unbias(double n) { return n > 1 ? n / (n - 1) : 1; }
-
-static void ddp__batch_norm_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->in[0];
-    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *scale = (const ddp__real *)call->param[0];
-    const ddp__real *shift = (const ddp__real *)call->param[1];
-    ddp__real *running_mean = (ddp__real *)call->buffer[0];
-    ddp__real *running_var = (ddp__real *)call->buffer[1];
-    ddp__real *y = (ddp__real *)call->out, *stat = (ddp__real *)call->saved;
-    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
-    const ddp__real move = (ddp__real)DDP__BATCH_NORM_MOVE;
-    long b, c, i;
-
-    for (c = 0; c < channels; c++) {
-        ddp__real mean = 0, var = 0, rstd;
-        for (b = 0; b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) mean += x[(b * channels + c) * n + i] / count;
-        for (b = 0; b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) {
-                const ddp__real d = x[(b * channels + c) * n + i] - mean;
-                var += d * d / count;
-            }
-        if (call->training) {
-            const ddp__real v = var * (ddp__real)ddp__batch_norm_unbias((double)count);
-            running_mean[c] += move * (mean - running_mean[c]);
-            running_var[c] += move * (v - running_var[c]);
-        } else {
-            mean = running_mean[c];
-            var = running_var[c];
-        }
-        rstd = 1 / (ddp__real)sqrt((double)var + DDP__NORM_EPS);
-        for (b = 0; b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) {
-                const long at = (b * channels + c) * n + i;
-                y[at] = (x[at] - mean) * rstd * scale[c] + shift[c];
-            }
-        stat[2 * c] = mean;
-        stat[2 * c + 1] = rstd;
-    }
-}
-
-/* h = (x - mean) rstd: dx = scale rstd (dy - mean(dy) - h mean(dy h)). */
-static void ddp__batch_norm_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->in[0];
-    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    const ddp__real *scale = (const ddp__real *)call->param[0];
-    const ddp__real *stat = (const ddp__real *)call->saved;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    ddp__real *dscale = (ddp__real *)call->grad_param[0];
-    ddp__real *dshift = (ddp__real *)call->grad_param[1];
-    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
-    long b, c, i;
-
-    for (c = 0; c < channels; c++) {
-        const ddp__real mean = stat[2 * c], rstd = stat[2 * c + 1];
-        ddp__real sum = 0, sum_h = 0;
-        for (b = 0; b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) {
-                const long at = (b * channels + c) * n + i;
-                sum += dy[at];
-                sum_h += dy[at] * (x[at] - mean) * rstd;
-            }
-        if (dscale) dscale[c] += sum_h;
-        if (dshift) dshift[c] += sum;
-        for (b = 0; dx && b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) {
-                const long at = (b * channels + c) * n + i;
-                const ddp__real h = (x[at] - mean) * rstd;
-                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) + (call->add_in[0] ? dx[at] : 0);
-            }
-    }
-}
 
 /* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes in double, in order. */
 static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float *y, float x_mean,
@@ -414,12 +283,9 @@ static void ddp__batch_norm_backward(const ddp_op_call *call)
 const ddp_op *ddp__norm_ops(void)
 {
     static const ddp_op ops[] = {
-        {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward,
-         ddp__norm_ref_forward, ddp__norm_ref_backward},
-        {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward, ddp__norm_ref_forward,
-         ddp__norm_ref_backward},
-        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward,
-         ddp__batch_norm_backward, ddp__batch_norm_ref_forward, ddp__batch_norm_ref_backward},
+        {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
+        {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
+        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward},
         DDP__OPS_END};
 
     return ops;

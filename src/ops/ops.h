@@ -1,17 +1,11 @@
-/* What the operator files share. Each holds families of operators: the plain reference kernels, loops in the order of
- * the formulas, and beside them the float kernels that are tested against those. */
+/* What the operator files share: the tables, parallel loops, what shape rules check. The same operators as plain loops
+ * in double, which the kernels are tested against, are tests/ops/reference.h. */
 #ifndef DDP_OPS_OPS_H
 #define DDP_OPS_OPS_H
 
 #include "base/core.h"
 #include "graph/op.h"
 #include "ops/kernels.h"
-
-/* Element type of the reference kernels. */
-#ifndef DDP_REF_REAL
-#define DDP_REF_REAL double
-#endif
-typedef DDP_REF_REAL ddp__real;
 
 /* The built-in operator of that name, NULL if there is none. */
 DDP_LIB const ddp_op *ddp__builtin_op(const char *name);
@@ -25,7 +19,7 @@ DDP_LIB const ddp_op *ddp__elementwise_ops(void);
 DDP_LIB const ddp_op *ddp__loss_ops(void);
 DDP_LIB const ddp_op *ddp__conv_ops(void);
 DDP_LIB const ddp_op *ddp__pool_ops(void);
-#define DDP__OPS_END {NULL, NULL, NULL, NULL, NULL, NULL}
+#define DDP__OPS_END {NULL, NULL, NULL, NULL}
 
 /* ---- running on the operator threads ---- */
 

@@ -66,49 +66,6 @@ static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__max_pool_ref_forward(const ddp_op_call *call)
-{
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    ddp__real *y = (ddp__real *)call->out, *at = (ddp__real *)call->saved;
-    long p, i, j, h, w, o = 0;
-
-    for (p = 0; p < z.planes; p++)
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, o++) {
-                const ddp__real *x = (const ddp__real *)call->in[0] + p * z.h * z.w;
-                int any = 0;
-                for (h = 0; h < z.kernel; h++)
-                    for (w = 0; w < z.kernel; w++) {
-                        const long r = i * z.stride - z.padding + h;
-                        const long c = j * z.stride - z.padding + w;
-                        if (r < 0 || r >= z.h || c < 0 || c >= z.w) continue;
-                        if (any && !(x[r * z.w + c] > y[o]) && !isnan((double)x[r * z.w + c])) continue;
-                        if (any && isnan((double)y[o])) continue;
-                        any = 1;
-                        y[o] = x[r * z.w + c];
-                        at[o] = (ddp__real)(h * z.kernel + w);
-                    }
-            }
-}
-
-static void ddp__max_pool_ref_backward(const ddp_op_call *call)
-{
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    const ddp__real *at = (const ddp__real *)call->saved;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long p, i, j, o = 0;
-
-    for (i = 0; dx && !call->add_in[0] && i < z.planes * z.h * z.w; i++) dx[i] = 0;
-    for (p = 0; dx && p < z.planes; p++)
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, o++) {
-                const long r = i * z.stride - z.padding + (long)at[o] / z.kernel;
-                const long c = j * z.stride - z.padding + (long)at[o] % z.kernel;
-                dx[(p * z.h + r) * z.w + c] += dy[o];
-            }
-}
-
 static void ddp__max_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -168,47 +125,6 @@ static void ddp__max_pool_backward(const ddp_op_call *call)
 static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     return ddp__pool2d_shape(s, "avg_pool2d", err);
-}
-
-static void ddp__avg_pool_ref_forward(const ddp_op_call *call)
-{
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long p, i, j, h, w, o = 0;
-
-    for (p = 0; p < z.planes; p++)
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, o++) {
-                y[o] = 0;
-                for (h = 0; h < z.kernel; h++)
-                    for (w = 0; w < z.kernel; w++) {
-                        const long r = i * z.stride - z.padding + h;
-                        const long c = j * z.stride - z.padding + w;
-                        if (r >= 0 && r < z.h && c >= 0 && c < z.w) y[o] += x[(p * z.h + r) * z.w + c];
-                    }
-                y[o] /= (ddp__real)(z.kernel * z.kernel);
-            }
-}
-
-static void ddp__avg_pool_ref_backward(const ddp_op_call *call)
-{
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long p, i, j, h, w, o = 0;
-
-    for (i = 0; dx && !call->add_in[0] && i < z.planes * z.h * z.w; i++) dx[i] = 0;
-    for (p = 0; dx && p < z.planes; p++)
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, o++)
-                for (h = 0; h < z.kernel; h++)
-                    for (w = 0; w < z.kernel; w++) {
-                        const long r = i * z.stride - z.padding + h;
-                        const long c = j * z.stride - z.padding + w;
-                        if (r >= 0 && r < z.h && c >= 0 && c < z.w)
-                            dx[(p * z.h + r) * z.w + c] += dy[o] / (ddp__real)(z.kernel * z.kernel);
-                    }
 }
 
 static void ddp__avg_pool_planes(void *user, long first, long last)
@@ -283,30 +199,6 @@ static long ddp__global_pool_plane(const ddp_op_call *call)
     return call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
 }
 
-static void ddp__global_pool_ref_forward(const ddp_op_call *call)
-{
-    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long p, i;
-
-    for (p = 0; p < planes; p++) {
-        y[p] = 0;
-        for (i = 0; i < n; i++) y[p] += x[p * n + i] / (ddp__real)n;
-    }
-}
-
-static void ddp__global_pool_ref_backward(const ddp_op_call *call)
-{
-    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long p, i;
-
-    for (p = 0; dx && p < planes; p++)
-        for (i = 0; i < n; i++) dx[p * n + i] = dy[p] / (ddp__real)n + (call->add_in[0] ? dx[p * n + i] : 0);
-}
-
 static void ddp__global_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -363,21 +255,6 @@ static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__flatten_ref_forward(const ddp_op_call *call)
-{
-    memmove(call->out, call->in[0], (size_t)ddp_shape_count(&call->spec->out) * sizeof(ddp__real));
-}
-
-static void ddp__flatten_ref_backward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long i;
-
-    for (i = 0; dx && i < n; i++) dx[i] = dy[i] + (call->add_in[0] ? dx[i] : 0);
-}
-
 static void ddp__flatten_forward(const ddp_op_call *call)
 {
     if (call->out != call->in[0])
@@ -400,14 +277,10 @@ static void ddp__flatten_backward(const ddp_op_call *call)
 const ddp_op *ddp__pool_ops(void)
 {
     static const ddp_op ops[] = {
-        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward,
-         ddp__max_pool_ref_forward, ddp__max_pool_ref_backward},
-        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward,
-         ddp__avg_pool_ref_forward, ddp__avg_pool_ref_backward},
-        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward,
-         ddp__global_pool_backward, ddp__global_pool_ref_forward, ddp__global_pool_ref_backward},
-        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward,
-         ddp__flatten_ref_forward, ddp__flatten_ref_backward},
+        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
+        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
+        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
+        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward},
         DDP__OPS_END};
 
     return ops;

@@ -239,7 +239,7 @@ static void unwanted_gradients_are_left_out(void **state)
             op_call_of(&c, real, 0, NULL, &call);
             for (j = 0; j < DDP_OP_INPUTS; j++) call.grad_in[j] = NULL;
             for (j = 0; j < DDP_OP_PARAMS; j++) call.grad_param[j] = NULL;
-            (real ? c.op->ref_backward : c.op->backward)(&call); /* would crash */
+            (real ? c.ref->backward : c.op->backward)(&call); /* would crash */
             op_close(&c);
         }
 }
