@@ -1,6 +1,5 @@
 /* Growing text, files read whole and written whole or not at all, numbers that must be whole. */
 #include "base/core.h"
-#include "base/text.h"
 
 static int ddp__text_reserve(ddp__text *t, size_t more)
 {

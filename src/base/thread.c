@@ -1,5 +1,4 @@
 /* Threads that sleep, wait and share loops. */
-#include "base/thread.h"
 #include "base/core.h"
 #include "base/tools.h"
 

@@ -3,7 +3,7 @@
 #define DDP_COMPRESS_CODEC_H
 
 #include "base/platform.h"
-#include "compress/packing.h"
+#include "compress/compress.h"
 
 #define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
 #define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */

@@ -1,8 +1,6 @@
 /* Labelled images: IDX and CIFAR files, alone or found in a folder, and batches of them. */
 #include "base/core.h"
-#include "base/text.h"
 #include "data/data.h"
-#include "data/deal.h"
 
 #include <dirent.h>
 

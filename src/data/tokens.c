@@ -1,8 +1,6 @@
 /* Token streams: recognising, opening, splitting and dealing them. */
 #include "base/core.h"
-#include "base/text.h"
 #include "data/data.h"
-#include "data/deal.h"
 
 /* llm.c writes 256 int32: magic, version, token count. */
 #define DDP__TOKENS_HEADER  1024

@@ -2,8 +2,6 @@
  * first and the last of a graph. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/hash.h"
 #include "graph/graph_internal.h"
 
 static ddp_status ddp__build_check(ddp_graph *g)

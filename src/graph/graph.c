@@ -1,6 +1,5 @@
 /* Building a graph: layers, segments to recompute, inputs, operators; and reading what there is. */
 #include "base/core.h"
-#include "base/hash.h"
 #include "graph/graph_internal.h"
 
 long ddp_shape_count(const ddp_shape *s)

@@ -2,7 +2,6 @@
 #ifndef DDP_GRAPH_GRAPH_INTERNAL_H
 #define DDP_GRAPH_GRAPH_INTERNAL_H
 
-#include "base/core.h"
 #include "graph/graph.h"
 #include "graph/host.h"
 

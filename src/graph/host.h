@@ -1,10 +1,10 @@
 /* What a graph may know of the context that trains it: memory, threads and the hooks.
- * A ddp_ctx begins with this struct, so src/graph needs nothing of src/sync. */
+ * A ddp_ctx begins with this struct, so src/graph needs nothing of src/run. */
 #ifndef DDP_GRAPH_HOST_H
 #define DDP_GRAPH_HOST_H
 
 #include "base/backend.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "graph/layer.h"
 
 /* The same hooks that a user's own loop calls; each returns 0 or a ddp_status. */

@@ -2,7 +2,7 @@
 #ifndef DDP_GRAPH_LAYER_H
 #define DDP_GRAPH_LAYER_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 typedef enum ddp_dtype { DDP_F32, DDP_I32 } ddp_dtype;
 

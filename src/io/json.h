@@ -3,7 +3,7 @@
 #ifndef DDP_IO_JSON_H
 #define DDP_IO_JSON_H
 
-#include "base/text.h"
+#include "base/core.h"
 #include "io/safetensors.h"
 
 typedef enum ddp__json_kind {

@@ -3,7 +3,7 @@
 #ifndef DDP_NN_OPTIMIZER_H
 #define DDP_NN_OPTIMIZER_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 /* One call updates one contiguous block of a layer. All arrays have count floats. */
 typedef struct ddp_update {

@@ -1,9 +1,9 @@
 /* The matrix products behind a convolution, of what a window sees of the images. */
 #include "base/platform.h"
-#include "base/thread.h"
-#include "ops/kernels.h"
+#include "base/core.h"
+#include "ops/ops.h"
 
-/* As in matmul.c: a block of one operand is packed once into L2, strips of the other one at a time into L1. Strips are
+/* As in linear.c: a block of one operand is packed once into L2, strips of the other one at a time into L1. Strips are
  * cut from a slab: the part of the images behind a chunk of positions, copied with its zeros around, so that packing
  * knows no edges. Columns of a slab are sorted by their remainder by the step, so that neighbouring positions are
  * neighbours in it, too; rows and columns between windows are left out. */

@@ -2,7 +2,7 @@
  * vector type wider than the function's target would be lowered to scalar code (30 times slower, measured), so every
  * function that touches one carries its set's attributes and passes vectors by pointer only. */
 #include "base/platform.h"
-#include "ops/kernels.h"
+#include "ops/ops.h"
 
 /* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
  * and accumulators that stay in an array are in memory. */

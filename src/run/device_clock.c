@@ -1,6 +1,6 @@
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "run/device.h"
 
 typedef struct ddp__moment {

@@ -1,6 +1,5 @@
 #include "base/platform.h"
-#include "base/text.h"
-#include "base/hash.h"
+#include "base/core.h"
 #include "run/env.h"
 
 #ifdef __APPLE__

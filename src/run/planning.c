@@ -1,7 +1,6 @@
 /* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan. What a
  * plan says only the strategy knows: here it is bytes. */
 #include "base/core.h"
-#include "base/hash.h"
 #include "run/device.h"
 
 /* What of it reaches all before the plan does. */
