@@ -6,27 +6,23 @@
 
 /* ---- status ---- */
 
+static const struct {
+    int         exit_code;
+    const char *text;
+} ddp__statuses[] = {
+#define DDP__STATUS_ENTRY(name, exit_code, text) {exit_code, text},
+    DDP_STATUS_LIST(DDP__STATUS_ENTRY)
+#undef DDP__STATUS_ENTRY
+};
+
+static int ddp__status_known(ddp_status code) { return (int)code >= 0 && code < DDP_STATUS_COUNT; }
+
 const char *ddp_status_text(ddp_status code)
 {
-    switch (code) {
-#define DDP__STATUS_TEXT(name, exit_code, text) case DDP_##name: return text;
-    DDP_STATUS_LIST(DDP__STATUS_TEXT)
-#undef DDP__STATUS_TEXT
-    case DDP_STATUS_COUNT: break;
-    }
-    return "unknown status";
+    return ddp__status_known(code) ? ddp__statuses[code].text : "unknown status";
 }
 
-int ddp_status_exit_code(ddp_status code)
-{
-    switch (code) {
-#define DDP__STATUS_EXIT(name, exit_code, text) case DDP_##name: return exit_code;
-    DDP_STATUS_LIST(DDP__STATUS_EXIT)
-#undef DDP__STATUS_EXIT
-    case DDP_STATUS_COUNT: break;
-    }
-    return 1;
-}
+int ddp_status_exit_code(ddp_status code) { return ddp__status_known(code) ? ddp__statuses[code].exit_code : 1; }
 
 ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
 {

@@ -7,8 +7,7 @@
 #include "base/status.h"
 
 /* Fills *err (may be NULL) with code and the formatted sentence; returns code. */
-DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
-    DDP__PRINTF(3, 4);
+DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Forwards a failure of a call that returns ddp_status. */
 #define DDP__TRY(call)                          \
@@ -19,8 +18,7 @@ DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, .
 
 /* Resolves level and fn from the environment (unless no_env). */
 DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);
-DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
-    DDP__PRINTF(3, 4);
+DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 /* off, error, warn, info, debug -> level; DDP_LOG_DEFAULT if unknown. */
 DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
 

@@ -7,20 +7,18 @@ static int ddp__text_reserve(ddp__text *t, size_t more)
     char *p;
 
     if (t->failed) return 0;
-    if (more > SIZE_MAX / 2 - t->size) {
-        t->failed = 1;
-        return 0;
+    if (more <= SIZE_MAX / 2 - t->size) {
+        if (t->size + more + 1 <= t->room) return 1;
+        while (room < t->size + more + 1) room *= 2;
+        p = (char *)DDP_REALLOC(t->data, room);
+        if (p) {
+            t->data = p;
+            t->room = room;
+            return 1;
+        }
     }
-    if (t->size + more + 1 <= t->room) return 1;
-    while (room < t->size + more + 1) room *= 2;
-    p = (char *)DDP_REALLOC(t->data, room);
-    if (!p) {
-        t->failed = 1;
-        return 0;
-    }
-    t->data = p;
-    t->room = room;
-    return 1;
+    t->failed = 1;
+    return 0;
 }
 
 void ddp__text_add(ddp__text *t, const char *bytes, size_t n)
@@ -66,7 +64,6 @@ static FILE *ddp__gzip_open(const char *path, pid_t *child)
     }
     if (*child == 0) {
         int null = open("/dev/null", O_WRONLY);
-
         if (null >= 0) dup2(null, 2); /* the caller reports the failure; the library never prints */
         dup2(fd[1], 1);
         close(fd[0]);
@@ -195,10 +192,8 @@ ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
     ddp_status s = DDP_OK;
 
     ddp__file_close(o, 1);
-    if (o->why)
-        s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path, strerror(o->why));
-    else if (strcmp(o->tmp, o->path))
-        s = ddp__folder_flush(o->path, err);
+    if (o->why) s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path, strerror(o->why));
+    else if (strcmp(o->tmp, o->path)) s = ddp__folder_flush(o->path, err);
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
     return s;

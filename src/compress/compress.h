@@ -20,12 +20,7 @@
  *   int8, int4  see ddp_pack_quantised */
 typedef enum ddp_packing {
     DDP_PACK_DEFAULT, /* delta, everywhere */
-    DDP_PACK_I64,
-    DDP_PACK_I32,
-    DDP_PACK_DELTA,
-    DDP_PACK_DENSE,
-    DDP_PACK_INT8,
-    DDP_PACK_INT4
+    DDP_PACK_I64, DDP_PACK_I32, DDP_PACK_DELTA, DDP_PACK_DENSE, DDP_PACK_INT8, DDP_PACK_INT4
 } ddp_packing;
 
 #define DDP_PACK_HEAD 24 /* bytes of the header */

@@ -289,7 +289,6 @@ static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p,
     for (i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint32_t magnitude = ddp__codec_bits(v) & DDP__MAGNITUDE;
-
         at = ddp__unpack_index(&w);
         if (at == UINT64_MAX && m->packing == DDP_PACK_DELTA)
             return ddp__fail(err, DDP_FORMAT, "gap %" PRIu64 " of the message, behind index %" PRIu64
@@ -317,7 +316,6 @@ static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_
     for (i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint64_t at = ddp__unpack_index(&w);
-
         if (how == DDP__UNPACK_STORE) x[at] = v;
         else if (how == DDP__UNPACK_ADD) x[at] += v;
         else x[at] -= v;
@@ -339,8 +337,7 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
         for (i = 0; (i += ddp__first_from(v + i, len - i, DDP__HUGE)) < len; i++)
             DDP__TRY(ddp__sum_check(how, x, at + i, v[i], err));
     }
-    if (how == DDP__UNPACK_STORE)
-        ddp__codec_floats(p, x, n);
+    if (how == DDP__UNPACK_STORE) ddp__codec_floats(p, x, n);
     else
         for (i = 0; i < n; i++) {
             v[0] = ddp__codec_float(ddp__codec_get32(p + 4 * i));

@@ -113,7 +113,6 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
         const uint32_t mask = digit ? 1023 : 2047;
         uint32_t b = mask;
         size_t i;
-
         memset(bins, 0, 2 * DDP__TOPK_BINS * sizeof *bins);
         for (i = 0; i + 2 <= m; i += 2) {
             bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
@@ -138,7 +137,6 @@ static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, siz
     for (i = 0; kept < k; i++) {
         uint32_t bits = f->bits[i], magnitude = bits & DDP__MAGNITUDE;
         size_t tie = (magnitude == nth) & (ties > 0);
-
         index[kept] = f->index[i];
         memcpy(value + kept * sizeof bits, &bits, sizeof bits);
         ties -= tie;
@@ -181,7 +179,6 @@ static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint6
 
     for (i = 0; i < n; i++) {
         uint32_t bits = ddp__codec_bits(x[i]);
-
         index[m] = at + i;
         list[m] = bits;
         m += (int32_t)(bits & DDP__MAGNITUDE) > floor;
@@ -231,7 +228,6 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
 
     for (i = 0; i < m; i += DDP__TOPK_NEAR) {
         const float *from = x + i / DDP__TOPK_NEAR * part;
-
         from += ddp_rng_below(&r, part - DDP__TOPK_NEAR + 1);
         memcpy(sample + i, from, DDP__TOPK_NEAR * sizeof *sample);
     }
@@ -307,9 +303,6 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Which of a word's bits is the lowest one that is set, counting from 0. */
-static unsigned ddp__randomk_lowest(uint64_t word) { return (unsigned)__builtin_ctzll((unsigned long long)word); }
-
 /* Floyd: the j-th round draws from the first j+1 elements; what it draws twice stands for the
  * newest of them, which nobody can have drawn before. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
@@ -326,12 +319,12 @@ ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *
         if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
     for (w = 0; w < words; w++)
         for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + ddp__randomk_lowest(word);
+            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
             if (ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
         }
     for (w = 0; w < words; w++)
         for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + ddp__randomk_lowest(word);
+            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
             index[kept] = i;
             if (value) value[kept] = x[i];
             kept++;
@@ -395,7 +388,6 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
     for (i = 0; i < links; i++) {
         ddp_link_compression *c = out + i;
         size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
-
         /* the fraction first: the slowest link's is exactly 1 */
         c->ratio = o->ratio;
         if (!o->uniform) c->ratio = slowest > 0 ? factor * o->ratio * (link_s[i] / slowest) : 1;

@@ -268,10 +268,8 @@ static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp
     snprintf(begin, sizeof begin, "%slabels", start);
     if (images.count == 0) *found = 0;
     else if (ddp__folder_list(folder, begin, 1, "idx1-ubyte", &labels, err) == DDP_OK) {
-        if (labels.count)
-            m = ddp_images_idx(images.path[0], labels.path[0], err);
-        else
-            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, begin, images.path[0]);
+        if (labels.count) m = ddp_images_idx(images.path[0], labels.path[0], err);
+        else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, begin, images.path[0]);
     }
     ddp__folder_free(&images);
     ddp__folder_free(&labels);
@@ -280,8 +278,7 @@ static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp
 
 static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, int *found, ddp_error *err)
 {
-    const char *start = classes == 10 ? (test ? "test_batch" : "data_batch")
-                                      : (test ? "test" : "train");
+    const char *start = classes == 10 ? (test ? "test_batch" : "data_batch") : (test ? "test" : "train");
     ddp__folder files;
     ddp_images *m = NULL;
     int i;
@@ -356,7 +353,6 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
     for (c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */
-
         for (i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
             for (k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];

@@ -132,9 +132,10 @@ static ddp_tokens *ddp__tokens_new(const char *name, ddp_error *err)
     return NULL;
 }
 
-static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, ddp_error *err)
+/* Ends an opening that has gone as s says so far. */
+static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, ddp_status s, ddp_error *err)
 {
-    if (ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
+    if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
 }
@@ -143,12 +144,7 @@ ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err)
 {
     ddp_tokens *t = ddp__tokens_new(path, err);
 
-    if (!t) return NULL;
-    if (ddp__file_read(path, &t->file, err)) {
-        ddp_tokens_close(t);
-        return NULL;
-    }
-    return ddp__tokens_finish(t, err);
+    return t ? ddp__tokens_finish(t, ddp__file_read(path, &t->file, err), err) : NULL;
 }
 
 ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
@@ -157,12 +153,8 @@ ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
 
     if (!t) return NULL;
     ddp__text_add(&t->file, (const char *)bytes, n);
-    if (t->file.failed) {
-        ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
-        ddp_tokens_close(t);
-        return NULL;
-    }
-    return ddp__tokens_finish(t, err);
+    if (!t->file.failed) return ddp__tokens_finish(t, DDP_OK, err);
+    return ddp__tokens_finish(t, ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name), err);
 }
 
 void ddp_tokens_close(ddp_tokens *t)
@@ -176,7 +168,6 @@ void ddp_tokens_close(ddp_tokens *t)
 /* ---- reading ---- */
 
 long ddp_tokens_count(const ddp_tokens *t) { return t->count; }
-
 long ddp_tokens_vocabulary(const ddp_tokens *t) { return t->vocabulary; }
 
 int ddp_tokens_byte(const ddp_tokens *t, long token)

@@ -24,14 +24,12 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
 
 void ddp__node_one(const ddp_node *n, void *at)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(n->graph, &device);
+    const ddp_backend *b = ddp__graph_backend(n->graph);
     const float one = 1;
 
     if (!b) *(float *)at = one;
-    else if (n->spec.out.dims == 0 || n->graph->element == sizeof one)
-        b->fill(device, (float *)at, 1, one);
-    else b->upload_elements(device, at, &one, 1);
+    else if (n->spec.out.dims == 0 || n->graph->element == 4) b->fill(n->graph->host->device, (float *)at, 1, one);
+    else b->upload_elements(n->graph->host->device, at, &one, 1);
 }
 
 ddp_state *ddp_state_new(ddp_graph *g)
@@ -97,27 +95,24 @@ void *ddp_data(ddp_graph *g, const char *name)
 
 void ddp__feed_inputs(const ddp_graph *g)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     int i;
 
     for (i = 0; b && i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const size_t count = (size_t)ddp_shape_count(&n->spec.out);
         void *to;
-
         if (n->op) continue;
         to = ddp_state_data(g->state, n);
-        if (ddp__output_bytes(n) == 4 * count) b->upload(device, to, n->feed, 4 * count);
-        else b->upload_elements(device, to, (const float *)n->feed, count);
+        if (ddp__output_bytes(n) == 4 * count) b->upload(g->host->device, to, n->feed, 4 * count);
+        else b->upload_elements(g->host->device, to, (const float *)n->feed, count);
     }
 }
 
 /* What a node shows comes from the device when it is asked for; NULL where that fails. */
 static const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     const size_t count = (size_t)ddp_shape_count(&n->spec.out);
     ddp_node *own = g->node[n->index];
     ddp_status s;
@@ -126,8 +121,8 @@ static const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void
     if (!own->shown) own->shown = (float *)ddp__calloc(count, sizeof *own->shown);
     if (!own->shown) return NULL;
     s = ddp__output_bytes(n) == 4 * count
-            ? b->download(device, own->shown, from, 4 * count, &g->error)
-            : b->download_elements(device, own->shown, from, count, &g->error);
+            ? b->download(g->host->device, own->shown, from, 4 * count, &g->error)
+            : b->download_elements(g->host->device, own->shown, from, count, &g->error);
     return s == DDP_OK ? own->shown : NULL;
 }
 
@@ -153,8 +148,7 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
 
 void ddp__value_early(ddp_graph *g)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     const ddp_node *n = g->node[g->nodes - 1];
     const float *from;
 
@@ -163,21 +157,18 @@ void ddp__value_early(ddp_graph *g)
     if (g->state->layout->fate[n->index] != DDP__KEPT) return;
     from = (const float *)ddp_state_data(g->state, n);
     if (!from) return;
-    b->early(device, from);
+    b->early(g->host->device, from);
     g->early = n->index;
 }
 
 float ddp_value(ddp_graph *g, const ddp_node *n)
 {
-    const ddp_backend *b;
     const float *out;
-    void *device;
     float value;
 
     if (g && n && g->state && n->graph == g && g->early == n->index) {
-        b = ddp__graph_backend(g, &device);
         out = (const float *)ddp_state_data(g->state, n);
-        if (b->early_value(device, out, &value)) return value;
+        if (g->host->backend->early_value(g->host->device, out, &value)) return value;
     }
     out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
     return out ? *out : NAN;
@@ -222,7 +213,6 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
 
     for (k = 0; shadow && k < n->spec.buffers; k++) {
         const size_t count = (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
-
         if (fill) ddp__host_copy(s->graph->host, shadow, n->buffer[k], count * sizeof *shadow);
         else at[k] = shadow;
         shadow += count;
@@ -265,7 +255,6 @@ static void ddp__run_again(const ddp_state *s, int segment)
 
     for (i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
         ddp_op_call c;
-
         if (s->layout->fate[i] != DDP__AGAIN) continue;
         if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
             ddp__run_pair(s, g->node[i], 1, 1);
@@ -289,7 +278,6 @@ static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float,
     c->grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
     for (i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
-
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
         c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
         c->add_in[i] = s->written[p];
@@ -348,7 +336,6 @@ int ddp_forward(ddp_graph *g)
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-
         if (!n->op) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
             code = ddp__hook(g, hooks->forward_begin, n->layer);
@@ -400,7 +387,6 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
     /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
     for (i = g->nodes - 1; i >= 0; i--) {
         const ddp_node *n = g->node[i];
-
         if (!n->op) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i) {
             code = ddp__hook(g, hooks->backward_begin, n->layer);
@@ -473,7 +459,6 @@ int ddp_backward_range(ddp_state *s, int first, int last)
 
     for (i = last; i >= first; i--) {
         const ddp_node *n = g->node[i];
-
         if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1);
     }
     return 0;

@@ -28,36 +28,37 @@ void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
 
 const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ? &g->host->allocator : NULL; }
 
-const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device)
-{
-    *device = g->host ? g->host->device : NULL;
-    return g->host ? g->host->backend : NULL;
-}
+const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->host->backend : NULL; }
 
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : NULL; }
 
-int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
+/* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
+static int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
 {
     int wanted = *room ? 2 * *room : 16;
     void *bigger;
 
     if (count < *room) return 1;
     bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (size_t)wanted * size) : NULL;
-    if (!bigger) {
-        ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
-        return 0;
-    }
+    if (!bigger) return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
     *array = bigger;
     *room = wanted;
     return 1;
 }
 
-int ddp__graph_open(ddp_graph *g, const char *what)
+/* 1 if the graph may still be changed by what; else it remembers why not. */
+static int ddp__graph_open(ddp_graph *g, const char *what)
 {
     if (!g || g->error.code) return 0;
     if (!g->built) return 1;
-    ddp__fail(&g->error, DDP_USAGE, "%s after ddp_graph_build: a built graph cannot change", what);
-    return 0;
+    return !ddp__fail(&g->error, DDP_USAGE, "%s after ddp_graph_build: a built graph cannot change", what);
+}
+
+/* After a failure, for who returns a node. */
+static ddp_node *ddp__no_node(ddp_status failure)
+{
+    (void)failure;
+    return NULL;
 }
 
 /* ---- layers ---- */
@@ -120,8 +121,7 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
 void ddp_layer_end(ddp_graph *g)
 {
     if (!ddp__graph_open(g, "ddp_layer_end")) return;
-    if (g->open_layer < 0)
-        ddp__fail(&g->error, DDP_USAGE, "ddp_layer_end without ddp_layer_begin");
+    if (g->open_layer < 0) ddp__fail(&g->error, DDP_USAGE, "ddp_layer_end without ddp_layer_begin");
     else if (g->layer[g->open_layer].first < 0)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
                   "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
@@ -136,18 +136,16 @@ void ddp_recompute_begin(ddp_graph *g)
     if (!ddp__graph_open(g, "ddp_recompute_begin")) return;
     if (g->open_segment >= 0) {
         ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call ddp_recompute_end first");
-        return;
+    } else if (ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room, sizeof *g->segment)) {
+        g->segment[g->segments].first = g->segment[g->segments].last = -1;
+        g->open_segment = g->segments++;
     }
-    if (!ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room, sizeof *g->segment)) return;
-    g->segment[g->segments].first = g->segment[g->segments].last = -1;
-    g->open_segment = g->segments++;
 }
 
 void ddp_recompute_end(ddp_graph *g)
 {
     if (!ddp__graph_open(g, "ddp_recompute_end")) return;
-    if (g->open_segment < 0)
-        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_end without ddp_recompute_begin");
+    if (g->open_segment < 0) ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_end without ddp_recompute_begin");
     else if (g->segment[g->open_segment].first < 0)
         ddp__fail(&g->error, DDP_USAGE, "a segment to recompute has no operators: build some "
                   "between ddp_recompute_begin and ddp_recompute_end");
@@ -162,10 +160,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 
     if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, &g->node_room, sizeof *g->node)) return NULL;
     n = (ddp_node *)ddp__calloc(1, sizeof *n);
-    if (!n) {
-        ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes);
-        return NULL;
-    }
+    if (!n) return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
     n->graph = g;
     n->index = g->nodes;
     n->layer = -1;
@@ -222,10 +217,9 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     int i;
 
     if (!ddp__graph_open(g, "ddp_input")) return NULL;
-    if (!name || !*name || !s || (type != DDP_F32 && type != DDP_I32)) {
-        ddp__fail(&g->error, DDP_ARG, "an input needs a name, a shape and type DDP_F32 or DDP_I32");
-        return NULL;
-    }
+    if (!name || !*name || !s || (type != DDP_F32 && type != DDP_I32))
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG,
+                                      "an input needs a name, a shape and type DDP_F32 or DDP_I32"));
     if (!ddp__shape_ok(s)) {
         ddp__shape_text(s, text, sizeof text);
         ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
@@ -234,8 +228,8 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     }
     for (i = 0; i < g->nodes; i++) {
         if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
-        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own name", name);
-        return NULL;
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
+                                      "name", name));
     }
     n = ddp__node_add(g);
     if (!n) return NULL;
@@ -245,18 +239,13 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     if (n->name) return n;
     g->nodes--;
     DDP_FREE(n);
-    ddp__fail(&g->error, DDP_MEMORY, "out of memory for input \"%.80s\"", name);
-    return NULL;
+    return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for input \"%.80s\"", name));
 }
 
 ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols)
 {
-    ddp_shape s;
+    const ddp_shape s = {2, {rows, cols, 0, 0}};
 
-    memset(&s, 0, sizeof s);
-    s.dims = 2;
-    s.dim[0] = rows;
-    s.dim[1] = cols;
     return ddp_input_shape(g, name, type, &s);
 }
 
@@ -290,10 +279,8 @@ int ddp_register_op(ddp_graph *g, const ddp_op *op) { return g ? (int)ddp__op_re
 /* "layer "x", operator linear" for error sentences, at most size bytes. */
 static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text, size_t size)
 {
-    if (layer >= 0)
-        snprintf(text, size, "layer \"%.100s\", operator %.60s", g->layer[layer].name, op);
-    else
-        snprintf(text, size, "operator %.60s outside layers", op);
+    if (layer >= 0) snprintf(text, size, "layer \"%.100s\", operator %.60s", g->layer[layer].name, op);
+    else snprintf(text, size, "operator %.60s outside layers", op);
 }
 
 /* What the shape rule filled must be executable, whoever wrote the rule. */
@@ -333,20 +320,16 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
 {
     int i;
 
-    if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs)) {
-        ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count, DDP_OP_INPUTS);
-        return 0;
-    }
+    if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs))
+        return !ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count, DDP_OP_INPUTS);
     for (i = 0; i < count; i++) {
         if (inputs[i] && inputs[i]->graph == g) continue;
-        ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i, inputs[i] ? "a node of another graph" : "NULL");
-        return 0;
+        return !ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i,
+                          inputs[i] ? "a node of another graph" : "NULL");
     }
-    if (tied && (tied->graph != g || tied->spec.params < 1)) {
-        ddp__fail(&g->error, DDP_ARG, "%s: the tied node %s", where, tied->graph != g
-                  ? "belongs to another graph" : "has no parameter to share");
-        return 0;
-    }
+    if (tied && (tied->graph != g || tied->spec.params < 1))
+        return !ddp__fail(&g->error, DDP_ARG, "%s: the tied node %s", where, tied->graph != g
+                          ? "belongs to another graph" : "has no parameter to share");
     return 1;
 }
 
@@ -376,12 +359,11 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
 /* What its backend runs as one with the operator before it. */
 static void ddp__node_pair(const ddp_graph *g, const ddp_node *n)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     ddp_node *first = n->index > 0 ? g->node[n->index - 1] : NULL;
 
     if (b && b->pair && first && first->op && n->spec.inputs && n->input[0] == first->index)
-        first->pair = b->pair(device, first->op->name, n->op->name);
+        first->pair = b->pair(g->host->device, first->op->name, n->op->name);
 }
 
 int ddp__pair_inside(const ddp_graph *g, int i)
@@ -409,10 +391,9 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
         ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where);
         return NULL;
     }
-    if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args)) {
-        ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where, arg_count, DDP_OP_ARGS);
-        return NULL;
-    }
+    if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args))
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
+                                      arg_count, DDP_OP_ARGS));
 
     owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
     memset(&spec, 0, sizeof spec);
@@ -426,16 +407,11 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     }
     if (arg_count) memcpy(spec.arg, args, (size_t)arg_count * sizeof *args);
     code = ddp__shape_apply(entry, owner, &spec, &why);
-    if (code) {
-        ddp__fail(&g->error, code, "%s with inputs %s: %.150s", where, shapes,
-                  why.msg[0] ? why.msg : "its shape rule refused them");
-        return NULL;
-    }
+    if (code)
+        return ddp__no_node(ddp__fail(&g->error, code, "%s with inputs %s: %.150s", where, shapes,
+                                      why.msg[0] ? why.msg : "its shape rule refused them"));
     fault = ddp__spec_fault(&spec, owner);
-    if (fault) {
-        ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault);
-        return NULL;
-    }
+    if (fault) return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault));
 
     n = ddp__node_add(g);
     if (!n) return NULL;
@@ -487,8 +463,7 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     out->out = n->spec.out;
     out->flops = n->spec.flops;
     if (n->op && n->op->backward)
-        out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops
-                                                         : 2 * n->spec.flops;
+        out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops : 2 * n->spec.flops;
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
     for (i = n->tied >= 0; i < n->spec.params; i++)
         out->param_bytes += 4.0 * (double)ddp_shape_count(&n->spec.param[i].shape);

@@ -7,8 +7,7 @@
 #define DDP__JSON_DEPTH 64
 
 typedef struct ddp__json_reader {
-    const char *name;
-    const char *text, *at, *end;
+    const char *name, *text, *at, *end;
     ddp__json  *node;  /* next free value */
     char       *chars; /* next free byte for strings */
     int         depth;
@@ -60,21 +59,11 @@ int ddp__utf8_length(const unsigned char *p, size_t left)
 
 static char *ddp__utf8_write(char *out, uint32_t code)
 {
-    if (code < 0x80) {
-        *out++ = (char)code;
-    } else if (code < 0x800) {
-        *out++ = (char)(0xc0 | code >> 6);
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else if (code < 0x10000) {
-        *out++ = (char)(0xe0 | code >> 12);
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else {
-        *out++ = (char)(0xf0 | code >> 18);
-        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    }
+    static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
+    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+
+    *out++ = (char)(lead[more] | code >> 6 * more);
+    while (more--) *out++ = (char)(0x80 | (code >> 6 * more & 0x3f));
     return out;
 }
 

@@ -7,12 +7,7 @@
 #include "io/safetensors.h"
 
 typedef enum ddp__json_kind {
-    DDP__JSON_NULL,
-    DDP__JSON_FALSE,
-    DDP__JSON_TRUE,
-    DDP__JSON_NUMBER,
-    DDP__JSON_STRING,
-    DDP__JSON_ARRAY,
+    DDP__JSON_NULL, DDP__JSON_FALSE, DDP__JSON_TRUE, DDP__JSON_NUMBER, DDP__JSON_STRING, DDP__JSON_ARRAY,
     DDP__JSON_OBJECT
 } ddp__json_kind;
 

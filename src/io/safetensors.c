@@ -173,7 +173,6 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 
     for (i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->tensor[i];
-
         if (t->offset < at)
             return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
                                "that ends at %" PRIu64, t->offset, s->tensor[i - 1].name, at);
@@ -251,7 +250,6 @@ static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out
 
     while (n) {
         ssize_t got = pread(s->fd, p, n, (off_t)at);
-
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
             return ddp__fail(err, DDP_IO, "cannot read %.120s at byte %" PRIu64 ": %s", s->name, at,
@@ -260,14 +258,6 @@ static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out
         n -= (size_t)got;
         at += (uint64_t)got;
     }
-    return DDP_OK;
-}
-
-/* n bytes of the data, from byte at of it. */
-static ddp_status ddp__st_data(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
-{
-    if (s->fd >= 0) return ddp__st_pread(s, s->begin + at, out, n, err);
-    if (n) memcpy(out, s->bytes + at, n);
     return DDP_OK;
 }
 
@@ -416,9 +406,7 @@ static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from
         } else {
             memcpy(&wide, from + 8 * i, sizeof wide);
             /* beyond float's range the cast would be undefined */
-            out[i] = wide > (double)FLT_MAX    ? INFINITY
-                     : wide < -(double)FLT_MAX ? -INFINITY
-                                               : (float)wide;
+            out[i] = wide > (double)FLT_MAX    ? INFINITY : wide < -(double)FLT_MAX ? -INFINITY : (float)wide;
         }
     }
 }
@@ -439,7 +427,9 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
     size_t width = ddp_safetensors_type_bytes(t->type);
 
     DDP__TRY(ddp__st_range(s, t, first, count, err));
-    return ddp__st_data(s, t->offset + first * width, out, count * width, err);
+    if (s->fd >= 0) return ddp__st_pread(s, s->begin + t->offset + first * width, out, count * width, err);
+    if (count) memcpy(out, s->bytes + t->offset + first * width, count * width);
+    return DDP_OK;
 }
 
 ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
@@ -454,7 +444,6 @@ ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, u
     DDP__TRY(ddp__st_range(s, t, first, count, err));
     while (count) {
         size_t n = count < DDP__ST_CHUNK ? count : DDP__ST_CHUNK;
-
         DDP__TRY(ddp_safetensors_bytes(s, t, first, n, chunk, err));
         ddp__st_convert(t->type, chunk, n, out);
         out += n;

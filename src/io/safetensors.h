@@ -8,15 +8,7 @@
 #define DDP_SAFETENSORS_DIMS 8
 
 typedef enum ddp_safetensors_type {
-    DDP_ST_F32,
-    DDP_ST_F64,
-    DDP_ST_F16,
-    DDP_ST_BF16,
-    DDP_ST_I64,
-    DDP_ST_I32,
-    DDP_ST_I16,
-    DDP_ST_I8,
-    DDP_ST_U8,
+    DDP_ST_F32, DDP_ST_F64, DDP_ST_F16, DDP_ST_BF16, DDP_ST_I64, DDP_ST_I32, DDP_ST_I16, DDP_ST_I8, DDP_ST_U8,
     DDP_ST_BOOL
 } ddp_safetensors_type;
 

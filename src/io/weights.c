@@ -23,16 +23,11 @@ static const ddp__weight_rule ddp__weights_gpt2[] = {
     {"head", "layer_norm", 0, "ln_f", 0},     {NULL, NULL, 0, NULL, 0}};
 
 static const ddp__weight_rule ddp__weights_resnet[] = {
-    {".downsample", "conv2d", 0, ".downsample.0", 0},
-    {".downsample", "batch_norm2d", 0, ".downsample.1", 0},
-    {"conv1", "conv2d", 0, "conv1", 0},
-    {"conv1", "batch_norm2d", 0, "bn1", 0},
-    {"conv2", "conv2d", 0, "conv2", 0},
-    {"conv2", "batch_norm2d", 0, "bn2", 0},
-    {"conv3", "conv2d", 0, "conv3", 0},
-    {"conv3", "batch_norm2d", 0, "bn3", 0},
-    {"head", "linear", 0, "fc", 0},
-    {NULL, NULL, 0, NULL, 0}};
+    {".downsample", "conv2d", 0, ".downsample.0", 0}, {".downsample", "batch_norm2d", 0, ".downsample.1", 0},
+    {"conv1", "conv2d", 0, "conv1", 0},               {"conv1", "batch_norm2d", 0, "bn1", 0},
+    {"conv2", "conv2d", 0, "conv2", 0},               {"conv2", "batch_norm2d", 0, "bn2", 0},
+    {"conv3", "conv2d", 0, "conv3", 0},               {"conv3", "batch_norm2d", 0, "bn3", 0},
+    {"head", "linear", 0, "fc", 0},                   {NULL, NULL, 0, NULL, 0}};
 
 /* Convolutions are numbered among the operators before the classifier: ddp__weight_place. */
 static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classifier.0", 0},
@@ -41,10 +36,7 @@ static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classi
                                                     {NULL, NULL, 0, NULL, 0}};
 
 typedef enum ddp__weight_family {
-    DDP__WEIGHTS_OTHER,
-    DDP__WEIGHTS_GPT2,
-    DDP__WEIGHTS_RESNET,
-    DDP__WEIGHTS_VGG
+    DDP__WEIGHTS_OTHER, DDP__WEIGHTS_GPT2, DDP__WEIGHTS_RESNET, DDP__WEIGHTS_VGG
 } ddp__weight_family;
 
 /* One array of the model and its place in the file. */
@@ -92,7 +84,6 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     *others = 0;
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *o = g->node[i];
-
         if (o->layer != n->layer || o == n || !ddp__weights_of(o)) continue;
         ++*others;
         same += i < n->index && !strcmp(o->op->name, n->op->name);
@@ -117,8 +108,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     const ddp__weight_rule *r = family == DDP__WEIGHTS_GPT2     ? ddp__weights_gpt2
                                 : family == DDP__WEIGHTS_RESNET ? ddp__weights_resnet
-                                : family == DDP__WEIGHTS_VGG    ? ddp__weights_vgg
-                                                                : none;
+                                : family == DDP__WEIGHTS_VGG    ? ddp__weights_vgg : none;
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest;
 
@@ -165,7 +155,6 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const int own = ddp__weights_of(n), first = n->tied >= 0;
-
         if (index >= own) {
             index -= own;
             continue;
@@ -220,7 +209,6 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
     for (i = 0; s->list && i < s->count; i++) {
         ddp__weight *w = &s->list[i];
         size_t n;
-
         ddp__weight_at(g, i, w);
         w->as.name = w->name;
         n = (size_t)ddp_safetensors_elements(&w->as);
@@ -330,7 +318,6 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
         const char *name = t->name;
         ddp__weight *w;
-
         if (family == DDP__WEIGHTS_GPT2 && !strncmp(name, "transformer.", 12)) name += 12;
         if (ddp__weight_ignored(s, family, name)) continue;
         if (family == DDP__WEIGHTS_GPT2 && !strcmp(name, "lm_head.weight")) {
@@ -358,7 +345,6 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
         ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(w->from);
         float *data = s->here ? s->here : w->data;
-
         DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
         if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
@@ -406,7 +392,6 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
         const ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(&w->as);
         const float *data = s->here ? s->here : w->data;
-
         if (s->here && code == DDP_OK) code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
         if (w->transposed) ddp__weight_transpose(data, w->as.dim[1], w->as.dim[0], s->scratch);
         ddp__file_put(&f, w->transposed ? s->scratch : data, n * sizeof(float));

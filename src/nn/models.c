@@ -253,15 +253,9 @@ static const int *ddp__parts_of(const int (*list)[6], int depth)
 /* The inputs of a classifier of images: these, and the labels. */
 static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels, long size, ddp_node **labels)
 {
-    ddp_shape image;
-    ddp_node *x;
+    const ddp_shape image = {4, {batch, channels ? channels : 3, size, size}};
+    ddp_node *x = ddp_input_shape(g, "inputs", DDP_F32, &image);
 
-    memset(&image, 0, sizeof image);
-    image.dims = 4;
-    image.dim[0] = batch;
-    image.dim[1] = channels ? channels : 3;
-    image.dim[2] = image.dim[3] = size;
-    x = ddp_input_shape(g, "inputs", DDP_F32, &image);
     *labels = ddp_input(g, "labels", DDP_I32, batch, 1);
     return x;
 }

@@ -76,9 +76,8 @@ typedef struct ddp_vgg_config {
  * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then "h.0.attn", "h.0.mlp",
  * "h.1.attn", ..., "head" (the last layer norm; the logits are taken with the token table of "embed"). *logits, if
  * asked for, is the node (B, T, vocabulary). Parameters start as GPT-2's: normal with c->deviation, the two projections
- * onto the residual stream with deviation / sqrt(2 layers), biases 0.
- * NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside
- * [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
+ * onto the residual stream with deviation / sqrt(2 layers), biases 0. NULL on error (a size that is not positive, heads
+ * that do not divide dim, a dropout outside [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
 
 /* ddp_llama2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.

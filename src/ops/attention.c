@@ -25,16 +25,9 @@ typedef struct ddp__attention_size {
 static ddp__attention_size ddp__attention_sizes(const ddp_op_spec *s)
 {
     const ddp__head_layout l = ddp__head_layout_of(s);
-    ddp__attention_size z;
+    const ddp__attention_size z = {s->in[0].dim[0], s->in[0].dim[1], l.heads * l.d, l.heads, l.kv_heads,
+                                   l.heads / l.kv_heads, l.d, l.row};
 
-    z.b = s->in[0].dim[0];
-    z.t = s->in[0].dim[1];
-    z.heads = l.heads;
-    z.kv_heads = l.kv_heads;
-    z.group = l.heads / l.kv_heads;
-    z.d = l.d;
-    z.c = l.heads * l.d;
-    z.ld = l.row;
     return z;
 }
 

@@ -42,19 +42,11 @@ typedef struct ddp__conv_size {
 
 static ddp__conv_size ddp__conv_sizes(const ddp_op_spec *s)
 {
-    ddp__conv_size z;
+    const long groups = (long)s->arg[4];
+    const ddp__conv_size z = {s->in[0].dim[0], groups, s->in[0].dim[1] / groups, s->out.dim[1] / groups,
+                              s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2], s->out.dim[3],
+                              (long)s->arg[1], (long)s->arg[2], (long)s->arg[3]};
 
-    z.images = s->in[0].dim[0];
-    z.groups = (long)s->arg[4];
-    z.in = s->in[0].dim[1] / z.groups;
-    z.out = s->out.dim[1] / z.groups;
-    z.h = s->in[0].dim[2];
-    z.w = s->in[0].dim[3];
-    z.rows = s->out.dim[2];
-    z.cols = s->out.dim[3];
-    z.kernel = (long)s->arg[1];
-    z.stride = (long)s->arg[2];
-    z.padding = (long)s->arg[3];
     return z;
 }
 
@@ -133,8 +125,7 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
                 for (j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
             } else {
                 memset(line, 0, (size_t)all * sizeof *line);
-                if (inside && v->step == 1)
-                    memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
+                if (inside && v->step == 1) memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
                 else
                     for (j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
             }
@@ -142,7 +133,7 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
     }
 }
 
-/* Items are (image, group). */
+/* y = or += the convolution. Items are (image, group). About 260 KiB of stack, as backward. */
 static void ddp__depthwise_planes(void *user, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -172,7 +163,8 @@ static void ddp__depthwise_planes(void *user, long first, long last)
     }
 }
 
-/* Items are groups: all images add to the gradient of a group's weights, in order. */
+/* With y the gradient of the output: that of the weights is added to, and that of the input set or added to. Items are
+ * groups: all images add to the gradient of a group's weights, in order. */
 static void ddp__depthwise_groups(void *user, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -212,21 +204,6 @@ static void ddp__depthwise_groups(void *user, long first, long last)
             }
         }
     }
-}
-
-/* y = or += the convolution. About 260 KiB of stack, as backward. */
-static void ddp__depthwise_forward(const ddp_op_call *call, ddp__depthwise *d)
-{
-    ddp_op_parallel(call, d->g->view.images * d->g->groups, DDP__OP_GRAIN / d->phase + 1, ddp__depthwise_planes, d);
-}
-
-/* With y the gradient of the output: that of the weights is added to, and that of the input set or added to. */
-static void ddp__depthwise_backward(const ddp_op_call *call, ddp__depthwise *d)
-{
-    d->dw = (float *)call->grad_param[0];
-    d->dx = (float *)call->grad_in[0];
-    d->add = call->add_in[0];
-    if (d->dw || d->dx) ddp_op_parallel(call, d->g->groups, 1, ddp__depthwise_groups, d);
 }
 
 /* ---- float, by matrix products ---- */
@@ -293,7 +270,8 @@ static void ddp__conv_forward(const ddp_op_call *call)
                         ddp__conv_bias_planes, (void *)call);
         g.add = 1;
     }
-    if (ddp__depthwise_plan(&d, &g)) ddp__depthwise_forward(call, &d);
+    if (ddp__depthwise_plan(&d, &g))
+        ddp_op_parallel(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
     else ddp__conv_over_images(call, &g);
 }
 
@@ -386,7 +364,10 @@ static void ddp__conv_backward(const ddp_op_call *call)
     if (ddp__depthwise_plan(&d, &g)) {
         g.w = (float *)(void *)call->param[0];
         g.y = (float *)(void *)call->grad_out;
-        ddp__depthwise_backward(call, &d);
+        d.dw = (float *)call->grad_param[0];
+        d.dx = (float *)call->grad_in[0];
+        d.add = call->add_in[0];
+        if (d.dw || d.dx) ddp_op_parallel(call, g.groups, 1, ddp__depthwise_groups, &d);
         return;
     }
     if (call->grad_param[0]) {

@@ -97,15 +97,12 @@ static void ddp__add_grad_range(void *user, long first, long last)
 
     for (k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
-        if (d && call->add_in[k])
-            ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        else if (d && d != dy)
-            memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
+        if (d && call->add_in[k]) ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
+        else if (d && d != dy) memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
     }
 }
 
 static void ddp__add_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_range); }
-
 static void ddp__add_backward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_grad_range); }
 
 /* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with silu(a) = a / (1 +
@@ -167,14 +164,15 @@ static void ddp__swiglu_grad_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
+    const float *dy = (const float *)call->grad_out;
     void *a, *b, *da, *db;
     long r;
 
     for (r = first; r < last; r++) {
         ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
         ddp__swiglu_row(call->spec, call->grad_in, sizeof(float), r, &da, &db);
-        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b, (const float *)call->grad_out + r
-                        * n, n, call->add_in[0], call->add_in[call->spec->inputs > 1]);
+        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b, dy + r * n, n, call->add_in[0],
+                        call->add_in[call->spec->inputs > 1]);
     }
 }
 
@@ -240,8 +238,7 @@ static void ddp__dropout_range(void *user, long first, long last)
     if (ddp__dropout_off(job->call)) {
         if (job->add)
             for (i = 0; i < n; i++) y[i] += x[i];
-        else if (y != x)
-            memcpy(y, x, (size_t)n * sizeof *y);
+        else if (y != x) memcpy(y, x, (size_t)n * sizeof *y);
         return;
     }
     ddp__dropout_mask(job->call, first / DDP__OP_GRAIN, keep);
@@ -253,12 +250,8 @@ static void ddp__dropout_range(void *user, long first, long last)
 
 static void ddp__dropout_run(const ddp_op_call *call, const void *x, void *y, int add)
 {
-    ddp__dropout_job job;
+    ddp__dropout_job job = {call, (const float *)x, (float *)y, add};
 
-    job.call = call;
-    job.x = (const float *)x;
-    job.y = (float *)y;
-    job.add = add;
     ddp_op_parallel(call, ddp_shape_count(&call->spec->out), DDP__OP_GRAIN, ddp__dropout_range, &job);
 }
 

@@ -32,8 +32,7 @@ static void ddp__embedding_rows(void *user, long first, long last)
     long i, j;
 
     for (i = first; i < last; i++)
-        if (token[i] >= 0 && token[i] < v)
-            memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
+        if (token[i] >= 0 && token[i] < v) memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
         else
             for (j = 0; j < c; j++) y[i * c + j] = NAN;
 }
@@ -119,10 +118,8 @@ static void ddp__position_grads(void *user, long first, long last)
         const float *dy = (const float *)call->grad_out + b * n;
         float *dx = call->grad_in[0] ? (float *)call->grad_in[0] + b * n : NULL;
         if (table) kn->affine(table + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        if (dx && call->add_in[0])
-            kn->affine(dx + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        else if (dx && dx != dy)
-            memcpy(dx + first, dy + first, (size_t)(last - first) * sizeof *dx);
+        if (dx && call->add_in[0]) kn->affine(dx + first, dy + first, NULL, last - first, 1, 0, 0, 1);
+        else if (dx && dx != dy) memcpy(dx + first, dy + first, (size_t)(last - first) * sizeof *dx);
     }
 }
 
@@ -193,8 +190,7 @@ static void ddp__rope_positions(void *user, long first, long last)
             for (h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
             if (job->add)
                 for (i = turned; i < l.row; i++) y[i] += x[i];
-            else if (x != y)
-                memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
+            else if (x != y) memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
         }
     }
 }
@@ -202,13 +198,8 @@ static void ddp__rope_positions(void *user, long first, long last)
 static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
 {
     const ddp_shape *s = &call->spec->in[0];
-    ddp__rope_job job;
+    ddp__rope_job job = {call->spec, (const float *)from, (float *)to, direction, add};
 
-    job.spec = call->spec;
-    job.from = (const float *)from;
-    job.to = (float *)to;
-    job.direction = direction;
-    job.add = add;
     ddp_op_parallel(call, s->dim[1], DDP__OP_GRAIN / (s->dim[0] * s->dim[2]) + 1, ddp__rope_positions, &job);
 }
 

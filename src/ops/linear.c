@@ -67,13 +67,9 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
                                          long i0, long rows, long p0, long k)
 {
     const long mr = kn->mr;
-    ddp__matmul_rows r;
+    ddp__matmul_rows r = {g->a + i0 * g->a_row + p0 * g->a_col, g->a_row, g->a_col, mr * g->a_row};
     long i;
 
-    r.a = g->a + i0 * g->a_row + p0 * g->a_col;
-    r.row = g->a_row;
-    r.col = g->a_col;
-    r.tile = mr * g->a_row;
     if (g->a_col == 1 && rows % mr == 0) return r;
     if (rows % mr) memset(pack + rows / mr * mr * k, 0, (size_t)(mr * k) * sizeof *pack);
     if (g->a_row == 1) {
@@ -242,14 +238,6 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
 void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g) { ddp__matmul_kernels(call, g); }
 #endif
 
-void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
-{
-    ddp__matmul_job job;
-    const long blocks = ddp__matmul_split(&job, g, kernels, 1);
-
-    ddp__matmul_blocks(&job, 0, blocks);
-}
-
 /* ---- the operators ---- */
 
 typedef struct ddp__linear_size {
@@ -258,11 +246,9 @@ typedef struct ddp__linear_size {
 
 static ddp__linear_size ddp__linear_sizes(const ddp_op_spec *s)
 {
-    ddp__linear_size z;
+    const ddp_shape *x = &s->in[0], *y = &s->out;
+    const ddp__linear_size z = {ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1]};
 
-    z.m = ddp_shape_rows(&s->in[0]);
-    z.n = s->out.dim[s->out.dims - 1];
-    z.k = s->in[0].dim[s->in[0].dims - 1];
     return z;
 }
 
@@ -320,22 +306,9 @@ static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err)
 static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
                                 const void *b, int b_turned, void *c, const void *bias, int add)
 {
-    ddp__matmul g;
+    const ddp__matmul g = {m, n, k, (const float *)a, a_turned ? 1 : k, a_turned ? m : 1, (const float *)b,
+                           b_turned ? 1 : n, b_turned ? k : 1, (float *)c, n, (const float *)bias, add};
 
-    memset(&g, 0, sizeof g);
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.a = (const float *)a;
-    g.a_row = a_turned ? 1 : k;
-    g.a_col = a_turned ? m : 1;
-    g.b = (const float *)b;
-    g.b_row = b_turned ? 1 : n;
-    g.b_col = b_turned ? k : 1;
-    g.c = (float *)c;
-    g.c_row = n;
-    g.bias = (const float *)bias;
-    g.add = add;
     ddp__matmul_run(call, &g);
 }
 

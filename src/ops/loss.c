@@ -59,8 +59,7 @@ static void ddp__loss_forward(const ddp_op_call *call)
     for (i = 0; i < rows; i++) {
         if (label[i] == -1) continue;
         if (label[i] < 0 || label[i] >= n) loss = NAN;
-        else
-            loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
+        else loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
     }
     *(float *)call->out = (float)(loss / (double)ddp__loss_counted(label, rows));
 }

@@ -16,12 +16,9 @@ typedef struct ddp__norm_size {
 
 static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
 {
-    ddp__norm_size z;
+    const int centred = s->params > 1;
+    const ddp__norm_size z = {ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], centred, 1 + centred};
 
-    z.rows = ddp_shape_rows(&s->in[0]);
-    z.n = s->in[0].dim[s->in[0].dims - 1];
-    z.centred = s->params > 1;
-    z.saved = 1 + z.centred;
     return z;
 }
 
@@ -138,19 +135,15 @@ static void ddp__norm_backward(const ddp_op_call *call)
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {
-    static const char *const names[] = {"running_mean", "running_var"};
-    int i;
+    const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0};
 
     DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
     s->out = s->in[0];
     ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
     ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
-    for (i = 0; i < 2; i++) {
-        s->buffer[i].name = names[i];
-        s->buffer[i].shape.dims = 1;
-        s->buffer[i].shape.dim[0] = s->in[0].dim[1];
-        s->buffer[i].init = i ? DDP_INIT_ONE : DDP_INIT_ZERO;
-    }
+    s->buffer[0] = s->buffer[1] = mean;
+    s->buffer[1].name = "running_var";
+    s->buffer[1].init = DDP_INIT_ONE;
     s->buffers = 2;
     s->saved = 2 * (size_t)s->in[0].dim[1];
     s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */

@@ -38,14 +38,9 @@ ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char
 
 void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale)
 {
-    ddp_param *p = &s->param[s->params++];
+    const ddp_param p = {name, {d1 ? 2 : 1, {d0, d1, 0, 0}}, init, (float)scale};
 
-    p->name = name;
-    p->shape.dims = d1 ? 2 : 1;
-    p->shape.dim[0] = d0;
-    p->shape.dim[1] = d1;
-    p->init = init;
-    p->scale = (float)scale;
+    s->param[s->params++] = p;
 }
 
 /* ---- heads ---- */
@@ -113,7 +108,6 @@ ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long cha
     s->out.dim[1] = channels;
     for (i = 2; i < 4; i++) {
         const long room = s->in[0].dim[i] + 2 * (long)p;
-
         if (room < kernel)
             return ddp__fail(err, DDP_ARG, "%s: a kernel of %ld does not fit into %ld x %ld padded by %ld: use a "
                              "smaller kernel or more padding", op, kernel, s->in[0].dim[2], s->in[0].dim[3], (long)p);

@@ -109,13 +109,10 @@ typedef struct ddp__matmul {
     int          add;
 } ddp__matmul;
 
-/* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose
- * own threads are switched off, else to ddp__matmul_kernels. */
+/* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose own threads are
+ * switched off, else to ddp__matmul_kernels, our own, which take about 390 KiB of stack. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
-/* On the operator threads of call, with our own kernels. */
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
-/* On the calling thread alone, with the given kernels; about 390 KiB of stack. */
-DDP_LIB void ddp__matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g);
 
 /* ---- the two matrix products behind a convolution, in float. One operand is an image batch seen
  * through a sliding window; the matrix of all windows (im2col) never exists: what a block of the

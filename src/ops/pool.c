@@ -23,16 +23,9 @@ typedef struct ddp__pool_size {
 
 static ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
 {
-    ddp__pool_size z;
+    const ddp__pool_size z = {s->in[0].dim[0] * s->in[0].dim[1], s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2],
+                              s->out.dim[3], (long)s->arg[0], (long)s->arg[1], (long)s->arg[2]};
 
-    z.planes = s->in[0].dim[0] * s->in[0].dim[1];
-    z.h = s->in[0].dim[2];
-    z.w = s->in[0].dim[3];
-    z.rows = s->out.dim[2];
-    z.cols = s->out.dim[3];
-    z.kernel = (long)s->arg[0];
-    z.stride = (long)s->arg[1];
-    z.padding = (long)s->arg[2];
     return z;
 }
 
@@ -45,14 +38,12 @@ static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *fir
     *last = at + z->kernel > size ? size : at + z->kernel;
 }
 
-static long ddp__pool_grain(long plane) { return DDP__OP_GRAIN / plane + 1; }
-
 /* Runs planes over all planes of the input. */
 static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, long first, long last))
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const ddp_shape *s = &call->spec->in[0];
 
-    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), planes, (void *)call);
+    ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / (s->dim[2] * s->dim[3]) + 1, planes, (void *)call);
 }
 
 /* ---- maximum; the first of equals has it, and a NaN is one ---- */
@@ -229,17 +220,11 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__global_pool_forward(const ddp_op_call *call)
-{
-    ddp_op_parallel(call, ddp_shape_count(&call->spec->out), ddp__pool_grain(ddp__global_pool_plane(call)),
-                    ddp__global_pool_planes, (void *)call);
-}
+static void ddp__global_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__global_pool_planes); }
 
 static void ddp__global_pool_backward(const ddp_op_call *call)
 {
-    if (call->grad_in[0])
-        ddp_op_parallel(call, ddp_shape_count(&call->spec->out), ddp__pool_grain(ddp__global_pool_plane(call)),
-                        ddp__global_pool_grad_planes, (void *)call);
+    if (call->grad_in[0]) ddp__pool_each(call, ddp__global_pool_grad_planes);
 }
 
 /* ---- flatten: the same elements in another shape ---- */
@@ -270,8 +255,7 @@ static void ddp__flatten_backward(const ddp_op_call *call)
 
     if (dx && call->add_in[0])
         for (i = 0; i < n; i++) dx[i] += dy[i];
-    else if (dx)
-        memcpy(dx, dy, (size_t)n * sizeof *dx);
+    else if (dx) memcpy(dx, dy, (size_t)n * sizeof *dx);
 }
 
 const ddp_op *ddp__pool_ops(void)
