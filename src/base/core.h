@@ -1,5 +1,5 @@
 /* What nearly every file of the implementation uses: failures and log lines, memory, text and files, arrays, hashes,
- * shuffled decks, threads. A failure fills the caller's ddp_error and returns the code, a log line goes to the logger. */
+ * shuffled decks, threads. A failure fills the caller's ddp_error and returns the code; log lines go to the logger. */
 #ifndef DDP_BASE_CORE_H
 #define DDP_BASE_CORE_H
 

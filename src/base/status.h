@@ -4,8 +4,7 @@
 #define DDP_BASE_STATUS_H
 
 /* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the first libc header. */
-#if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) &&           \
-    !defined(_GNU_SOURCE)
+#if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
 
@@ -91,11 +90,7 @@ DDP_API int ddp_status_exit_code(ddp_status code);
 
 typedef enum ddp_log_level {
     DDP_LOG_DEFAULT, /* what DREAMDDP_LOG says (off, error, warn, info, debug), else warn */
-    DDP_LOG_OFF,
-    DDP_LOG_ERROR,
-    DDP_LOG_WARN,
-    DDP_LOG_INFO,
-    DDP_LOG_DEBUG
+    DDP_LOG_OFF, DDP_LOG_ERROR, DDP_LOG_WARN, DDP_LOG_INFO, DDP_LOG_DEBUG
 } ddp_log_level;
 
 /* Where log lines go. All-zero = nowhere, unless DREAMDDP_LOG is set: then stderr.

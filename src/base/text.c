@@ -114,14 +114,13 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
-    ddp__text tmp;
+    ddp__text tmp = {NULL, 0, 0, 0};
     struct stat st;
     int why, straight;
 
     memset(o, 0, sizeof *o);
     if (!path) return ddp__fail(err, DDP_ARG, "a file to write needs a name; NULL was given");
     straight = !stat(path, &st) && !S_ISREG(st.st_mode);
-    memset(&tmp, 0, sizeof tmp);
     ddp__text_addf(&tmp, "%s", path);
     if (!straight) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
     o->path = ddp__strdup(path);

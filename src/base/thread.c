@@ -119,8 +119,7 @@ struct ddp__pool {
 static void ddp__pool_drain(ddp__pool *p)
 {
     for (;;) {
-        long first = ddp__atomic_add(&p->next, p->grain);
-        long last = first + p->grain;
+        long first = ddp__atomic_add(&p->next, p->grain), last = first + p->grain;
         if (first >= p->items) return;
         p->fn(p->user, first, last < p->items ? last : p->items);
     }

@@ -6,8 +6,7 @@
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
-static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8",
-                                                 "int4"};
+static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8", "int4"};
 
 const char *ddp_packing_name(ddp_packing packing)
 {

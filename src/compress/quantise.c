@@ -121,8 +121,7 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
 {
     const float levels = ddp__quantise_levels(packing);
     signed char level[DDP__QUANTISE_BLOCK];
-    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to;
-    unsigned char part[DDP__QUANTISE_BLOCK];
+    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to, part[DDP__QUANTISE_BLOCK];
     float last[DDP__QUANTISE_BLOCK];
     size_t at, len;
 

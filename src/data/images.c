@@ -125,11 +125,9 @@ ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, siz
 
 ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err)
 {
-    ddp__text a, b;
+    ddp__text a = {NULL, 0, 0, 0}, b = a;
     ddp_images *m = NULL;
 
-    memset(&a, 0, sizeof a);
-    memset(&b, 0, sizeof b);
     if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
         m = ddp_images_idx_bytes(images, a.data, a.size, labels, b.data, b.size, err);
     ddp__text_free(&a);
@@ -175,11 +173,9 @@ ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n
 
 static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
 {
-    ddp__text t;
-    ddp_status s;
+    ddp__text t = {NULL, 0, 0, 0};
+    ddp_status s = ddp__file_read(path, &t, err);
 
-    memset(&t, 0, sizeof t);
-    s = ddp__file_read(path, &t, err);
     if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
     ddp__text_free(&t);
     return s;
@@ -204,10 +200,7 @@ typedef struct ddp__folder {
     int   count;
 } ddp__folder;
 
-static void ddp__folder_free(ddp__folder *f)
-{
-    while (f->count) DDP_FREE(f->path[--f->count]);
-}
+static void ddp__folder_free(ddp__folder *f) { while (f->count) DDP_FREE(f->path[--f->count]); }
 
 static int ddp__folder_order(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
@@ -375,8 +368,7 @@ void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i
 
     *label = m->labels[r->first + i];
     for (c = 0; c < m->channels; c++) {
-        const float scale = 1 / (255 * norm->deviation[c]),
-                    shift = norm->mean[c] / norm->deviation[c];
+        const float scale = 1 / (255 * norm->deviation[c]), shift = norm->mean[c] / norm->deviation[c];
         for (k = 0; k < plane; k++) *inputs++ = (float)*p++ * scale - shift;
     }
 }

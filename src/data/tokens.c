@@ -34,8 +34,7 @@ static int ddp__tokens_named(const char *name, const char *ending)
 
 static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
-    uint32_t magic = ddp__tokens_word(p), version, count;
-    uint32_t wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
+    uint32_t magic = ddp__tokens_word(p), version, count, wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
 
     if (n < DDP__TOKENS_HEADER)
@@ -117,44 +116,28 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
 
 /* ---- opening ---- */
 
-static ddp_tokens *ddp__tokens_new(const char *name, ddp_error *err)
+static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_tokens *t = name ? (ddp_tokens *)ddp__calloc(1, sizeof *t) : NULL;
+    ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
+    ddp_status s = DDP_OK;
 
-    if (!name) {
-        ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
-        return NULL;
-    }
-    if (t) t->name = ddp__strdup(name);
-    if (t && t->name) return t;
-    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
-    ddp_tokens_close(t);
-    return NULL;
-}
-
-/* Ends an opening that has gone as s says so far. */
-static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, ddp_status s, ddp_error *err)
-{
+    if (t && name) t->name = ddp__strdup(name);
+    if (!name) s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
+    else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    else if (in_memory) ddp__text_add(&t->file, (const char *)bytes, n);
+    else s = ddp__file_read(name, &t->file, err);
+    if (s == DDP_OK && t->file.failed)
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
     if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
 }
 
-ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err)
-{
-    ddp_tokens *t = ddp__tokens_new(path, err);
-
-    return t ? ddp__tokens_finish(t, ddp__file_read(path, &t->file, err), err) : NULL;
-}
+ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err) { return ddp__tokens_opened(path, 0, NULL, 0, err); }
 
 ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_tokens *t = ddp__tokens_new(name, err);
-
-    if (!t) return NULL;
-    ddp__text_add(&t->file, (const char *)bytes, n);
-    if (!t->file.failed) return ddp__tokens_finish(t, DDP_OK, err);
-    return ddp__tokens_finish(t, ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name), err);
+    return ddp__tokens_opened(name, 1, bytes, n, err);
 }
 
 void ddp_tokens_close(ddp_tokens *t)
@@ -243,12 +226,10 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
 void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                       long batch, int32_t *tokens, int32_t *labels)
 {
-    uint64_t windows = (uint64_t)ddp_tokens_windows(r),
-             first = ddp__deal_first(step, rank, world, batch);
+    uint64_t windows = (uint64_t)ddp_tokens_windows(r), first = ddp__deal_first(step, rank, world, batch);
     long b;
 
-    if (windows == 0) return;
-    for (b = 0; b < batch; b++)
+    for (b = 0; windows && b < batch; b++)
         ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
 

@@ -377,16 +377,12 @@ static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned ch
 
 static int ddp__layout_alloc(ddp__layout *l, size_t n)
 {
-    size_t i;
+    size_t i, **const part[] = {&l->out, &l->saved, &l->gradient, &l->out_again, &l->saved_again, &l->shadow};
 
     l->out = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *l->out);
     l->fate = (unsigned char *)ddp__calloc(n, 1);
     if (!l->out || !l->fate) return 0;
-    l->saved = l->out + DDP__SAVED * n;
-    l->gradient = l->out + DDP__GRADIENT * n;
-    l->out_again = l->out + DDP__OUT_AGAIN * n;
-    l->saved_again = l->out + DDP__SAVED_AGAIN * n;
-    l->shadow = l->out + DDP__SHADOW * n;
+    for (i = 0; i < DDP__ARRAYS; i++) *part[i] = l->out + i * n;
     for (i = 0; i < DDP__ARRAYS * n; i++) l->out[i] = DDP__NOWHERE;
     return 1;
 }

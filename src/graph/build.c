@@ -176,15 +176,12 @@ static void ddp__build_fill(void *user, long first, long last)
     for (i = first; i < last; i++) {
         ddp_node *n = g->node[i];
         const ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
-        for (k = n->tied >= 0; k < n->spec.params; k++) {
-            const size_t position = (size_t)(n->param[k] - l->params);
-            ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
-                            ddp__build_first(l, position));
-        }
-        for (k = 0; k < n->spec.buffers; k++) {
-            const size_t position = l->count + (size_t)(n->buffer[k] - l->buffers);
-            ddp__param_fill(&n->spec.buffer[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
-                            ddp__build_first(l, position));
+        for (k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
+            const int b = k - n->spec.params; /* the number of a buffer */
+            const size_t position = b < 0 ? (size_t)(n->param[k] - l->params)
+                                          : l->count + (size_t)(n->buffer[b] - l->buffers);
+            ddp__param_fill(b < 0 ? &n->spec.param[k] : &n->spec.buffer[b],
+                            ddp_rng_seed(seed, ddp__param_stream(n, position)), ddp__build_first(l, position));
         }
     }
 }

@@ -378,7 +378,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     const char *fault;
     ddp_node *n, *owner;
     ddp_op_spec spec;
-    ddp_error why;
+    ddp_error why = {DDP_OK, ""};
     ddp_status code;
     char where[200], shapes[200] = "";
     int i;
@@ -397,7 +397,6 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
 
     owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
     memset(&spec, 0, sizeof spec);
-    memset(&why, 0, sizeof why);
     spec.inputs = count;
     for (i = 0; i < count; i++) {
         spec.in[i] = inputs[i]->spec.out;

@@ -53,8 +53,7 @@ typedef struct ddp_op_call {
     const ddp_op_spec *spec;
     const void *in[DDP_OP_INPUTS];
     const void *param[DDP_OP_PARAMS];
-    void       *buffer[DDP_OP_BUFFERS];       /* changed by a forward with training 1 alone; a
-                                                 second one gets a copy of what the first found */
+    void       *buffer[DDP_OP_BUFFERS];       /* changed by forward with training 1; run again, it gets a copy */
     void       *out;
     void       *saved;                        /* spec->saved elements */
     /* backward only */

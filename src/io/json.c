@@ -293,14 +293,9 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
     v->line = r->line;
     v->column = r->column;
     switch (*r->at) {
-    case '{':
-        v->kind = DDP__JSON_OBJECT;
-        r->at++;
-        return ddp__json_children(r, v, '}');
-    case '[':
-        v->kind = DDP__JSON_ARRAY;
-        r->at++;
-        return ddp__json_children(r, v, ']');
+    case '{': case '[':
+        v->kind = *r->at == '{' ? DDP__JSON_OBJECT : DDP__JSON_ARRAY;
+        return ddp__json_children(r, v, *r->at++ == '{' ? '}' : ']');
     case '"':
         v->kind = DDP__JSON_STRING;
         return ddp__json_text(r, &v->string);
@@ -352,19 +347,15 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
 
 ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     ddp__json *root = NULL;
 
-    memset(&t, 0, sizeof t);
     if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
     ddp__text_free(&t);
     return root;
 }
 
-void ddp__json_free(ddp__json *root)
-{
-    if (root) DDP_FREE(root);
-}
+void ddp__json_free(ddp__json *root) { if (root) DDP_FREE(root); }
 
 /* ---- looking things up ---- */
 
@@ -380,8 +371,7 @@ const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                           ddp__json_kind kind, const ddp__json **out, ddp_error *err)
 {
-    static const char *const kinds[] = {"null",     "false",    "true",     "a number",
-                                        "a string", "an array", "an object"};
+    static const char *const kinds[] = {"null", "false", "true", "a number", "a string", "an array", "an object"};
     const ddp__json *v = ddp__json_get(object, key);
 
     if (!v)

@@ -81,9 +81,7 @@ static int ddp__st_measure(ddp_safetensor *t)
 
 /* ---- reading the header ---- */
 
-static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
-                              const char *fmt, ...) DDP__PRINTF(4, 5);
-
+DDP__PRINTF(4, 5)
 static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err, const char *fmt, ...)
 {
     char what[200];
@@ -263,24 +261,6 @@ static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out
 
 /* ---- opening ---- */
 
-static ddp_safetensors *ddp__st_new(const char *name, ddp_error *err)
-{
-    ddp_safetensors *s = name ? (ddp_safetensors *)ddp__calloc(1, sizeof *s) : NULL;
-
-    if (!name) {
-        ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
-        return NULL;
-    }
-    if (s) s->name = ddp__strdup(name);
-    if (s && s->name) {
-        s->fd = -1;
-        return s;
-    }
-    if (s) DDP_FREE(s);
-    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
-    return NULL;
-}
-
 static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
 {
     unsigned char word[8];
@@ -318,22 +298,29 @@ static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t s
     return ddp__st_header(s, bytes + 8, (size_t)n, err);
 }
 
-ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
+static ddp_safetensors *ddp__st_opened(const char *name, int in_memory, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_safetensors *s = ddp__st_new(path, err);
+    ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
+    ddp_status code;
 
-    if (!s || ddp__st_file(s, err) == DDP_OK) return s;
+    if (s) s->fd = -1;
+    if (s && name) s->name = ddp__strdup(name);
+    if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
+    else if (!s || !s->name) code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    else code = in_memory ? ddp__st_memory(s, (const char *)bytes, n, err) : ddp__st_file(s, err);
+    if (code == DDP_OK) return s;
     ddp_safetensors_close(s);
     return NULL;
 }
 
+ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
+{
+    return ddp__st_opened(path, 0, NULL, 0, err);
+}
+
 ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_safetensors *s = ddp__st_new(name, err);
-
-    if (!s || ddp__st_memory(s, (const char *)bytes, n, err) == DDP_OK) return s;
-    ddp_safetensors_close(s);
-    return NULL;
+    return ddp__st_opened(name, 1, bytes, n, err);
 }
 
 void ddp_safetensors_close(ddp_safetensors *s)
@@ -342,7 +329,7 @@ void ddp_safetensors_close(ddp_safetensors *s)
     if (s->fd >= 0) close(s->fd);
     if (s->tensor) DDP_FREE(s->tensor);
     ddp__json_free(s->header);
-    DDP_FREE(s->name);
+    if (s->name) DDP_FREE(s->name);
     DDP_FREE(s);
 }
 
@@ -378,8 +365,7 @@ static uint16_t ddp__st_half(const unsigned char *p) { return (uint16_t)(p[0] | 
 /* A float16 as a float: exact, subnormals and NaN payloads included. */
 static float ddp__st_from_half(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu,
-             bits;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu, bits;
     float out;
 
     if (exponent == 0) {
@@ -406,7 +392,7 @@ static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from
         } else {
             memcpy(&wide, from + 8 * i, sizeof wide);
             /* beyond float's range the cast would be undefined */
-            out[i] = wide > (double)FLT_MAX    ? INFINITY : wide < -(double)FLT_MAX ? -INFINITY : (float)wide;
+            out[i] = wide > (double)FLT_MAX ? INFINITY : wide < -(double)FLT_MAX ? -INFINITY : (float)wide;
         }
     }
 }
@@ -508,11 +494,9 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
                                   const char *const *notes, ddp_error *err)
 {
-    ddp__text text;
-    ddp_status s;
+    ddp__text text = {NULL, 0, 0, 0};
+    ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
 
-    memset(&text, 0, sizeof text);
-    s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
     if (s == DDP_OK) ddp__file_put(f, text.data, text.size);
     ddp__text_free(&text);

@@ -30,10 +30,9 @@ static const ddp__weight_rule ddp__weights_resnet[] = {
     {"head", "linear", 0, "fc", 0},                   {NULL, NULL, 0, NULL, 0}};
 
 /* Convolutions are numbered among the operators before the classifier: ddp__weight_place. */
-static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classifier.0", 0},
-                                                    {"fc7", "linear", 0, "classifier.3", 0},
-                                                    {"head", "linear", 0, "classifier.6", 0},
-                                                    {NULL, NULL, 0, NULL, 0}};
+static const ddp__weight_rule ddp__weights_vgg[] = {
+    {"fc6", "linear", 0, "classifier.0", 0},  {"fc7", "linear", 0, "classifier.3", 0},
+    {"head", "linear", 0, "classifier.6", 0}, {NULL, NULL, 0, NULL, 0}};
 
 typedef enum ddp__weight_family {
     DDP__WEIGHTS_OTHER, DDP__WEIGHTS_GPT2, DDP__WEIGHTS_RESNET, DDP__WEIGHTS_VGG
@@ -104,11 +103,10 @@ static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
     static const ddp__weight_rule none[] = {{NULL, NULL, 0, NULL, 0}};
+    static const ddp__weight_rule *const rules[] = {none, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg};
     const ddp__weight_family family = ddp__weights_family(g);
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
-    const ddp__weight_rule *r = family == DDP__WEIGHTS_GPT2     ? ddp__weights_gpt2
-                                : family == DDP__WEIGHTS_RESNET ? ddp__weights_resnet
-                                : family == DDP__WEIGHTS_VGG    ? ddp__weights_vgg : none;
+    const ddp__weight_rule *r = rules[family];
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest;
 
@@ -356,10 +354,9 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
 {
     ddp__weights s;
     ddp_safetensors *f = NULL;
-    ddp_error why;
+    ddp_error why = {DDP_OK, ""};
     ddp_status code;
 
-    memset(&why, 0, sizeof why);
     code = ddp__weights_list(g, path, &s, &why);
     if (code == DDP_OK) {
         f = ddp_safetensors_open(path, &why);

@@ -235,12 +235,10 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
 /* Published depths, and how many each of their parts holds: of residual blocks (He et al. 2015, Table 1; bottlenecks
  * from 50 layers on), of convolutions (Simonyan and Zisserman 2014, Table 1: A to E). */
-static const int ddp__resnet_blocks[][6] = {
-    {18, 2, 2, 2, 2},    {34, 3, 4, 6, 3},    {50, 3, 4, 6, 3},
-    {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
-static const int ddp__vgg_convs[][6] = {
-    {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3},
-    {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
+static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2}, {34, 3, 4, 6, 3}, {50, 3, 4, 6, 3}, {101, 3, 4, 23, 3},
+                                            {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
+static const int ddp__vgg_convs[][6] = {{11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3},
+                                        {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
 
 /* The parts of that depth, NULL if it is not a published one. */
 static const int *ddp__parts_of(const int (*list)[6], int depth)

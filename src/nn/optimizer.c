@@ -13,8 +13,7 @@ typedef struct ddp__sgd_step {
 /* v may be NULL: no momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)
 {
-    ddp__f4 weight = ddp__f4_load(w);
-    ddp__f4 d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight);
+    ddp__f4 weight = ddp__f4_load(w), d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight);
 
     if (v) {
         d = ddp__f4_mul(k->momentum, ddp__f4_load(v)) + d;

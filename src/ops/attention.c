@@ -175,15 +175,13 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
     const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head) + from * z.ld;
     float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
-    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE];
-    float p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
     long i, r, j;
 
     ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
     ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
     for (i = 0; i < rows; i += kn->mr) {
-        const long whole = ddp__min_long(kn->mr, rows - i);
-        const long keys = ddp__attention_seen(t, from, i, s, n);
+        const long whole = ddp__min_long(kn->mr, rows - i), keys = ddp__attention_seen(t, from, i, s, n);
         for (r = i; r < i + whole; r++) {
             float *row = score + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
@@ -267,11 +265,9 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const ddp__kernels *kn = t->kn;
     const long s = keys->s, n = keys->n, ld = z.ld, mr = kn->mr, kv = z.kv_heads * z.d;
-    const long q_at = ddp__attention_q(&z, head) + from * ld;
-    const long k_at = ddp__attention_k(&z, head) + s * ld;
+    const long q_at = ddp__attention_q(&z, head) + from * ld, k_at = ddp__attention_k(&z, head) + s * ld;
     const long out_at = ddp__attention_out(&z, head) + from * z.c;
-    const float *q = (const float *)call->in[0] + q_at;
-    const float *out = (const float *)call->out + out_at;
+    const float *q = (const float *)call->in[0] + q_at, *out = (const float *)call->out + out_at;
     const float *dout = (const float *)call->grad_out + out_at;
     const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
     float *dq = (float *)call->grad_in[0] + q_at, *dk = (float *)call->grad_in[0] + k_at;
@@ -285,8 +281,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
     ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
     for (i = 0; i < rows; i += mr) {
-        const long whole = ddp__min_long(mr, rows - i);
-        const long wide = ddp__attention_seen(t, from, i, s, n);
+        const long whole = ddp__min_long(mr, rows - i), wide = ddp__attention_seen(t, from, i, s, n);
         for (r = i; r < i + whole; r++) {
             float *pr = p + r * t->keys, *dr = d + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);

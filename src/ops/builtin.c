@@ -5,10 +5,8 @@
 const ddp_op *ddp__builtin_op(const char *name)
 {
     typedef const ddp_op *(*family)(void);
-    static const family families[] = {
-        ddp__linear_ops,      ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
-        ddp__elementwise_ops, ddp__loss_ops,      ddp__conv_ops, ddp__pool_ops,
-    };
+    static const family families[] = {ddp__linear_ops, ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
+                                      ddp__elementwise_ops, ddp__loss_ops, ddp__conv_ops, ddp__pool_ops};
     const ddp_op *op;
     size_t f;
 

@@ -36,8 +36,7 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
 
 typedef struct ddp__conv_size {
     long images, groups, in, out; /* channels of a group in and out */
-    long h, w, rows, cols;
-    long kernel, stride, padding;
+    long h, w, rows, cols, kernel, stride, padding;
 } ddp__conv_size;
 
 static ddp__conv_size ddp__conv_sizes(const ddp_op_spec *s)
@@ -184,8 +183,7 @@ static void ddp__depthwise_groups(void *user, long first, long last)
         dx = d->dx ? d->dx + image * v->image + group * v->h * v->w : NULL;
         if (dx && !d->add) memset(dx, 0, (size_t)(v->h * v->w) * sizeof *dx);
         for (r0 = 0; r0 < v->rows; r0 += d->rows) {
-            const long n = ddp__min_long(d->rows, v->rows - r0);
-            const long from = group * g->w_group;
+            const long n = ddp__min_long(d->rows, v->rows - r0), from = group * g->w_group;
             for (o = 0; o < g->m; o++) {
                 const float *w = g->w + from + o * g->w_row;
                 const float *dy = g->y + image * g->y_image + (group * g->m + o) * g->y_plane;
@@ -381,9 +379,7 @@ static void ddp__conv_backward(const ddp_op_call *call)
 
 const ddp_op *ddp__conv_ops(void)
 {
-    static const ddp_op ops[] = {
-        {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward},
-        DDP__OPS_END};
+    static const ddp_op ops[] = {{"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward}, DDP__OPS_END};
 
     return ops;
 }

@@ -137,8 +137,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
                            long p1, long first, long last)
 {
     const ddp__conv_view *v = &plan->g->view;
-    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
-    const long width = plan->pitch / plan->across;
+    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1, width = plan->pitch / plan->across;
     const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * v->step;
     ddp__conv_line lines[DDP__CONV_KERNEL];
     long p, row, r, n, i, y, kind;
@@ -175,8 +174,7 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
     const ddp__conv_product *g = plan->g;
     const long taps = g->view.kh * g->view.kw, mr = plan->kernels->mr;
     const int whole = g->w_kw == 1 && g->w_kh == g->view.kw && g->w_plane == taps;
-    long from[DDP__CONV_KC], at[DDP__GEMM_MR];
-    long i, j, q;
+    long from[DDP__CONV_KC], at[DDP__GEMM_MR], i, j, q;
 
     for (q = 0; q < k; q++)
         from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh + (p + q) % g->view.kw * g->w_kw;
@@ -242,8 +240,7 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     float *y = g->y + group * g->m * g->y_plane;
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
-    long from[DDP__CONV_KC];
-    long p, t, q, i, j, n, run, first, last;
+    long from[DDP__CONV_KC], p, t, q, i, j, n, run, first, last;
 
     for (p = 0; p < total; p += each) {
         const long k = ddp__min_long(each, total - p), p0 = p / taps;
@@ -302,8 +299,7 @@ static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long leas
 
 void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
 {
-    const long taps = g->view.kh * g->view.kw;
-    const long planes = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps : 2;
+    const long taps = g->view.kh * g->view.kw, planes = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps : 2;
     ddp__conv_plan plan;
     long span, blocks;
 
@@ -325,8 +321,7 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
 {
     const ddp__conv_product *g = plan->g;
     const long mr = plan->kernels->mr, image = g->view.rows * g->view.cols;
-    long at[DDP__GEMM_MR];
-    long i, q, n;
+    long at[DDP__GEMM_MR], i, q, n;
 
     for (i = 0; i < mr; i++) at[i] = i * g->y_plane;
     for (i = i0; i < i1; i += mr, pack += mr * (last - first)) {
@@ -347,14 +342,12 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     const ddp__conv_view *v = &g->view;
     const ddp__kernels *kn = plan->kernels;
     const long taps = v->kh * v->kw, p0 = j0 / taps;
-    const float *x = v->x + group * v->planes * v->h * v->w;
-    const float *y = g->y + group * g->m * g->y_plane;
+    const float *x = v->x + group * v->planes * v->h * v->w, *y = g->y + group * g->m * g->y_plane;
     float *w = g->w + group * g->w_group;
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long from[DDP__GEMM_NR];
-    long t, q, i, j, e, f, n, run, first, last;
+    long from[DDP__GEMM_NR], t, q, i, j, e, f, n, run, first, last;
 
     for (t = 0; t < plan->chunks; t++) {
         const float *source = plan->direct ? x + p0 * plan->plane : slab;

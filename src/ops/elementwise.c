@@ -190,13 +190,10 @@ static void ddp__swiglu_backward(const ddp_op_call *call)
 
 static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
 {
-    DDP__TRY(ddp__op_floats(s, "dropout", 0, 0, err));
+    DDP__TRY(ddp__same_shape(s, "dropout", 1, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
         return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, got %g", s->arg[0]);
-    s->out = s->in[0];
-    s->flops = (double)ddp_shape_count(&s->out);
     s->in_place_ok = 1;
-    s->out_unread = 1;
     return DDP_OK;
 }
 

@@ -49,8 +49,7 @@ static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matm
 {
     const float *src = g->b + p0 * g->b_row + j0 * g->b_col;
     const long width = kn->nr;
-    long at[DDP__MATMUL_KC > DDP__GEMM_NR ? DDP__MATMUL_KC : DDP__GEMM_NR];
-    long i;
+    long at[DDP__MATMUL_KC > DDP__GEMM_NR ? DDP__MATMUL_KC : DDP__GEMM_NR], i;
 
     if (cols < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
     if (g->b_col == 1) {

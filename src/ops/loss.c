@@ -99,10 +99,9 @@ static void ddp__loss_backward(const ddp_op_call *call)
 {
     const ddp_shape *s = &call->spec->in[0];
     const long rows = ddp_shape_rows(s);
-    ddp__loss_job job;
+    ddp__loss_job job = {call, 0};
 
     if (!call->grad_in[0]) return;
-    job.call = call;
     job.g = *(const float *)call->grad_out / (float)ddp__loss_counted((const int32_t *)call->in[1], rows);
     ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
@@ -110,8 +109,7 @@ static void ddp__loss_backward(const ddp_op_call *call)
 const ddp_op *ddp__loss_ops(void)
 {
     static const ddp_op ops[] = {
-        {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward},
-        DDP__OPS_END};
+        {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward}, DDP__OPS_END};
 
     return ops;
 }

@@ -98,8 +98,7 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
     float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
-    float sum_scale[DDP__OP_COLUMNS], sum_shift[DDP__OP_COLUMNS];
-    float *shift = z.centred ? sum_shift : NULL;
+    float sum_scale[DDP__OP_COLUMNS], sum_shift[DDP__OP_COLUMNS], *shift = z.centred ? sum_shift : NULL;
     long i, j;
 
     memset(sum_scale, 0, sizeof sum_scale);
@@ -246,8 +245,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
     long b, c;
 
     for (c = first; c < last; c++) {
-        const float *x = (const float *)call->in[0] + c * n;
-        const float *dy = (const float *)call->grad_out + c * n;
+        const float *x = (const float *)call->in[0] + c * n, *dy = (const float *)call->grad_out + c * n;
         const float *stat = (const float *)call->saved + 2 * c;
         const double mean = (double)stat[0], rstd = (double)stat[1];
         const double scale = (double)((const float *)call->param[0])[c] * rstd;

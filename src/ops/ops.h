@@ -1,5 +1,5 @@
-/* What the operator files share: the tables, parallel loops, what shape rules check. The same operators as plain loops
- * in double, which the kernels are tested against, are tests/ops/reference.h. */
+/* What the operator files share: kernels and matrix products, tables, parallel loops, what shape rules check. The same
+ * operators as plain loops in double, which the kernels are tested against, are tests/ops/reference.h. */
 #ifndef DDP_OPS_OPS_H
 #define DDP_OPS_OPS_H
 
