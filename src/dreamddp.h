@@ -63,7 +63,6 @@
 #ifndef DREAMDDP_H
 #define DREAMDDP_H
 
-#include "base/config.h"
 #include "base/status.h"
 #include "run/session.h"
 
@@ -99,11 +98,9 @@
 #include "plan/workload.h"
 #include "plan/fence.h"
 
-#include "compress/packing.h"
-#include "compress/topk.h"
+#include "compress/compress.h"
 #include "plan/estimate.h"
 #include "base/tools.h"
-#include "graph/op.h"
 #include "graph/graph.h"
 #include "nn/models.h"
 #include "plan/oplist_graph.h"
@@ -124,26 +121,18 @@
 
 #include "base/platform.h"
 #include "base/core.h"
-#include "base/thread.h"
-#include "base/text.h"
-#include "base/hash.h"
-#include "base/array.h"
 #include "base/core.c"
 #include "base/thread.c"
-#include "base/tools.c"
 #include "base/text.c"
 #include "graph/host.h"
 #ifndef DDP_NO_MODELS
 #include "graph/graph_internal.h"
 #include "graph/graph.c"
 #include "graph/arena.c"
-#include "graph/state.c"
 #include "graph/exec.c"
 #include "graph/build.c"
-#include "ops/kernels.h"
 #include "ops/ops.h"
 #include "ops/kernels.c"
-#include "ops/matmul.c"
 #include "ops/conv_product.c"
 #include "ops/ops.c"
 #include "ops/linear.c"
@@ -160,7 +149,6 @@
 #include "nn/optimizer.c"
 #ifndef DDP_NO_MODELS
 #include "nn/models.c"
-#include "data/deal.h"
 #include "data/tokens.c"
 #include "data/images.c"
 #endif
@@ -312,7 +300,6 @@
 #include "compress/topk.c"
 #include "compress/quantise.c"
 #include "compress/packing.c"
-#include "compress/adatopk.c"
 #ifndef DDP_NO_PLANNERS
 #include "plan/estimate.c"
 #ifndef DDP_NO_MODELS

@@ -2,7 +2,6 @@
 #ifndef DDP_COMM_REDUCE_H
 #define DDP_COMM_REDUCE_H
 
-#include "base/config.h"
 #include "base/status.h"
 
 /* All pointers are to count floats that do not overlap. divergence may be NULL; otherwise

@@ -5,7 +5,6 @@
 
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "comm/engine.h"
 #include "comm/frame.h"
 #include "comm/reduce.h"

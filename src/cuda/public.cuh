@@ -5,8 +5,7 @@
 
 #include "base/backend.h"
 #include "base/status.h"
-#include "compress/topk.h"
-#include "compress/packing.h"
+#include "compress/compress.h"
 
 /* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are
  * float32 in every mode. */
@@ -21,7 +20,7 @@ typedef enum ddp_cuda_numbers {
  * into ddp_config.cuda_stream. Errors come from ddp_open. Pure. */
 DDP_API ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device);
 
-/* ---- compression: what compress/topk.h, quantise.h and feedback.h do, with the same bits ---- */
+/* ---- compression: what compress/compress.h does, with the same bits ---- */
 
 /* What the data itself showed to be wrong: the first thing found by the calls that were given this
  * verdict. It lies in device memory and starts as zeros; the fields are the library's. */

@@ -8,7 +8,6 @@
 #include <cuda_runtime.h>
 
 #include "base/core.h"
-#include "base/thread.h"
 #include "cuda/public.cuh"
 #include "ops/ops.h"
 

@@ -1,5 +1,5 @@
 #include "base/platform.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "emulate/links.h"
 #include "emulate/netspec.h"
 

@@ -1,6 +1,5 @@
 /* The script of incidents: its text, and what it means for one worker. */
 #include "base/core.h"
-#include "base/text.h"
 #include "emulate/links.h"
 
 enum { DDP__SCRIPT_WORDS = 6 };

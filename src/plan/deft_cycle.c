@@ -1,6 +1,4 @@
 #include "base/core.h"
-#include "base/text.h"
-#include "base/hash.h"
 #include "plan/deft_core.h"
 
 /* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state

@@ -2,7 +2,7 @@
 #ifndef DDP_PLAN_ESTIMATE_H
 #define DDP_PLAN_ESTIMATE_H
 
-#include "compress/topk.h"
+#include "compress/compress.h"
 #include "plan/workload.h"
 
 /* ddp_workload_compress - the estimate w with every message compressed by AdaTopK or uniformly.

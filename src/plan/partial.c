@@ -1,7 +1,5 @@
 /* DreamDDP's planner: what an assignment of layers to steps costs, bubble filling, the plan. */
 #include "base/core.h"
-#include "base/hash.h"
-#include "base/text.h"
 #include "plan/internal.h"
 
 static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",

@@ -1,5 +1,4 @@
 #include "base/core.h"
-#include "base/text.h"
 #include "profile/profile.h"
 
 ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)

@@ -2,7 +2,7 @@
 #ifndef DDP_PROFILE_TIMER_H
 #define DDP_PROFILE_TIMER_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 typedef enum ddp__timer_kind {
     DDP__T_FORWARD,

@@ -2,7 +2,7 @@
 #ifndef DDP_PROFILE_TRACE_H
 #define DDP_PROFILE_TRACE_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 typedef enum ddp_span_kind {
     DDP_SPAN_FORWARD,

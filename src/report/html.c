@@ -1,5 +1,5 @@
 /* The report as one HTML page. */
-#include "base/text.h"
+#include "base/core.h"
 #include "report/page.h"
 
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */

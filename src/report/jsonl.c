@@ -1,5 +1,5 @@
 /* JSON lines: the writer, and the events of the programs. */
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
 #include "report/jsonl.h"
 

@@ -3,7 +3,7 @@
 #ifndef DDP_REPORT_PAGE_H
 #define DDP_REPORT_PAGE_H
 
-#include "base/text.h"
+#include "base/core.h"
 #include "report/report.h"
 
 /* ---- numbers and texts ---- */

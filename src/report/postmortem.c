@@ -1,6 +1,5 @@
 /* The dumps of a run's ranks read together: where they part, in sentences. */
 #include "base/core.h"
-#include "base/text.h"
 #include "io/json.h"
 #include "report/report.h"
 

@@ -1,5 +1,5 @@
 /* The progress line and the closing table of a program. */
-#include "base/text.h"
+#include "base/core.h"
 #include "base/tools.h"
 #include "report/page.h"
 

@@ -6,7 +6,7 @@
 #include "base/platform.h"
 #include "comm/frame.h"
 #include "compress/codec.h"
-#include "compress/packing.h"
+#include "compress/compress.h"
 #include "run/context.h"
 #include "run/device.h"
 

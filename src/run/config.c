@@ -2,7 +2,7 @@
 #include "base/platform.h"
 #include "run/launch.h"
 #include "wire/mpi.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "run/context.h"
 
 ddp_transport ddp_transport_named(const char *name)

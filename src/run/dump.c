@@ -1,7 +1,7 @@
 /* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
 #include "comm/state.h"
 #include "run/context.h"

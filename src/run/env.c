@@ -1,7 +1,6 @@
 /* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it, and settings. */
 #include "base/platform.h"
-#include "base/text.h"
-#include "base/hash.h"
+#include "base/core.h"
 #include "run/launch.h"
 
 #ifdef __APPLE__

@@ -1,7 +1,7 @@
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "run/device.h"
 #include "run/context.h"
 

@@ -1,7 +1,7 @@
 /* From the configuration to the links that are emulated: one text for all of them, or a topology
  * file, and the script. */
 #include "base/platform.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
 #include "profile/network.h"
 #include "run/context.h"

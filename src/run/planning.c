@@ -1,7 +1,6 @@
 /* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
  * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
 #include "base/core.h"
-#include "base/hash.h"
 #include "io/json.h"
 #include "run/device.h"
 

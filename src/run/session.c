@@ -1,7 +1,7 @@
 /* Opening and closing a context, and what can be asked of it. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "run/device.h"
 #include "wire/tls.h"
 

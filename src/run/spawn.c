@@ -1,6 +1,5 @@
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/socket.h"
 #include "run/launch.h"
 

@@ -1,8 +1,6 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/hash.h"
 #include "run/context.h"
 #include "run/device.h"
 

@@ -2,7 +2,7 @@
 #ifndef DDP_WIRE_HELLO_H
 #define DDP_WIRE_HELLO_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 #define DDP__PROTOCOL    2
 #define DDP__HELLO_BYTES 64

@@ -1,6 +1,6 @@
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "wire/meeting.h"
 
 double ddp__slice(const ddp__meeting *m, double until)

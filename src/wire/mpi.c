@@ -5,7 +5,6 @@
  * slow peers, it would take a core from the computation. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/mpi.h"
 
 #ifdef DDP_USE_MPI

@@ -3,7 +3,7 @@
 #ifndef DDP_WIRE_OFFER_H
 #define DDP_WIRE_OFFER_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 struct ddp__op;
 struct ddp__exchange;

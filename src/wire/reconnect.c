@@ -2,9 +2,6 @@
  * engine's memory. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/thread.h"
-#include "base/hash.h"
 #include "wire/reconnect_state.h"
 #include "wire/tcp.h"
 

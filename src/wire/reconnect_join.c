@@ -2,7 +2,7 @@
  * that each has made, and puts it in the place of a lost one. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "wire/meeting.h"
 #include "wire/reconnect_state.h"
 

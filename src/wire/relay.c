@@ -1,6 +1,5 @@
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/relay.h"
 #include "wire/socket.h"
 

@@ -3,7 +3,7 @@
 #define DDP_WIRE_REPLAY_H
 
 #include "base/platform.h"
-#include "base/config.h"
+#include "base/status.h"
 
 /* Bytes [first, end) of the stream are here. Byte `first` lies at data[at]. */
 typedef struct ddp__replay {

@@ -1,6 +1,6 @@
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "wire/socket.h"
 
 #include <netdb.h>
