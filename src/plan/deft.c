@@ -11,13 +11,11 @@
 static ddp_status ddp__deft_check_value(const char *name, double v, ddp_error *err)
 {
     if (v >= 0 && v <= DBL_MAX) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and at least 0 (0 = default)", name,
-                     v);
+    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and at least 0 (0 = default)", name, v);
 }
 
 /* What the baselines refuse as well. */
-static ddp_status ddp__deft_check_partition(const ddp_profile *p, const ddp_delayed_options *o,
-                                            ddp_error *err)
+static ddp_status ddp__deft_check_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp_error *err)
 {
     double alpha = o->alpha_s + p->alpha_s;
     int i, sends = 0, sized = 0;
@@ -25,51 +23,49 @@ static ddp_status ddp__deft_check_partition(const ddp_profile *p, const ddp_dela
     for (i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < o->alpha_s)
-            return ddp__fail(err, DDP_ARG, "bucket %d (%s): comm_s is %g s, shorter than the "
-                             "startup alpha_s of %g s that it contains; lower alpha_s", i,
-                             p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i],
-                             o->alpha_s);
+            return ddp__fail(err, DDP_ARG,
+                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s that it "
+                             "contains; lower alpha_s",
+                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i], o->alpha_s);
         sends = 1;
         if (p->params && p->params[i] > 0) sized = 1;
     }
     if (o->partition_s > 0 && o->partition_params > 0)
-        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give "
-                         "one of them", o->partition_params, o->partition_s);
+        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give one of them",
+                         o->partition_params, o->partition_s);
     if (o->partition_s > 0 && !(o->partition_s > alpha))
-        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g "
-                         "s; raise it", o->partition_s, alpha);
+        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
+                         o->partition_s, alpha);
     if (o->partition_params > 0 && sends && !sized)
-        return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g "
-                         "parameters; give the partition in seconds", o->partition_params);
+        return ddp__fail(err, DDP_ARG,
+                         "no bucket that sends has params, so none can be cut by %g parameters; give the partition in "
+                         "seconds",
+                         o->partition_params);
     return DDP_OK;
 }
 
-static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o,
-                                  ddp_error *err)
+static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o, ddp_error *err)
 {
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
     DDP__TRY(ddp_profile_check(p, err));
-    if (o->links < 0 || o->links > 2)
-        return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
+    if (o->links < 0 || o->links > 2) return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
     if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the "
-                         "fast one, finite and at least 1", o->mu);
+        return ddp__fail(err, DDP_ARG,
+                         "mu is %g; it is the time on the slow link over that on the fast one, finite and at least 1",
+                         o->mu);
     DDP__TRY(ddp__deft_check_value("alpha_s", o->alpha_s, err));
     DDP__TRY(ddp__deft_check_value("partition_s", o->partition_s, err));
     DDP__TRY(ddp__deft_check_value("partition_params", o->partition_params, err));
     DDP__TRY(ddp__deft_check_partition(p, o, err));
     if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
-        return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6",
-                         o->capacity_scale);
+        return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);
     if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
-        return ddp__fail(err, DDP_ARG, "target_frequency is %g; it must be above 0 and at most 1 "
-                         "(updates per iteration)", o->target_frequency);
-    if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE &&
-        o->select != DDP_SELECT_PAPER)
-        return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper",
-                         (int)o->select);
-    if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT &&
-        o->solver != DDP_KNAPSACK_GREEDY)
+        return ddp__fail(err, DDP_ARG,
+                         "target_frequency is %g; it must be above 0 and at most 1 (updates per iteration)",
+                         o->target_frequency);
+    if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE && o->select != DDP_SELECT_PAPER)
+        return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper", (int)o->select);
+    if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT && o->solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)o->solver);
     return DDP_OK;
 }
@@ -86,8 +82,7 @@ static double ddp__deft_cut(double c, double alpha, double limit)
 }
 
 /* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
-static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit,
-                              int joined, int bucket)
+static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined, int bucket)
 {
     double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k, by_count;
 
@@ -106,8 +101,8 @@ static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o
 }
 
 /* The longest part that the knapsacks must take: paper's rule 3, then the weaker ones. */
-static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d,
-                                  double *limit, ddp_error *err)
+static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, double *limit,
+                                  ddp_error *err)
 {
     double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
     int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
@@ -120,22 +115,23 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
     if (d->links == 2 && rule[0] <= alpha) d->links = 1;
     for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
         if (rule[i] <= alpha) continue;
-        for (n = 0, l = 0; l < p->layers; l++)
-            n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
+        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
         if (n > most) continue;
         *limit = rule[i];
         return DDP_OK;
     }
     if (rule[2] <= alpha)
-        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the "
-                         "startup of a transfer, %g s; nothing can hide", d->forward, d->backward,
-                         alpha);
-    return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger "
-                     "partition, or check that times are in seconds", most);
+        return ddp__fail(err, DDP_ARG,
+                         "forward %g s and backward %g s are not longer than the startup of a transfer, %g s; nothing "
+                         "can hide",
+                         d->forward, d->backward, alpha);
+    return ddp__fail(err, DDP_ARG,
+                     "the buckets would be cut into more than %d parts; use a larger partition, or check that times "
+                     "are in seconds",
+                     most);
 }
 
-static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o,
-                                      ddp__deft *d, ddp_error *err)
+static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, ddp_error *err)
 {
     double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
 
@@ -168,8 +164,7 @@ static ddp_status ddp__deft_scratch(ddp__deft *d, ddp_error *err)
 
     d->item = (double *)ddp__calloc(2 * n + 1, sizeof *d->item);
     d->bucket = (int *)ddp__calloc(2 * n + 4 * N, sizeof *d->bucket);
-    if (!d->item || !d->bucket)
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts);
+    if (!d->item || !d->bucket) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts);
     d->item_ready = d->item + n;
     d->assign = d->bucket + n;
     d->count = d->assign + n;
@@ -177,8 +172,8 @@ static ddp_status ddp__deft_scratch(ddp__deft *d, ddp_error *err)
 }
 
 /* Cuts the buckets into parts and checks that they can travel; d is freed by ddp__deft_close. */
-static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o,
-                                 ddp__deft_way way, ddp__deft *d, ddp_error *err)
+static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way, ddp__deft *d,
+                                 ddp_error *err)
 {
     size_t N = (size_t)p->layers;
     double sum = 0;
@@ -199,11 +194,10 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
         sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
     }
     if (!((d->forward + d->backward + sum) * d->scale * d->mu <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
-                         "holds; times are in seconds");
+        return ddp__fail(err, DDP_NUMERIC,
+                         "the times of the profile add up to more than a double holds; times are in seconds");
     if (!(d->forward + d->backward > 0))
-        return ddp__fail(err, DDP_ARG,
-                         "forward and backward take 0 s in all; nothing can hide behind them");
+        return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
     d->ready = (double *)ddp__calloc(2 * N, sizeof *d->ready);
     d->parts_of = (int *)ddp__calloc(N, sizeof *d->parts_of);
     if (!d->ready || !d->parts_of) {
@@ -217,8 +211,8 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     return status;
 }
 
-/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without:
- * less time per update. Equal ones are not. */
+/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time per update.
+ * Equal ones are not. */
 static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
 {
     double a = x->iteration_s, b = y->iteration_s;
@@ -236,18 +230,16 @@ static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_pl
 {
     ddp_delayed_plan swap = *next;
 
-    if (next->update_frequency >= target * (1 - 1e-12) &&
-        (best->period == 0 || ddp__deft_better(target, next, best))) {
+    if (next->update_frequency >= target * (1 - 1e-12) && (best->period == 0 || ddp__deft_better(target, next, best))) {
         *next = *best;
         *best = swap;
     }
     ddp_delayed_plan_free(next);
 }
 
-/* Bisects the capacity between one that reaches the frequency and one that does not. Frequency
- * need not be monotone in it, so the best of all tries counts. */
-static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan *out,
-                                   ddp_error *err)
+/* Bisects the capacity between one that reaches the frequency and one that does not. Frequency need not be monotone in
+ * it, so the best of all tries counts. */
+static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
     double low = d->scale, high = 0;
     ddp_delayed_plan best, next;
@@ -264,19 +256,17 @@ static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan
         if (high > 0 && high - low <= 1e-6 * high) break;
     }
     if (status == DDP_OK && best.period == 0)
-        status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per "
-                           "iteration", d->scale, target);
+        status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per iteration", d->scale,
+                           target);
     if (status == DDP_OK) *out = best;
     else ddp_delayed_plan_free(&best);
     return status;
 }
 
-static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out,
-                                  ddp_error *err)
+static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
     double scale = d->scale;
-    ddp_status status = target > 0 ? ddp__deft_target(d, target, out, err)
-                                   : ddp__deft_cycle(d, out, err);
+    ddp_status status = target > 0 ? ddp__deft_target(d, target, out, err) : ddp__deft_cycle(d, out, err);
 
     d->scale = scale;
     return status;
@@ -313,8 +303,8 @@ static int ddp__deft_may_join(const ddp_profile *p, const ddp_delayed_options *o
     return o->alpha_s + p->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
 }
 
-ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
-                            ddp_delayed_plan *out, ddp_error *err)
+ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o, ddp_delayed_plan *out,
+                            ddp_error *err)
 {
     ddp__deft_way way;
     ddp_delayed_plan best;
@@ -359,8 +349,6 @@ ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, d
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_delayed_select_named: out is NULL");
     if (name && !strcmp(name, "release")) *out = DDP_SELECT_RELEASE;
     else if (name && !strcmp(name, "paper")) *out = DDP_SELECT_PAPER;
-    else
-        return ddp__fail(err, DDP_ARG, "selection '%.40s' is unknown; use release or paper",
-                         name ? name : "");
+    else return ddp__fail(err, DDP_ARG, "selection '%.40s' is unknown; use release or paper", name ? name : "");
     return DDP_OK;
 }

@@ -38,17 +38,17 @@ typedef struct ddp_delayed_send {
     double begin_s, end_s; /* after the start of the iteration's forward */
 } ddp_delayed_send;
 
-/* One iteration. Its gradient joins the stored ones; opened > 0: the stored ones are merged into
- * one gradient, which may be sent from then on. At its end the pending gradient is applied (applied
- * = how many iterations it merged, or 0), then the opened one, if it is complete (applied_now). */
+/* One iteration. Its gradient joins the stored ones; opened > 0: the stored ones are merged into one gradient, which
+ * may be sent from then on. At its end the pending gradient is applied (applied = how many iterations it merged, or 0),
+ * then the opened one, if it is complete (applied_now). */
 typedef struct ddp_delayed_step {
     double forward_s, backward_s; /* how long the stages last: compute, or the last send */
     int    opened, applied, applied_now;
     int    first_send, sends;
 } ddp_delayed_step;
 
-/* A plan: `warmup` iterations from nothing pending, then `period` iterations for ever. Owned by
- * whoever called ddp_plan_delayed; freed by ddp_delayed_plan_free. */
+/* A plan: `warmup` iterations from nothing pending, then `period` iterations for ever. Owned by whoever called
+ * ddp_plan_delayed; freed by ddp_delayed_plan_free. */
 typedef struct ddp_delayed_plan {
     int               buckets, parts;
     int              *parts_of;         /* [buckets] 0 where nothing is sent */
@@ -72,39 +72,35 @@ typedef struct ddp_delayed_plan {
 
 /* ddp_plan_delayed - DeFT's schedule for buckets (rows of the profile, row 0 = input side).
  *
- * The two queues and four cases of Algorithm 2 run from an empty start until a state comes back:
- * that is the steady period. Gradients of all iterations are merged (a mean of k), each part of a
- * merged gradient is reduced exactly once, no part starves. With select = release and
- * capacity_scale 1 no send outlasts its stage: every iteration takes T_f + T_b.
+ * The two queues and four cases of Algorithm 2 run from an empty start until a state comes back: that is the steady
+ * period. Gradients of all iterations are merged (a mean of k), each part of a merged gradient is reduced exactly once,
+ * no part starves. With select = release and capacity_scale 1 no send outlasts its stage: every iteration takes T_f +
+ * T_b.
  *
- * Partition: a bucket of c seconds becomes k = max(1, ceil((c - alpha)/(limit - alpha))) equal
- * parts of alpha + (c - alpha)/k, limit = min(partition, min(T_f, T_b)/mu); parts of a bucket are
- * ready together. With a startup and a partition, parts of min(T_f, T_b)/mu are planned as well,
- * each of several blocks of the partition with one startup (rule 2, US-Byte's unequal operations),
- * and the better plan is returned. A stage that computes nothing is left out of the rule. Where it
- * would give more than 512 parts (or two a bucket) only the fast link, then only the longer stage,
+ * Partition: a bucket of c seconds becomes k = max(1, ceil((c - alpha)/(limit - alpha))) equal parts of alpha + (c -
+ * alpha)/k, limit = min(partition, min(T_f, T_b)/mu); parts of a bucket are ready together. With a startup and a
+ * partition, parts of min(T_f, T_b)/mu are planned as well, each of several blocks of the partition with one startup
+ * (rule 2, US-Byte's unequal operations), and the better plan is returned. A stage that computes nothing is left out of
+ * the rule. Where it would give more than 512 parts (or two a bucket) only the fast link, then only the longer stage,
  * has to take every part. If limit <= alpha the slow link is left unused.
- * no_barrier: also one knapsack of T_f + T_b an iteration, with the parts above and with parts of
- * up to (T_f + T_b)/mu. Of all plans the one with the least time per update is taken, with a
- * target the shortest iteration.
- * target_frequency: the capacity is bisected and the shortest iteration of all tries kept (equal:
- * more updates); capacity_scale is then the start of the search. The floor is lower_bound_s.
- * A profile's own alpha_s is added to every comm_s and to alpha.
+ * no_barrier: also one knapsack of T_f + T_b an iteration, with the parts above and with parts of up to (T_f + T_b)/mu.
+ * Of all plans the one with the least time per update is taken, with a target the shortest iteration.
+ * target_frequency: the capacity is bisected and the shortest iteration of all tries kept (equal: more updates);
+ * capacity_scale is then the start of the search. The floor is lower_bound_s. A profile's own alpha_s is added to every
+ * comm_s and to alpha.
  *
  * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the
- * print: the first remainTime of Algorithm 1 is the backward time of the buckets below N, not all
- * of it; in case 3 a part starts at max(link load, ready), not after the sum of both; a merged
- * gradient that is complete in its own backward is applied in the same iteration, without delay;
- * capacities are compared in fast-link time.
+ * print: the first remainTime of Algorithm 1 is the backward time of the buckets below N, not all of it; in case 3 a
+ * part starts at max(link load, ready), not after the sum of both; a merged gradient that is complete in its own
+ * backward is applied in the same iteration, without delay; capacities are compared in fast-link time.
  * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period within 4096 iterations;
- * exact on more parts than ddp_knapsack takes), DDP_NUMERIC, DDP_MEMORY. */
-DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
-                                    ddp_delayed_plan *out, ddp_error *err);
+ * Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period within 4096 iterations; exact on more parts than
+ * ddp_knapsack takes), DDP_NUMERIC, DDP_MEMORY. */
+DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o, ddp_delayed_plan *out,
+                                    ddp_error *err);
 DDP_API void       ddp_delayed_plan_free(ddp_delayed_plan *plan); /* all-zero is fine */
 
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
-DDP_API ddp_status  ddp_delayed_select_named(const char *name, ddp_delayed_select *out,
-                                             ddp_error *err);
+DDP_API ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err);
 
 #endif /* DDP_PLAN_DEFT_H */

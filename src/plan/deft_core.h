@@ -31,17 +31,15 @@ typedef struct ddp__deft {
 } ddp__deft;
 
 /* Which of the parts left[N] travel on which link: on[l * N + i] parts of bucket i on link l.
- * ddp__deft_old: parts that wait for nothing. ddp__deft_new: parts that are ready at offset +
- * ready[i], on links that are busy until busy[l]. room = end of the stage. `all` receives 1 if
- * nothing is left out. */
-DDP_LIB ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all,
+ * ddp__deft_old: parts that wait for nothing. ddp__deft_new: parts that are ready at offset + ready[i], on links that
+ * are busy until busy[l]. room = end of the stage. `all` receives 1 if nothing is left out. */
+DDP_LIB ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all, ddp_error *err);
+DDP_LIB ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset, double room, int *on,
                                  ddp_error *err);
-DDP_LIB ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset,
-                                 double room, int *on, ddp_error *err);
 
 /* Plans one way; *best (all-zero: none) is replaced if the plan is better. */
-DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
-                                     ddp__deft_way way, ddp_delayed_plan *best, ddp_error *err);
+DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
+                                     ddp_delayed_plan *best, ddp_error *err);
 
 /* Iterates to the steady period and fills out (untouched on error). */
 DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);

@@ -3,14 +3,13 @@
 #include "base/hash.h"
 #include "plan/deft_core.h"
 
-/* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state
- * decides what happens next, so the iterations since its first appearance repeat for ever. */
+/* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state decides what happens
+ * next, so the iterations since its first appearance repeat for ever. */
 
 /* Iterations that may pass before a state must have come back. */
 #define DDP__DEFT_ITERATIONS 4096
 
-/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of
- * the stored ones. */
+/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of the stored ones. */
 typedef struct ddp__deft_run {
     ddp__deft        *d;
     int               n;        /* integers in a state */
@@ -27,8 +26,7 @@ typedef struct ddp__deft_run {
 
 static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
 {
-    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets,
-                     d->parts);
+    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets, d->parts);
 }
 
 static ddp_status ddp__deft_record(ddp__deft_run *r, const ddp_delayed_send *x, ddp_error *err)
@@ -44,11 +42,10 @@ static ddp_status ddp__deft_record(ddp__deft_run *r, const ddp_delayed_send *x, 
     return DDP_OK;
 }
 
-/* Sends on[l * N + i] parts of bucket i over link l, output side first, which is the order of
- * release; lowest parts first. left loses them, busy[l] moves on. at = start of the stage in the
- * iteration. */
-static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, double at,
-                                 double offset, int *left, double *busy, ddp_error *err)
+/* Sends on[l * N + i] parts of bucket i over link l, output side first, which is the order of release; lowest parts
+ * first. left loses them, busy[l] moves on. at = start of the stage in the iteration. */
+static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, double at, double offset, int *left,
+                                 double *busy, ddp_error *err)
 {
     ddp__deft *d = r->d;
     ddp_delayed_send x;
@@ -87,8 +84,7 @@ static int ddp__deft_pending(const ddp__deft *d, const int *left)
 }
 
 /* Cases 2 to 4. offset: when backward begins in the stage (0, or T_f without barrier). */
-static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset,
-                                     ddp_error *err)
+static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset, ddp_error *err)
 {
     ddp__deft *d = r->d;
     int N = d->buckets, all = 1, *cur = r->state, *k_cur = r->state + N, *k_fut = k_cur + 1;
@@ -134,8 +130,7 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
         DDP__TRY(ddp__deft_send(r, t, 0, 0, 0, r->state, busy, err));
         s->forward_s += ddp__deft_overrun(d->forward, busy);
     }
-    DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s,
-                                d->way.no_barrier ? d->forward : 0, err));
+    DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s, d->way.no_barrier ? d->forward : 0, err));
     s->sends = r->sends - s->first_send;
     return DDP_OK;
 }
@@ -153,8 +148,7 @@ static int ddp__deft_send_order(const void *a, const void *b)
 }
 
 /* Iterations [first, end) are the steady period. */
-static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out,
-                                   ddp_error *err)
+static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out, ddp_error *err)
 {
     ddp__deft *d = r->d;
     size_t N = (size_t)d->buckets;
@@ -218,13 +212,12 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
         r->hash[t] = ddp__hash(DDP__HASH_START, r->state, bytes);
         memcpy(r->history + (size_t)t * (size_t)r->n, r->state, bytes);
         for (int u = 0; u < t; u++)
-            if (r->hash[u] == r->hash[t] &&
-                !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
+            if (r->hash[u] == r->hash[t] && !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
                 return ddp__deft_result(r, u, t, out, err);
         DDP__TRY(ddp__deft_iterate(r, t, err));
     }
-    return ddp__fail(err, DDP_UNSUPPORTED, "no steady period within %d iterations of %d parts; use "
-                     "fewer, larger parts", DDP__DEFT_ITERATIONS, r->d->parts);
+    return ddp__fail(err, DDP_UNSUPPORTED, "no steady period within %d iterations of %d parts; use fewer, larger parts",
+                     DDP__DEFT_ITERATIONS, r->d->parts);
 }
 
 ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)

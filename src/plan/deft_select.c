@@ -19,8 +19,8 @@ static int ddp__deft_list(ddp__deft *d, const int *left, int last, double offset
 }
 
 /* Fills the links from start[l] to room with the n listed parts; adds up what goes where. */
-static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const double *start,
-                                 double room, int *on, double *sum, int *sent, ddp_error *err)
+static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const double *start, double room, int *on,
+                                 double *sum, int *sent, ddp_error *err)
 {
     ddp_knapsack_problem p;
 
@@ -47,8 +47,7 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
     return DDP_OK;
 }
 
-ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all,
-                         ddp_error *err)
+ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all, ddp_error *err)
 {
     static const double now[2] = {0, 0};
     int n = ddp__deft_list(d, left, d->buckets - 1, 0), sent = 0;
@@ -59,10 +58,10 @@ ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, in
     return DDP_OK;
 }
 
-/* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets
- * that the buckets nearer to the input are ready later still. Equal sums keep the shorter list. */
-static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset,
-                                   double room, int *on, ddp_error *err)
+/* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets that the buckets nearer
+ * to the input are ready later still. Equal sums keep the shorter list. */
+static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset, double room,
+                                   int *on, ddp_error *err)
 {
     int *best = d->count + 2 * d->buckets, j, l, n, sent;
     double start[2], sum, most = 0;
@@ -70,8 +69,7 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
     memset(best, 0, 2 * (size_t)d->buckets * sizeof *best);
     for (j = 0; j < d->buckets; j++) {
         n = ddp__deft_list(d, left, j, offset);
-        for (l = 0; l < 2; l++)
-            start[l] = busy[l] > offset + d->ready[j] ? busy[l] : offset + d->ready[j];
+        for (l = 0; l < 2; l++) start[l] = busy[l] > offset + d->ready[j] ? busy[l] : offset + d->ready[j];
         DDP__TRY(ddp__deft_fill(d, n, NULL, start, room, on, &sum, &sent, err));
         if (!(sum > most)) continue;
         most = sum;
@@ -81,14 +79,13 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
     return DDP_OK;
 }
 
-ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset,
-                         double room, int *on, ddp_error *err)
+ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset, double room, int *on,
+                         ddp_error *err)
 {
     double sum = 0;
     int sent, n;
 
-    if (d->select == DDP_SELECT_PAPER)
-        return ddp__deft_levels(d, left, busy, offset, room, on, err);
+    if (d->select == DDP_SELECT_PAPER) return ddp__deft_levels(d, left, busy, offset, room, on, err);
     n = ddp__deft_list(d, left, d->buckets - 1, offset);
     return ddp__deft_fill(d, n, d->item_ready, busy, room, on, &sum, &sent, err);
 }

@@ -14,15 +14,13 @@ static double ddp__estimate_delay(const ddp_network *net, const ddp_workload_mes
 }
 
 /* link_s: R_p of each message's receiver. */
-static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, double *link_s,
-                                size_t *count)
+static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, double *link_s, size_t *count)
 {
     double *received = w->receive_s;
 
     for (int d = 0; d < w->devices; d++) received[d] = 0;
     for (int i = 0; i < w->messages; i++)
-        received[w->message[i].to] +=
-            fmax(0, w->message[i].seconds - ddp__estimate_delay(net, &w->message[i]));
+        received[w->message[i].to] += fmax(0, w->message[i].seconds - ddp__estimate_delay(net, &w->message[i]));
     for (int i = 0; i < w->messages; i++) {
         link_s[i] = received[w->message[i].to];
         count[i] = (size_t)ceil(w->message[i].bytes / 4);
@@ -30,8 +28,8 @@ static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, d
     }
 }
 
-static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net,
-                                  const ddp_link_compression *sent, const double *link_s)
+static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net, const ddp_link_compression *sent,
+                                  const double *link_s)
 {
     double worst = 0, delay;
 
@@ -53,9 +51,8 @@ static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net,
     w->pipeline_s = worst; /* of one more micro-batch */
 }
 
-ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
-                                 const ddp_workload_options *work, const ddp_adatopk_options *o,
-                                 ddp_workload *out, ddp_error *err)
+ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, const ddp_workload_options *work,
+                                 const ddp_adatopk_options *o, ddp_workload *out, ddp_error *err)
 {
     const int turns = work->microbatches > 1 ? work->microbatches - 1 : 0;
     size_t messages = (size_t)w->messages, bytes = (size_t)w->devices * sizeof(double);
@@ -66,18 +63,15 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
     ddp_status status;
 
     if (net->devices != w->devices)
-        return ddp__fail(err, DDP_ARG, "the estimate is of %d devices, the network has %d",
-                         w->devices, net->devices);
+        return ddp__fail(err, DDP_ARG, "the estimate is of %d devices, the network has %d", w->devices, net->devices);
     v.compute_s = (double *)ddp__estimate_copy(w->compute_s, bytes);
     v.receive_s = (double *)ddp__estimate_copy(w->receive_s, bytes);
     v.memory_bytes = (double *)ddp__estimate_copy(w->memory_bytes, bytes);
-    v.message =
-        (ddp_workload_message *)ddp__estimate_copy(w->message, messages * sizeof *v.message);
+    v.message = (ddp_workload_message *)ddp__estimate_copy(w->message, messages * sizeof *v.message);
     sent = (ddp_link_compression *)ddp__calloc(messages, sizeof *sent);
     link_s = (double *)ddp__calloc(messages, sizeof *link_s);
     count = (size_t *)ddp__calloc(messages, sizeof *count);
-    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || !sent || !link_s ||
-        !count) {
+    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || !sent || !link_s || !count) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for %d messages", w->messages);
     } else {
         ddp__estimate_links(&v, net, link_s, count);

@@ -20,8 +20,7 @@ ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_e
             *out = (ddp_fence_solver)(i + 1);
             return DDP_OK;
         }
-    return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use fence, equal_ops or equal_flops",
-                     name ? name : "");
+    return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use fence, equal_ops or equal_flops", name ? name : "");
 }
 
 void ddp_fence_plan_free(ddp_fence_plan *plan)
@@ -49,8 +48,7 @@ typedef struct ddp__fence_job {
 } ddp__fence_job;
 
 /* Operators to devices by a cut along an order. */
-static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order,
-                              int *device_of)
+static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order, int *device_of)
 {
     for (int k = 0; k < t->graph.net->devices; k++)
         for (int i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
@@ -75,8 +73,8 @@ static double ddp__fence_try(ddp__fence_job *job)
     double latency, pipeline;
 
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
-    pipeline = ddp__workload_sum(&job->tape.graph, job->device_of, job->sums, job->sums + N,
-                                 job->sums + 2 * N, &latency, NULL, NULL);
+    pipeline = ddp__workload_sum(&job->tape.graph, job->device_of, job->sums, job->sums + N, job->sums + 2 * N,
+                                 &latency, NULL, NULL);
     return ddp__fence_overfull(job) < 0 ? pipeline : INFINITY;
 }
 
@@ -93,8 +91,7 @@ static void ddp__fence_reverse(int *order, int i, int j)
     for (; i < j; i++, j--) ddp__fence_swap(order, i, j);
 }
 
-/* One pass of reversals and swaps over job->trial with the cut held. Returns whether T_pipe
- * fell. */
+/* One pass of reversals and swaps over job->trial with the cut held. Returns whether T_pipe fell. */
 static int ddp__fence_rearrange(ddp__fence_job *job)
 {
     int N = job->tape.graph.net->devices, i, j, kind, better = 0;
@@ -126,8 +123,8 @@ static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error
 {
     size_t N = (size_t)job->tape.graph.net->devices;
 
-    DDP__TRY(ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory,
-                                 &job->cut, improved, err));
+    DDP__TRY(
+        ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, improved, err));
     if (*improved) memcpy(job->order, job->trial, N * sizeof(int));
     return DDP_OK;
 }
@@ -144,13 +141,12 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     }
     for (int i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
-    return ddp__fail(
-        err, DDP_FAILED,
-        "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
-        "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
-        "micro-batches or a smaller state_factor keep less",
-        every ? "in whatever order of the devices" : "in any order of the devices tried",
-        t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+    return ddp__fail(err, DDP_FAILED,
+                     "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) plus what they "
+                     "receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a smaller "
+                     "state_factor keep less",
+                     every ? "in whatever order of the devices" : "in any order of the devices tried",
+                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
@@ -165,8 +161,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
-        DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every,
-                                      err));
+        DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
         if (found) DDP__TRY(ddp__fence_recut(job, &improved, err));
         if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
     }
@@ -187,8 +182,7 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
     int i, m = 0;
 
     for (i = 0; i < list->count; i++)
-        if (i == 0 || list->op[i].module <= 0 || list->op[i].module != list->op[i - 1].module)
-            edge[m++] = i;
+        if (i == 0 || list->op[i].module <= 0 || list->op[i].module != list->op[i - 1].module) edge[m++] = i;
     edge[m] = list->count;
     return m;
 }
@@ -216,9 +210,7 @@ static void ddp__fence_equal_flops(ddp__fence_job *job, int modules)
     for (k = 0; k < N; k++) {
         job->cut.first[k] = edge[at++];
         aim = t->flops[t->n] * (k + 1) / N;
-        while (at < modules - (N - 1 - k) &&
-               fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim))
-            at++;
+        while (at < modules - (N - 1 - k) && fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim)) at++;
         if (k == N - 1) at = modules;
         job->cut.end[k] = edge[at];
     }
@@ -231,17 +223,18 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
 
     if (modules < N)
-        return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; "
-                         "solver fence cuts between operators", name, modules, N);
+        return ddp__fail(err, DDP_FAILED,
+                         "%s: %d modules cannot give each of %d devices one; solver fence cuts between operators", name,
+                         modules, N);
     if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job, modules);
     else ddp__fence_equal_flops(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
-    return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver "
-                     "fence looks at memory", name, k, job->sums[2 * N + k] / 1e9,
-                     net->memory_bytes[k] / 1e9);
+    return ddp__fail(err, DDP_FAILED,
+                     "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at memory", name, k,
+                     job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
 /* ---- what the plan says ---- */
@@ -253,8 +246,7 @@ static int ddp__fence_root_of(int *parent, int i)
 }
 
 /* Whether the operators of each cluster are connected by args among themselves. */
-static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent,
-                                int *found)
+static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *found)
 {
     int i, k, c;
 
@@ -292,8 +284,7 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
     ddp__fence_assign(&job->tape, &job->cut, job->order, plan->device_of);
     plan->proven = job->cut.proven;
     plan->connected = ddp__fence_connected(list, plan, job->device_of, job->trial);
-    return ddp_workload_estimate(list, job->tape.graph.net, plan->device_of, &job->o->work,
-                                 &plan->work, err);
+    return ddp_workload_estimate(list, job->tape.graph.net, plan->device_of, &job->o->work, &plan->work, err);
 }
 
 static ddp_status ddp__fence_run(ddp__fence_job *job, ddp_fence_plan *plan, ddp_error *err)
@@ -306,42 +297,38 @@ static ddp_status ddp__fence_run(ddp__fence_job *job, ddp_fence_plan *plan, ddp_
     if (bytes <= 0) DDP__TRY(ddp__fence_typical_bytes(&job->tape, &bytes, err));
     if (!(bytes >= 1)) bytes = 1;
     plan->message_bytes = bytes;
-    DDP__TRY(ddp__fence_order(net, bytes, job->tape.graph.backward,
-                              o->resolution > 0 ? o->resolution : 1, plan->cluster, &plan->clusters,
-                              fence ? job->order : NULL, err));
+    DDP__TRY(ddp__fence_order(net, bytes, job->tape.graph.backward, o->resolution > 0 ? o->resolution : 1,
+                              plan->cluster, &plan->clusters, fence ? job->order : NULL, err));
     if (fence) DDP__TRY(ddp__fence_solve_order(job, err));
     else DDP__TRY(ddp__fence_baseline(job, err));
     return ddp__fence_report(job, plan, err);
 }
 
-static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network *net,
-                                       const ddp_fence_options *o, ddp_error *err)
+static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
+                                       ddp_error *err)
 {
     double n = list->count, N = net->devices;
 
     if (o->solver < DDP_FENCE_DEFAULT || o->solver > DDP_FENCE_EQUAL_FLOPS)
-        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops",
-                         (int)o->solver);
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops", (int)o->solver);
     if (!(o->message_bytes >= 0 && o->message_bytes <= 1e100))
-        return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0",
-                         o->message_bytes);
+        return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0", o->message_bytes);
     if (!(o->resolution >= 0 && o->resolution <= 1e100))
-        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0, or 0 for 1",
-                         o->resolution);
+        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0, or 0 for 1", o->resolution);
     if (0.5 * N * n * n + (o->allow_idle ? 4 * N * N * n : 0) > DDP__FENCE_SIZE || N * N > 1e8)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%d operators over %d devices%s are too many to cut; merge operators%s",
+        return ddp__fail(err, DDP_UNSUPPORTED, "%d operators over %d devices%s are too many to cut; merge operators%s",
                          list->count, net->devices, o->allow_idle ? ", some idle," : "",
                          o->allow_idle ? " or leave idle devices out" : "");
     if (list->count < net->devices &&
         (!o->allow_idle || o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS))
-        return ddp__fail(err, DDP_ARG, "%d operators cannot give each of %d devices one; allow "
-                         "idle devices with solver fence", list->count, net->devices);
+        return ddp__fail(err, DDP_ARG,
+                         "%d operators cannot give each of %d devices one; allow idle devices with solver fence",
+                         list->count, net->devices);
     return DDP_OK;
 }
 
-ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
-                     ddp_fence_plan *out, ddp_error *err)
+ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o, ddp_fence_plan *out,
+                     ddp_error *err)
 {
     ddp__fence_job job;
     ddp_fence_plan plan;
@@ -370,8 +357,8 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     plan.order = (int *)ddp__calloc(N, sizeof(int));
     plan.cluster = (int *)ddp__calloc(N, sizeof(int));
     plan.device_of = (int *)ddp__calloc(n, sizeof(int));
-    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.edge ||
-        !job.sums || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.edge || !job.sums ||
+        !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
         status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
     else status = ddp__fence_arguments(list, net, o, err);
     if (status == DDP_OK) status = ddp__fence_run(&job, &plan, err);

@@ -1,10 +1,10 @@
 #include "base/core.h"
 #include "plan/fence_core.h"
 
-/* What the rest of a cut must cost at least. Where every result is used at the next position at
- * the latest, the bound is the exact least latency (under the cap but for sums of what one device
- * receives from several), and also where one result at a time is used further on: how many segments
- * ago it was made is known. Of other results the cheapest place is taken. */
+/* What the rest of a cut must cost at least. Where every result is used at the next position at the latest, the bound
+ * is the exact least latency (under the cap but for sums of what one device receives from several), and also where one
+ * result at a time is used further on: how many segments ago it was made is known. Of other results the cheapest place
+ * is taken. */
 
 void ddp__fence_line_close(ddp__fence_line *line)
 {
@@ -13,8 +13,8 @@ void ddp__fence_line_close(ddp__fence_line *line)
     memset(line, 0, sizeof *line);
 }
 
-/* What each position receives at least: where none may stay empty, every segment but the first
- * begins at some cut and takes what its first operator needs. */
+/* What each position receives at least: where none may stay empty, every segment but the first begins at some cut and
+ * takes what its first operator needs. */
 static void ddp__fence_line_least(ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
@@ -33,8 +33,8 @@ static void ddp__fence_line_least(ddp__fence_line *line)
     }
 }
 
-ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle,
-                                int no_memory, ddp__fence_line *line, ddp_error *err)
+ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                ddp__fence_line *line, ddp_error *err)
 {
     const ddp_network *net = t->graph.net;
     size_t P = (size_t)net->devices, n = (size_t)t->n, i, j, at, link;
@@ -46,12 +46,10 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->idle = idle;
     line->ages = idle ? 2 : DDP__FENCE_AGES;
     x = line->pace = (double *)ddp__calloc(3 * P + 6 * P * P, sizeof(double));
-    line->bound = (double *)ddp__calloc(
-        DDP__FENCE_AGES * (P + 3) * (n + 1) + (size_t)t->width + 1, sizeof(double));
+    line->bound = (double *)ddp__calloc(DDP__FENCE_AGES * (P + 3) * (n + 1) + (size_t)t->width + 1, sizeof(double));
     if (!x || !line->bound) {
         ddp__fence_line_close(line);
-        return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
-                         net->devices);
+        return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, net->devices);
     }
     line->limit = x + P;
     line->least = x + 2 * P;
@@ -77,15 +75,11 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     for (i = 0; i < P; i++)
         for (j = i + 1; j < P; j++) {
             at = i * P + j;
-            line->to_delay[at] = i ? fmin(line->to_delay[at - P], line->delay[at])
-                                   : line->delay[at];
-            line->to_slope[at] = i ? fmin(line->to_slope[at - P], line->slope[at])
-                                   : line->slope[at];
+            line->to_delay[at] = i ? fmin(line->to_delay[at - P], line->delay[at]) : line->delay[at];
+            line->to_slope[at] = i ? fmin(line->to_slope[at - P], line->slope[at]) : line->slope[at];
             link = j * P + i;
-            line->of_delay[at] = i ? fmin(line->of_delay[at - P], line->delay[link])
-                                   : line->delay[link];
-            line->of_slope[at] = i ? fmin(line->of_slope[at - P], line->slope[link])
-                                   : line->slope[link];
+            line->of_delay[at] = i ? fmin(line->of_delay[at - P], line->delay[link]) : line->delay[link];
+            line->of_slope[at] = i ? fmin(line->of_slope[at - P], line->slope[link]) : line->slope[link];
         }
     ddp__fence_line_least(line);
     return DDP_OK;
@@ -103,8 +97,8 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
     return seconds;
 }
 
-/* The least of it for a result that lies at position k or before, where k ends at a cut `back`
- * operators behind the result. */
+/* The least of it for a result that lies at position k or before, where k ends at a cut `back` operators behind the
+ * result. */
 static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
 {
     size_t at = (size_t)k * (size_t)line->positions + (size_t)q;
@@ -113,19 +107,17 @@ static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, i
     if (line->idle) {
         bytes = line->tape->graph.list->op[u].output_bytes;
         seconds = line->to_delay[at] + line->to_slope[at] * bytes;
-        if (line->tape->graph.gradient[u])
-            seconds += line->of_delay[at] + line->of_slope[at] * bytes;
+        if (line->tape->graph.gradient[u]) seconds += line->of_delay[at] + line->of_slope[at] * bytes;
         return seconds;
     }
     seconds = INFINITY; /* no position is empty, so it is at most `back` positions behind k */
-    for (int j = k > back ? k - back : 0; j <= k; j++)
-        seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
+    for (int j = k > back ? k - back : 0; j <= k; j++) seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
     return seconds;
 }
 
-/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result is of that
- * age, and uses exactly the first i live results; its own computing included. Returns how many
- * parts there are; `last` is the furthest cut that cap and memory allow. */
+/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result is of that age, and uses exactly
+ * the first i live results; its own computing included. Returns how many parts there are; `last` is the furthest cut
+ * that cap and memory allow. */
 static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int last, double *work)
 {
     const ddp__fence_tape *t = line->tape;
@@ -150,18 +142,16 @@ static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int la
 }
 
 /* Seconds to hand the oldest live result u of cut a, of that age, from before position k to q. */
-static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, int u, int back,
-                                     int age)
+static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, int u, int back, int age)
 {
     if (age > k) return INFINITY;
-    if (age == line->ages - 1)
-        return ddp__fence_pair_least(line, k - age, q, u, back - age);
+    if (age == line->ages - 1) return ddp__fence_pair_least(line, k - age, q, u, back - age);
     return ddp__fence_pair(line, k - age, q, u);
 }
 
 /* The least rest from (k, cut a) on if the next segment is on q. */
-static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age,
-                              int parts, double *work)
+static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age, int parts,
+                              double *work)
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
@@ -191,16 +181,15 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
     return best;
 }
 
-/* ahead[age, b] = the rest from (q, cut b) on plus the computing up to b at q's pace; in the second
- * half its least over the ages from 1 to that one. */
+/* ahead[age, b] = the rest from (q, cut b) on plus the computing up to b at q's pace; in the second half its least over
+ * the ages from 1 to that one. */
 static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
 {
     const ddp__fence_tape *t = line->tape;
     size_t row = (size_t)t->n + 1, b;
 
     for (int age = 0; age < line->ages; age++) {
-        const double *bound = line->bound +
-                              row * ((size_t)age * ((size_t)line->positions + 1) + (size_t)q + 1);
+        const double *bound = line->bound + row * ((size_t)age * ((size_t)line->positions + 1) + (size_t)q + 1);
         double *ahead = line->ahead + row * (size_t)age, *least = ahead + row * DDP__FENCE_AGES;
         for (b = 0; b < row; b++) {
             ahead[b] = t->flops[b] * line->pace[q] + bound[b];

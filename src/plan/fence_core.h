@@ -34,8 +34,7 @@ typedef struct ddp__fence_cut {
     double  work;        /* elementary steps so far, over all orders */
 } ddp__fence_cut;
 
-/* Links and devices in the order of a sequence: [positions], or [positions x positions] with the
- * sender as row. */
+/* Links and devices in the order of a sequence: [positions], or [positions x positions] with the sender as row. */
 typedef struct ddp__fence_line {
     const ddp__fence_tape *tape;
     int     positions, idle;     /* idle: positions may stay empty */
@@ -51,37 +50,33 @@ typedef struct ddp__fence_line {
     double *part;                /* [width + 1] scratch */
 } ddp__fence_line;
 
-DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
-                                        const ddp_workload_options *o, ddp__fence_tape *t,
-                                        ddp_error *err);
+DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
+                                        ddp__fence_tape *t, ddp_error *err);
 DDP_LIB void       ddp__fence_tape_close(ddp__fence_tape *t);
 /* The median over all cuts of the bytes that cross: what a link has to carry as a rule. */
 DDP_LIB ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err);
 
 /* cluster [N] and order [N] for messages of `bytes`: steps 1-3 of ddp_fence. */
-DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward,
-                                    double resolution, int *cluster, int *clusters, int *order,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution, int *cluster,
+                                    int *clusters, int *order, ddp_error *err);
 
-/* order [N]: where to begin; if *found, one along which a cut fits into memory. *every = 1: all
- * orders were tried. */
-DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found,
-                                        int *every, ddp_error *err);
+/* order [N]: where to begin; if *found, one along which a cut fits into memory. *every = 1: all orders were tried. */
+DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every,
+                                        ddp_error *err);
 
-DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle,
-                                        int no_memory, ddp__fence_line *line, ddp_error *err);
+DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                        ddp__fence_line *line, ddp_error *err);
 DDP_LIB void       ddp__fence_line_close(ddp__fence_line *line);
 
-/* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none)
- * with max(C, R) < cap costs less latency; infinity = there is none. The oldest live result lies
- * in the segment that is `age` segments before the last one (the highest age: or further back);
- * age 0 = the last one holds them all. Adds its steps to *work. */
+/* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C, R) < cap
+ * costs less latency; infinity = there is none. The oldest live result lies in the segment that is `age` segments
+ * before the last one (the highest age: or further back); age 0 = the last one holds them all. Adds its steps to
+ * *work. */
 DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 
-/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4).
- * DDP_FAILED if no cut fits into memory. */
-DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle,
-                                       int no_memory, ddp__fence_cut *cut, int *improved,
-                                       ddp_error *err);
+/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). DDP_FAILED if no cut fits into
+ * memory. */
+DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                       ddp__fence_cut *cut, int *improved, ddp_error *err);
 
 #endif /* DDP_PLAN_FENCE_CORE_H */

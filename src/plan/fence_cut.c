@@ -3,15 +3,13 @@
 
 /* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
  *
- * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning
- * of a cut: so many operators placed, the position used last, and for each live result the position
- * where it lies and what that position has received so far: later segments add their gradients to
- * it. Of two labels that agree in places, one is dropped if neither its latency nor any of those
- * sums is smaller.
+ * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning of a cut: so many
+ * operators placed, the position used last, and for each live result the position where it lies and what that position
+ * has received so far: later segments add their gradients to it. Of two labels that agree in places, one is dropped if
+ * neither its latency nor any of those sums is smaller.
  *
- * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in
- * [lo, t) none has a latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon
- * leaves nothing. */
+ * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in [lo, t) none has a
+ * latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon leaves nothing. */
 
 enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
 #define DDP__FENCE_WORK  6e8 /* elementary steps of a plan, a few seconds */
@@ -135,10 +133,8 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
         s->work += 4; /* another place in memory */
         if (s->label[y].latency > l->latency) continue;
         for (i = 0; i < count; i++)
-            if (s->place[(size_t)y * width + (size_t)i] !=
-                    s->place[(size_t)x * width + (size_t)i] ||
-                (s->cap < INFINITY &&
-                 s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
+            if (s->place[(size_t)y * width + (size_t)i] != s->place[(size_t)x * width + (size_t)i] ||
+                (s->cap < INFINITY && s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
                 break;
         s->work += i;
         if (i == count) return 1;
@@ -147,8 +143,8 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
 }
 
 /* Writes the successor of `parent` that ends position q at cut b into slot s->count. */
-static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency,
-                             double rest, double worst, double received)
+static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency, double rest, double worst,
+                             double received)
 {
     const ddp__fence_tape *t = s->line.tape;
     size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
@@ -171,7 +167,8 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
             s->load[at] = received;
             continue;
         }
-        for (j = 0; was[j].op != now[i].op; j++) {}
+        for (j = 0; was[j].op != now[i].op; j++) {
+        }
         s->work += j;
         s->place[at] = s->place[p * width + (size_t)j];
         s->load[at] = s->trial[j];
@@ -188,20 +185,17 @@ static void ddp__fence_keep(ddp__fence_search *s, int covers)
     l->older = s->newest[cell];
     if (ddp__fence_dominated(s, s->count)) return;
     s->newest[cell] = s->count;
-    if (covers && (quickest < 0 || l->latency < s->label[quickest].latency))
-        s->quickest[cell] = s->count;
+    if (covers && (quickest < 0 || l->latency < s->label[quickest].latency)) s->quickest[cell] = s->count;
     ddp__fence_push(s, s->count++);
 }
 
 /* The same for a label that covers all live results, against one and before it is written. */
-static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency,
-                               double received)
+static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency, double received)
 {
     int quickest = s->quickest[(size_t)q * (size_t)(s->line.tape->n + 1) + (size_t)b];
 
     return quickest >= 0 && s->label[quickest].latency <= latency &&
-           (!(s->cap < INFINITY) ||
-            s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
+           (!(s->cap < INFINITY) || s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
 }
 
 /* In which segment operator `home` is, counted back from one that begins where label p ends. */
@@ -213,8 +207,8 @@ static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
     return age;
 }
 
-/* Successors of label p whose segment is at position q. greedy: only the most promising of all is
- * left in slot s->count, where *top is its promise. Returns 0 if there is no room. */
+/* Successors of label p whose segment is at position q. greedy: only the most promising of all is left in slot
+ * s->count, where *top is its promise. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;
@@ -269,8 +263,8 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     return 1;
 }
 
-/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or
- * in the greedy case none. */
+/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or in the greedy case
+ * none. */
 static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 {
     int at = s->label[p].at, q = s->label[p].position + 1;
@@ -308,11 +302,11 @@ static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, do
     cut->pipeline_s = pipeline_s;
 }
 
-/* The least latency with worst below cap, if it is below limit. First straight down the bound,
- * which often is the answer and always shortens the search. Returns whether there is a solution:
- * its latency and worst; stored in cut if T_pipe is less there. */
-static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut,
-                            double *latency, double *worst)
+/* The least latency with worst below cap, if it is below limit. First straight down the bound, which often is the
+ * answer and always shortens the search. Returns whether there is a solution: its latency and worst; stored in cut if
+ * T_pipe is less there. */
+static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut, double *latency,
+                            double *worst)
 {
     size_t cells = (size_t)s->line.positions * (size_t)(s->line.tape->n + 1), i;
     double pipeline;
@@ -324,7 +318,8 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
     for (turn = 0; turn < 2; turn++) {
         if (!ddp__fence_root(s)) break;
         if (turn == 0) {
-            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {}
+            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {
+            }
             if (s->label[x].at == s->line.tape->n) s->goal = x;
         } else {
             for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
@@ -351,8 +346,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
 }
 
 /* Every solution with worst in [lo, hi) has a latency of at least `least`. */
-static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least,
-                             ddp__fence_cut *cut)
+static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
 
@@ -382,8 +376,8 @@ static double ddp__fence_floor(const ddp__fence_line *line)
     return most * (1 - DDP__FENCE_ROUND);
 }
 
-ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
-                               ddp__fence_cut *cut, int *improved, ddp_error *err)
+ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory, ddp__fence_cut *cut,
+                               int *improved, ddp_error *err)
 {
     double before = cut->pipeline_s;
     ddp__fence_search s;
@@ -398,14 +392,14 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.newest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
     s.quickest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
     s.trial = (double *)ddp__calloc((size_t)t->width, sizeof(double));
-    if (s.newest && s.quickest && s.trial)
-        ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
+    if (s.newest && s.quickest && s.trial) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
     if (!s.newest || !s.quickest || !s.trial || s.starved)
-        status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
-                           s.line.positions);
+        status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
     else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
-        status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found "
-                           "within the search's limits; merge operators", t->n, s.line.positions);
+        status = ddp__fail(err, DDP_UNSUPPORTED,
+                           "no cut of %d operators over %d devices was found within the search's limits; merge "
+                           "operators",
+                           t->n, s.line.positions);
     *improved = cut->pipeline_s < before;
     if (*improved) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;

@@ -1,10 +1,10 @@
 #include "base/core.h"
 #include "plan/fence_core.h"
 
-/* An order of the devices along which some cut fits into memory. What a segment keeps depends on
- * where it begins and ends, not on where its inputs lie; so for a few devices it is enough to know,
- * for every set of them, which cuts they can reach in some order, and the answer is exact. For
- * more, devices are swapped as long as the operators placed become more. */
+/* An order of the devices along which some cut fits into memory. What a segment keeps depends on where it begins and
+ * ends, not on where its inputs lie; so for a few devices it is enough to know, for every set of them, which cuts they
+ * can reach in some order, and the answer is exact. For more, devices are swapped as long as the operators placed
+ * become more. */
 
 #define DDP__FENCE_SETS 1e8 /* steps over all sets of devices: below a second */
 #define DDP__FENCE_FITS 3e8 /* steps of swapping */
@@ -56,8 +56,7 @@ static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
 }
 
 /* Adds to `to` the cuts that one segment of device d reaches from those of `from`. */
-static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, int d,
-                                  unsigned char *to)
+static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, int d, unsigned char *to)
 {
     const int *last = f->last + (size_t)d * (size_t)f->tape->n;
     int n = f->tape->n, a, open = 0;
@@ -83,9 +82,7 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     f->reach[0] = 1;
     for (s = 0; s < sets; s++)
         for (d = 0; d < f->N; d++)
-            if (!(s >> d & 1))
-                ddp__fence_fit_extend(f, f->reach + s * row, d,
-                                      f->reach + (s | (size_t)1 << d) * row);
+            if (!(s >> d & 1)) ddp__fence_fit_extend(f, f->reach + s * row, d, f->reach + (s | (size_t)1 << d) * row);
     for (s = f->idle ? 1 : sets - 1; s < sets && !goal; s++)
         if (f->reach[s * row + (size_t)n]) goal = s;
     if (!goal) return 0;
@@ -96,9 +93,7 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
             if (!(s >> d & 1)) continue;
             rest = s & ~((size_t)1 << d);
             for (k = 0; k < b; k++)
-                if (f->reach[rest * row + (size_t)k] &&
-                    f->last[(size_t)d * (size_t)n + (size_t)k] >= b)
-                    break;
+                if (f->reach[rest * row + (size_t)k] && f->last[(size_t)d * (size_t)n + (size_t)k] >= b) break;
             if (k == b) continue;
             a = k;
             break;
@@ -125,7 +120,8 @@ static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
         if (f->idle) memcpy(then, now, row);
         else memset(then, 0, row);
         ddp__fence_fit_extend(f, now, order[k], then);
-        for (a = f->tape->n; a > 0 && !then[a]; a--) {}
+        for (a = f->tape->n; a > 0 && !then[a]; a--) {
+        }
         if (a == 0 && !f->idle) break;
         far = (double)(f->idle ? 0 : k) * (double)row + a;
         swap = now;
@@ -157,8 +153,7 @@ static int ddp__fence_fit_swaps(ddp__fence_fit *f, int *order)
     return far >= goal;
 }
 
-ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found,
-                                int *every, ddp_error *err)
+ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every, ddp_error *err)
 {
     size_t n = (size_t)t->n, rows = 2;
     ddp__fence_fit f;
@@ -177,8 +172,7 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     if (!f.last || !f.sweep || !f.reach || !need) {
         ddp__fence_fit_close(&f);
         DDP_FREE(need);
-        return ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n,
-                         f.N);
+        return ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n, f.N);
     }
     ddp__fence_fit_segments(&f, need);
     *found = *every ? ddp__fence_fit_all(&f, order) : ddp__fence_fit_swaps(&f, order);

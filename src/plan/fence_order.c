@@ -22,8 +22,8 @@ static void ddp__fence_map_close(ddp__fence_map *m)
     DDP_FREE(m->from);
 }
 
-static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int backward,
-                                      ddp__fence_map *m, ddp_error *err)
+static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int backward, ddp__fence_map *m,
+                                      ddp_error *err)
 {
     size_t N = (size_t)net->devices, i, j;
 
@@ -66,8 +66,7 @@ static void ddp__fence_map_members(ddp__fence_map *m, const int *cluster)
 }
 
 /* The cheapest link from cluster a to cluster b that does not leave from device `not_this`. */
-static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_this, int *leave,
-                              int *enter)
+static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_this, int *leave, int *enter)
 {
     double best = INFINITY, hop;
 
@@ -98,8 +97,7 @@ static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
     for (k = 0; k + 1 < m->clusters; k++) {
         a = m->tour[k];
         alone = m->from[a + 1] - m->from[a] == 1;
-        ddp__fence_link(m, a, m->tour[k + 1], alone ? -1 : m->entry[k], &m->leave[k],
-                        &m->entry[k + 1]);
+        ddp__fence_link(m, a, m->tour[k + 1], alone ? -1 : m->entry[k], &m->leave[k], &m->entry[k + 1]);
     }
     m->leave[m->clusters - 1] = -1;
     return DDP_OK;
@@ -128,8 +126,8 @@ static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_erro
     return DDP_OK;
 }
 
-ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution,
-                            int *cluster, int *clusters, int *order, ddp_error *err)
+ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution, int *cluster,
+                            int *clusters, int *order, ddp_error *err)
 {
     ddp__fence_map m;
     ddp_status status;

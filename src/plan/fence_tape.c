@@ -15,10 +15,9 @@ void ddp__fence_tape_close(ddp__fence_tape *t)
     memset(t, 0, sizeof *t);
 }
 
-/* Live results at each cut, counted (t->live NULL) or written; `active` [n] and `next` [n] are
- * scratch. A result becomes live behind its home and ends with its last user. */
-static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const int *born_from,
-                                   int *active, int *next)
+/* Live results at each cut, counted (t->live NULL) or written; `active` [n] and `next` [n] are scratch. A result
+ * becomes live behind its home and ends with its last user. */
+static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const int *born_from, int *active, int *next)
 {
     const ddp__workload_graph *g = &t->graph;
     ddp__fence_live *live, swap;
@@ -44,8 +43,8 @@ static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const in
                 live[i].op = active[i];
                 live[i].next = g->users[next[active[i]]];
                 for (j = i; j > 0 && (live[j - 1].next > live[j].next ||
-                                      (live[j - 1].next == live[j].next &&
-                                       live[j - 1].op > live[j].op)); j--) {
+                                      (live[j - 1].next == live[j].next && live[j - 1].op > live[j].op));
+                     j--) {
                     swap = live[j];
                     live[j] = live[j - 1];
                     live[j - 1] = swap;
@@ -84,8 +83,8 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
     for (int i = 0; i < t->n; i++) born[next[t->home[i]]++] = i;
     total = ddp__fence_tape_live(t, born, born_from, active, next);
     if (total > INT_MAX / 2)
-        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d "
-                         "operators; merge operators", t->n);
+        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d operators; merge operators",
+                         t->n);
     t->live = (ddp__fence_live *)ddp__calloc(total, sizeof *t->live);
     if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     ddp__fence_tape_live(t, born, born_from, active, next);
@@ -98,8 +97,8 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
     return DDP_OK;
 }
 
-ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
-                                const ddp_workload_options *o, ddp__fence_tape *t, ddp_error *err)
+ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
+                                ddp__fence_tape *t, ddp_error *err)
 {
     ddp_status status;
     size_t n;
@@ -137,8 +136,7 @@ ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_e
 
     if (!bytes) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     for (int a = 1; a < t->n; a++)
-        for (int i = t->from[a]; i < t->from[a + 1]; i++)
-            bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
+        for (int i = t->from[a]; i < t->from[a + 1]; i++) bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
     qsort(bytes, (size_t)(t->n - 1), sizeof *bytes, ddp__fence_by_size);
     *out = t->n > 1 ? bytes[(t->n - 1) / 2] : 0;
     DDP_FREE(bytes);

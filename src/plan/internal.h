@@ -9,17 +9,17 @@
 /* ---- names of options; `names` ends with NULL ---- */
 
 DDP_LIB const char *ddp__name_of(const char *const *names, int value); /* "unknown" beyond them */
-/* The value of a name into *out, an enum; the first `first` names cannot be asked for. Else DDP_ARG
- * and "WHAT 'name' is unknown; use a, b or c". */
-DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what,
-                              const char *name, void *out, ddp_error *err);
+/* The value of a name into *out, an enum; the first `first` names cannot be asked for. Else DDP_ARG and "WHAT 'name' is
+ * unknown; use a, b or c". */
+DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
+                              ddp_error *err);
 
 /* ---- options that several planners check ---- */
 
 /* "NAME is %g; it must be finite and at least 0", or above it. */
 DDP_LIB ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err);
-/* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many
- * seconds or parameters at most (0 = no such limit). */
+/* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many seconds or
+ * parameters at most (0 = no such limit). */
 DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
                                         double partition_params, int cut, ddp_error *err);
 
@@ -48,30 +48,26 @@ DDP_LIB int  ddp__by_rank(const void *a, const void *b);
 DDP_LIB void ddp__swap(int *order, int i, int j);
 DDP_LIB void ddp__reverse(int *order, int i, int j); /* the run from i to j */
 DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* of 0..n-1; r NULL: in order */
-/* One pass over all pairs of places: exchanges the two, and before that, if `turn`, reverses the
- * run from one to the other; what lowers cost(user) stays. *least: the cost on entry and on return;
- * 0 ends it. Returns whether it fell. */
-DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user,
-                         double *least);
+/* One pass over all pairs of places: exchanges the two, and before that, if `turn`, reverses the run from one to the
+ * other; what lowers cost(user) stays. *least: the cost on entry and on return; 0 ends it. Returns whether it fell. */
+DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);
 
 /* ---- a link's clock ---- */
 
-/* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds
- * from the moment returned on; then the link is free again, at *free_at, and the message arrives
- * alpha later. */
+/* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds from the moment
+ * returned on; then the link is free again, at *free_at, and the message arrives alpha later. */
 DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
 /* Which of several links would deliver it first; the first of equal ones. */
-DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes,
-                            const double *alpha);
+DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha);
 /* Seconds by which the transfers of a step outlast its backward. They leave from the output side as
- * messages: message m ends with row last[m] (falling, the last one 0) and is ready when the
- * backward of that row ends, or, where at_end is set, when all of backward has. */
+ * messages: message m ends with row last[m] (falling, the last one 0) and is ready when the backward of that row ends,
+ * or, where at_end is set, when all of backward has. */
 DDP_LIB double ddp__exposed_s(const ddp_profile *p, const int *last, int messages, int at_end);
 
 /* ---- partial ---- */
 
-/* One profile in backward order i = 0..L-1 (0 = output side, CSV row L-1-i). The cost of a step is
- * T + excess; solvers minimise the sum of excesses, which keeps its digits when T is large. */
+/* One profile in backward order i = 0..L-1 (0 = output side, CSV row L-1-i). The cost of a step is T + excess; solvers
+ * minimise the sum of excesses, which keeps its digits when T is large. */
 typedef struct ddp__costs {
     ddp_cost cost;
     int      layers;
@@ -84,8 +80,7 @@ typedef struct ddp__costs {
     double  *k;     /* [L] w(i) - C(i); -inf where nothing is sent */
 } ddp__costs;
 
-DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
 DDP_LIB void       ddp__costs_close(ddp__costs *c);
 
 /* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
@@ -95,25 +90,23 @@ DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int
 /* Lower bound on the sum of excesses of any assignment to `period` steps. */
 DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
 
-/* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With
- * `windows` by Algorithm 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H)
- * programme that takes all; ddp__optimal picks. */
-DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut,
-                                   double *curve, ddp_error *err);
-DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve,
-                                ddp_error *err);
+/* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With `windows` by Algorithm
+ * 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme that takes all; ddp__optimal
+ * picks. */
+DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
+                                   ddp_error *err);
+DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err);
 DDP_LIB ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err);
 
 /* Any assignment; step [L] in backward order holds a first assignment and receives the best. */
-DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step,
-                                ddp_error *err);
+DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step, ddp_error *err);
 
-/* Every contiguous partition, by simulating the definitions: shares nothing with the above.
- * The same simulation for any set: member [L] in forward order, nonzero = averaged. */
-DDP_LIB ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s,
-                              int *cut, ddp_error *err);
-DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member,
-                                   double *out_s, ddp_error *err);
+/* Every contiguous partition, by simulating the definitions: shares nothing with the above. The same simulation for any
+ * set: member [L] in forward order, nonzero = averaged. */
+DDP_LIB ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut,
+                              ddp_error *err);
+DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member, double *out_s,
+                                   ddp_error *err);
 
 /* ---- timeline: the baselines ---- */
 
@@ -148,8 +141,8 @@ typedef struct ddp__bl_log {
 } ddp__bl_log;
 
 /* Notes an operation on lane 0; NULL without a log. */
-DDP_LIB ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts,
-                                   double begin, double end);
+DDP_LIB ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin,
+                                   double end);
 
 /* Cuts every group into parts as the options say; at most DDP__BL_MOST_PARTS in all. */
 enum { DDP__BL_MOST_PARTS = 1000000 };
@@ -159,8 +152,7 @@ DDP_LIB ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err);
 DDP_LIB ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err);
 DDP_LIB ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err);
 
-/* The end of the forward pass that begins when backward has ended, row i not before
- * m->arrive[i]. */
+/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]. */
 DDP_LIB double ddp__bl_forward_end(const ddp__bl_model *m);
 
 #endif /* DDP_PLAN_INTERNAL_H */

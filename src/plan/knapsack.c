@@ -15,41 +15,36 @@ static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_e
         return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
     for (int l = 0; l < p->links; l++) {
         if (!(p->deadline_s[l] > 0 && p->deadline_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "the capacity of link %d is %g; it must be finite and "
-                             "above 0", l, p->deadline_s[l]);
+            return ddp__fail(err, DDP_ARG, "the capacity of link %d is %g; it must be finite and above 0", l,
+                             p->deadline_s[l]);
         if (!(p->start_s[l] >= 0 && p->start_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "link %d starts at %g; it must be finite and at least 0",
-                             l, p->start_s[l]);
+            return ddp__fail(err, DDP_ARG, "link %d starts at %g; it must be finite and at least 0", l, p->start_s[l]);
         if (p->slowdown[l] != 0 && !(p->slowdown[l] >= 1 && p->slowdown[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and "
-                             "at least 1", l, p->slowdown[l]);
+            return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
+                             p->slowdown[l]);
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign,
-                                      ddp_error *err)
+static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign, ddp_error *err)
 {
     double sum = 0;
 
     if (!p || p->items < 1 || !p->item_s || !assign)
-        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1",
-                         p ? p->items : 0, p && p->items > 0 ? " but a NULL array" : "");
+        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1", p ? p->items : 0,
+                         p && p->items > 0 ? " but a NULL array" : "");
     DDP__TRY(ddp__knapsack_check_links(p, err));
     for (int i = 0; i < p->items; i++) {
         if (!(p->item_s[i] > 0 && p->item_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d takes %g; it must be finite and above 0", i,
-                             p->item_s[i]);
+            return ddp__fail(err, DDP_ARG, "item %d takes %g; it must be finite and above 0", i, p->item_s[i]);
         if (p->ready_s && !(p->ready_s[i] >= 0 && p->ready_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d is ready at %g; it must be finite and at least "
-                             "0", i, p->ready_s[i]);
+            return ddp__fail(err, DDP_ARG, "item %d is ready at %g; it must be finite and at least 0", i,
+                             p->ready_s[i]);
         if (p->value && !(p->value[i] >= 0 && p->value[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d is worth %g; it must be finite and at least 0",
-                             i, p->value[i]);
+            return ddp__fail(err, DDP_ARG, "item %d is worth %g; it must be finite and at least 0", i, p->value[i]);
         sum += p->value ? p->value[i] : p->item_s[i];
     }
-    if (!(sum <= DBL_MAX))
-        return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
+    if (!(sum <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
     return DDP_OK;
 }
 
@@ -84,8 +79,7 @@ static int ddp__knapsack_key_order(const void *a, const void *b)
 static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_class *c)
 {
     for (int l = 0; l < k->links; l++)
-        if ((c->ready > k->start[l] ? c->ready : k->start[l]) + c->cost[l] <= k->deadline[l])
-            return 1;
+        if ((c->ready > k->start[l] ? c->ready : k->start[l]) + c->cost[l] <= k->deadline[l]) return 1;
     return 0;
 }
 
@@ -118,8 +112,7 @@ static void ddp__knapsack_close(ddp__knapsack *k)
     DDP_FREE(k->key);
 }
 
-static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_problem *p,
-                                     ddp_error *err)
+static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_error *err)
 {
     size_t n = (size_t)p->items;
     ddp__knapsack_key *key = (ddp__knapsack_key *)ddp__calloc(n, sizeof *key);
@@ -153,10 +146,9 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
         key[i].item = i;
         key[i].c.ready = p->ready_s ? ddp__knapsack_ticks(p->ready_s[i], tick) : 0;
         for (int l = 0; l < p->links; l++)
-            key[i].c.cost[l] =
-                p->start_s[l] < p->deadline_s[l]
-                    ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
-                    : DDP__KNAPSACK_NEVER;
+            key[i].c.cost[l] = p->start_s[l] < p->deadline_s[l]
+                                   ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
+                                   : DDP__KNAPSACK_NEVER;
         key[i].c.value = (int64_t)floor(value / unit + 0.5);
         k->key[i] = p->value ? value / p->item_s[i] : value;
     }
@@ -166,15 +158,13 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     return DDP_OK;
 }
 
-/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the
- * classes in release order. Of its classes a node knows how long they take, and when they end on a
- * link that was idle before. */
+/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the classes in release
+ * order. Of its classes a node knows how long they take, and when they end on a link that was idle before. */
 typedef struct ddp__knapsack_span {
     int64_t takes, end;
 } ddp__knapsack_span;
 
-static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int64_t ready,
-                                int64_t takes)
+static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int64_t ready, int64_t takes)
 {
     int i = leaves + c;
 
@@ -188,15 +178,13 @@ static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int
 }
 
 /* Adds an item of class c to the link, if it still ends in time. */
-static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, int leaves,
-                              int link, int c)
+static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, int leaves, int link, int c)
 {
     const ddp__knapsack_class *x = &k->cls[c];
     int64_t takes = tree[leaves + c].takes;
 
     ddp__knapsack_count(tree, leaves, c, x->ready, takes + x->cost[link]);
-    if (k->start[link] + tree[1].takes <= k->deadline[link] && tree[1].end <= k->deadline[link])
-        return 1;
+    if (k->start[link] + tree[1].takes <= k->deadline[link] && tree[1].end <= k->deadline[link]) return 1;
     ddp__knapsack_count(tree, leaves, c, x->ready, takes);
     return 0;
 }
@@ -215,8 +203,8 @@ static int ddp__knapsack_rank_order(const void *a, const void *b)
     return x->item - y->item;
 }
 
-ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign,
-                                int64_t *out, ddp_error *err)
+ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign, int64_t *out,
+                                ddp_error *err)
 {
     ddp__knapsack_rank *rank;
     ddp__knapsack_span *tree;
@@ -240,8 +228,7 @@ ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_probl
         }
     qsort(rank, (size_t)n, sizeof *rank, ddp__knapsack_rank_order);
     for (i = 0; i < k->items; i++) assign[i] = -1;
-    for (l = 0; l < k->links; l++)
-        room[l] = (p->deadline_s[l] - p->start_s[l]) / ddp__knapsack_slow(p, l);
+    for (l = 0; l < k->links; l++) room[l] = (p->deadline_s[l] - p->start_s[l]) / ddp__knapsack_slow(p, l);
     for (i = 0; i < n; i++)
         for (turn = 0; turn < k->links && assign[rank[i].item] < 0; turn++) {
             l = k->links == 2 && room[1] < room[0] ? 1 - turn : turn;
@@ -256,9 +243,8 @@ ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_probl
 }
 
 /* Greedy first: it settles the case that everything fits, and bounds the exact search. */
-static ddp_status ddp__knapsack_solve(const ddp__knapsack *k, const ddp_knapsack_problem *p,
-                                      ddp_knapsack_solver solver, size_t most, int *assign,
-                                      ddp_error *err)
+static ddp_status ddp__knapsack_solve(const ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
+                                      size_t most, int *assign, ddp_error *err)
 {
     ddp_status status;
     int64_t value = 0;
@@ -269,8 +255,8 @@ static ddp_status ddp__knapsack_solve(const ddp__knapsack *k, const ddp_knapsack
     return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
 }
 
-ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
-                                size_t most, int *assign, double *value, ddp_error *err)
+ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int *assign,
+                                double *value, ddp_error *err)
 {
     ddp__knapsack k;
     ddp_status status;
@@ -278,8 +264,7 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
     int *own, i;
 
     DDP__TRY(ddp__knapsack_check(p, assign, err));
-    if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT &&
-        solver != DDP_KNAPSACK_GREEDY)
+    if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT && solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     DDP__TRY(ddp__knapsack_open(&k, p, err));
     own = (int *)ddp__calloc((size_t)p->items, sizeof *own);
@@ -296,11 +281,10 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
     return status;
 }
 
-ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
-                        double *value, ddp_error *err)
+ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign, double *value,
+                        ddp_error *err)
 {
-    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign,
-                                value, err);
+    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign, value, err);
 }
 
 const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver)
@@ -315,8 +299,6 @@ ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out,
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_knapsack_solver_named: out is NULL");
     if (name && !strcmp(name, "exact")) *out = DDP_KNAPSACK_EXACT;
     else if (name && !strcmp(name, "greedy")) *out = DDP_KNAPSACK_GREEDY;
-    else
-        return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use exact or greedy",
-                         name ? name : "");
+    else return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use exact or greedy", name ? name : "");
     return DDP_OK;
 }

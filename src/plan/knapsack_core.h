@@ -11,8 +11,8 @@ typedef struct ddp__knapsack_class {
     int     first, count; /* positions in `order` */
 } ddp__knapsack_class;
 
-/* Whole ticks make every comparison exact and every order total. Costs are rounded down and
- * deadlines up, so that rounding never rejects a set that fits. */
+/* Whole ticks make every comparison exact and every order total. Costs are rounded down and deadlines up, so that
+ * rounding never rejects a set that fits. */
 typedef struct ddp__knapsack {
     int                  items, links, classes;
     int64_t              start[2], deadline[2];
@@ -23,15 +23,14 @@ typedef struct ddp__knapsack {
 } ddp__knapsack;
 
 /* ddp_knapsack with the number of entries that a half of the exact search may list. */
-DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
-                                        size_t most, int *assign, double *value, ddp_error *err);
+DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
+                                        int *assign, double *value, ddp_error *err);
 
 /* Both write assign [items] and return the value in ticks in *out. known = a value that can be
- * reached: exact returns assign untouched and *out = known where nothing is better. most = entries
- * of a half. */
-DDP_LIB ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p,
-                                        int *assign, int64_t *out, ddp_error *err);
-DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most,
-                                       int *assign, int64_t *out, ddp_error *err);
+ * reached: exact returns assign untouched and *out = known where nothing is better. most = entries of a half. */
+DDP_LIB ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign,
+                                        int64_t *out, ddp_error *err);
+DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
+                                       ddp_error *err);
 
 #endif /* DDP_PLAN_KNAPSACK_CORE_H */

@@ -30,22 +30,20 @@ static void ddp__louvain_close(ddp__louvain *g)
     DDP_FREE(g->community);
 }
 
-static ddp_status ddp__louvain_open(int n, const double *weights, double resolution,
-                                    ddp__louvain *g, ddp_error *err)
+static ddp_status ddp__louvain_open(int n, const double *weights, double resolution, ddp__louvain *g, ddp_error *err)
 {
     size_t N = (size_t)(n > 0 ? n : 0), i, j;
 
     memset(g, 0, sizeof *g);
     if (n < 1 || !weights)
-        return ddp__fail(err, DDP_ARG, "a graph of %d nodes%s has no communities", n,
-                         n < 1 ? "" : " without weights");
+        return ddp__fail(err, DDP_ARG, "a graph of %d nodes%s has no communities", n, n < 1 ? "" : " without weights");
     if (!(resolution > 0 && resolution <= 1e100))
-        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)",
-                         resolution);
+        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)", resolution);
     for (i = 0; i < N * N; i++)
         if (i % (N + 1) && !(weights[i] >= 0 && weights[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "the weight from node %zu to node %zu is %g; it must be "
-                             "finite and at least 0", i / N, i % N, weights[i]);
+            return ddp__fail(err, DDP_ARG,
+                             "the weight from node %zu to node %zu is %g; it must be finite and at least 0", i / N,
+                             i % N, weights[i]);
     g->n = n;
     g->resolution = resolution;
     g->graph = (double *)ddp__calloc(N, N * sizeof(double));
@@ -71,8 +69,7 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
         }
     if (g->total <= 1e150) return DDP_OK;
     ddp__louvain_close(g);
-    return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150",
-                     g->total);
+    return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150", g->total);
 }
 
 /* Numbers communities 0.. by their lowest node; returns how many there are. */
@@ -101,8 +98,7 @@ static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
             ends[community[i]] += g->graph[i * n + j];
             if (community[i] == community[j]) inner[community[i]] += g->graph[i * n + j];
         }
-    for (i = 0; i < n; i++)
-        q += inner[i] / g->total - g->resolution * (ends[i] / g->total) * (ends[i] / g->total);
+    for (i = 0; i < n; i++) q += inner[i] / g->total - g->resolution * (ends[i] / g->total) * (ends[i] / g->total);
     return q;
 }
 
@@ -114,16 +110,15 @@ static void ddp__louvain_level(ddp__louvain *g, int size)
     g->size = size;
     for (i = 0; i < k * k; i++) g->w[i] = 0;
     for (i = 0; i < n; i++)
-        for (j = 0; j < n; j++)
-            g->w[(size_t)g->flat[i] * k + (size_t)g->flat[j]] += g->graph[i * n + j];
+        for (j = 0; j < n; j++) g->w[(size_t)g->flat[i] * k + (size_t)g->flat[j]] += g->graph[i * n + j];
     for (i = 0; i < k; i++) {
         g->degree[i] = 0;
         for (j = 0; j < k; j++) g->degree[i] += g->w[i * k + j];
     }
 }
 
-/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and
- * improved. Returns whether anything moved. */
+/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and improved. Returns whether
+ * anything moved. */
 static int ddp__louvain_move(ddp__louvain *g)
 {
     int size = g->size, moved = 0, changed = 1, turn, at, i, j, own, best;
@@ -176,8 +171,8 @@ static void ddp__louvain_shuffle(int *order, int n, ddp_rng *r)
     }
 }
 
-/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn
- * that goes on has moved something, which raises Q; r NULL = index order. */
+/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn that goes on has moved
+ * something, which raises Q; r NULL = index order. */
 static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
 {
     int i, k, size, turn, moved = 1;
@@ -204,8 +199,8 @@ static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
     return size;
 }
 
-ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
-                          double *out, ddp_error *err)
+ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community, double *out,
+                          ddp_error *err)
 {
     ddp__louvain g;
     int i;
@@ -215,16 +210,14 @@ ddp_status ddp_modularity(int n, const double *weights, double resolution, const
         if (community[i] < 0 || community[i] >= n) break;
     if (community && out && i == n) *out = ddp__louvain_quality(&g, community);
     ddp__louvain_close(&g);
-    if (!community || !out)
-        return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
+    if (!community || !out) return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
     if (i < n)
-        return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i,
-                         community[i], n - 1);
+        return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i, community[i], n - 1);
     return DDP_OK;
 }
 
-ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community,
-                       int *communities, double *modularity, ddp_error *err)
+ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community, int *communities,
+                       double *modularity, ddp_error *err)
 {
     double q, best = -INFINITY;
     int i, start, size, most = 0;

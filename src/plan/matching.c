@@ -115,24 +115,20 @@ void ddp__matching_close(ddp__matching *m)
     memset(m, 0, sizeof *m);
 }
 
-ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value,
-                                   ddp_error *err)
+ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value, ddp_error *err)
 {
     ddp__matching m;
     double most;
 
     if (n < 1 || !weight || !mate || !value)
-        return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have "
-                         "at least 1", n);
+        return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have at least 1", n);
     for (int u = 0; u < n; u++)
         for (int v = 0; v < n; v++) {
             double w = weight[(size_t)u * (size_t)n + (size_t)v];
             if (!(w >= -DBL_MAX && w <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG,
-                                 "the weight of pair (%d, %d) is %g; it must be finite", u, v, w);
+                return ddp__fail(err, DDP_ARG, "the weight of pair (%d, %d) is %g; it must be finite", u, v, w);
         }
-    if (!ddp__matching_open(&m, n))
-        return ddp__fail(err, DDP_MEMORY, "no memory to match %d vertices", n);
+    if (!ddp__matching_open(&m, n)) return ddp__fail(err, DDP_MEMORY, "no memory to match %d vertices", n);
     most = ddp__matching_solve(&m, weight, mate);
     ddp__matching_close(&m);
     *value = most;

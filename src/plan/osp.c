@@ -1,8 +1,8 @@
 #include "base/core.h"
 #include "plan/osp.h"
 
-/* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes,
- * elements in turn, and the chunks in 32 lanes again; then lanes in pairs. */
+/* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements in turn,
+ * and the chunks in 32 lanes again; then lanes in pairs. */
 static double ddp__osp_lanes(double *lane)
 {
     for (int half = DDP__OSP_LANES / 2; half; half /= 2)
@@ -10,15 +10,14 @@ static double ddp__osp_lanes(double *lane)
     return lane[0];
 }
 
-ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n, int mean,
-                              double *out, ddp_error *err)
+ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n, int mean, double *out,
+                              ddp_error *err)
 {
     double chunks[DDP__OSP_LANES], lane[DDP__OSP_LANES], x;
     size_t i, begin, end;
 
     if (!gradient || !parameter || !out || n == 0)
-        return ddp__fail(err, DDP_ARG, "ddp_osp_importance: %zu elements or a NULL array; it needs "
-                         "at least 1", n);
+        return ddp__fail(err, DDP_ARG, "ddp_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
     memset(chunks, 0, sizeof chunks);
     for (begin = 0; begin < n; begin = end) {
         end = n - begin < DDP__OSP_CHUNK ? n : begin + DDP__OSP_CHUNK;
@@ -26,8 +25,8 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
         for (i = begin; i < end; i++) {
             x = fabs((double)gradient[i] * (double)parameter[i]);
             if (!(x <= DBL_MAX))
-                return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both "
-                                 "must be finite", i, (double)gradient[i], (double)parameter[i]);
+                return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both must be finite", i,
+                                 (double)gradient[i], (double)parameter[i]);
             lane[i % DDP__OSP_LANES] += x;
         }
         chunks[begin / DDP__OSP_CHUNK % DDP__OSP_LANES] += ddp__osp_lanes(lane);
@@ -51,8 +50,8 @@ static int ddp__osp_order(const void *a, const void *b)
 }
 
 /* late[l] = 1 for the layers that the walk defers; returns their bytes. */
-static double ddp__osp_walk(int layers, const double *importance, const double *bytes,
-                            double budget, ddp_osp_rule rule, ddp__osp_key *key, int *late)
+static double ddp__osp_walk(int layers, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
+                            ddp__osp_key *key, int *late)
 {
     double sum = 0;
 
@@ -78,11 +77,10 @@ static double ddp__osp_walk(int layers, const double *importance, const double *
 
 /* ---- the knapsack rule: least importance with bytes between those of the walk and the budget ----
  *
- * By rising importance per byte, the layers at the front are deferred, those at the back are sent,
- * and only a window around the place where the walk's bytes are reached is in doubt. All subsets of
- * the window are met in the middle: each half lists its subsets by bytes, and as the front's bytes
- * fall, those of the back that keep within both bounds slide up; a queue holds their minimum. With
- * no more layers than the window has, that is the optimum. */
+ * By rising importance per byte, the layers at the front are deferred, those at the back are sent, and only a window
+ * around the place where the walk's bytes are reached is in doubt. All subsets of the window are met in the middle:
+ * each half lists its subsets by bytes, and as the front's bytes fall, those of the back that keep within both bounds
+ * slide up; a queue holds their minimum. With no more layers than the window has, that is the optimum. */
 
 /* Layers in the window, half of them on each side: 2^16 subsets each. */
 enum { DDP__OSP_HALF = 16 };
@@ -92,10 +90,10 @@ typedef struct ddp__osp_subset {
     unsigned set;
 } ddp__osp_subset;
 
-/* All subsets of n layers, by rising bytes: with each layer the list is merged with itself moved
- * up. to and spare have room for 2^n; returns which of the two holds the list. */
-static ddp__osp_subset *ddp__osp_subsets(const ddp__osp_key *key, const double *importance, int n,
-                                         ddp__osp_subset *to, ddp__osp_subset *spare)
+/* All subsets of n layers, by rising bytes: with each layer the list is merged with itself moved up. to and spare have
+ * room for 2^n; returns which of the two holds the list. */
+static ddp__osp_subset *ddp__osp_subsets(const ddp__osp_key *key, const double *importance, int n, ddp__osp_subset *to,
+                                         ddp__osp_subset *spare)
 {
     ddp__osp_subset *swap;
     size_t size = 1, i, j, k;
@@ -120,8 +118,8 @@ static ddp__osp_subset *ddp__osp_subsets(const ddp__osp_key *key, const double *
 }
 
 /* The least important pair with bytes from low to high; 0 if there is none. queue: room for nb. */
-static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_subset *b, size_t nb,
-                         double low, double high, int *queue, unsigned *set_a, unsigned *set_b)
+static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_subset *b, size_t nb, double low,
+                         double high, int *queue, unsigned *set_a, unsigned *set_b)
 {
     size_t head = 0, tail = 0, entered = 0;
     double least = INFINITY;
@@ -140,11 +138,10 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
     return least < INFINITY;
 }
 
-/* Sets late[l] of all layers by the window's best choice; 0 if none keeps to low..high. room [5
- * most], most = the subsets of half a window. */
-static int ddp__osp_window(int layers, const double *importance, const double *bytes, double low,
-                           double high, ddp__osp_key *key, ddp__osp_subset *room, size_t most,
-                           int *late)
+/* Sets late[l] of all layers by the window's best choice; 0 if none keeps to low..high. room [5 most], most = the
+ * subsets of half a window. */
+static int ddp__osp_window(int layers, const double *importance, const double *bytes, double low, double high,
+                           ddp__osp_key *key, ddp__osp_subset *room, size_t most, int *late)
 {
     ddp__osp_subset *a, *b;
     unsigned set[2] = {0, 0};
@@ -160,8 +157,7 @@ static int ddp__osp_window(int layers, const double *importance, const double *b
     }
     qsort(key, (size_t)n, sizeof *key, ddp__osp_order);
     while (from < n && fixed < low) fixed += key[from++].bytes;
-    from = from - DDP__OSP_HALF < n - 2 * DDP__OSP_HALF ? from - DDP__OSP_HALF
-                                                        : n - 2 * DDP__OSP_HALF;
+    from = from - DDP__OSP_HALF < n - 2 * DDP__OSP_HALF ? from - DDP__OSP_HALF : n - 2 * DDP__OSP_HALF;
     if (from < 0) from = 0;
     for (fixed = 0, i = 0; i < from; i++) {
         fixed += key[i].bytes;
@@ -170,21 +166,19 @@ static int ddp__osp_window(int layers, const double *importance, const double *b
     rest = n - from < 2 * DDP__OSP_HALF ? n - from : 2 * DDP__OSP_HALF;
     half = rest / 2;
     a = ddp__osp_subsets(key + from, importance, half, room, room + most);
-    b = ddp__osp_subsets(key + from + half, importance, rest - half, room + 2 * most,
-                         room + 3 * most);
-    if (!ddp__osp_pair(a, (size_t)1 << half, b, (size_t)1 << (rest - half), low - fixed,
-                       high - fixed, (int *)(room + 4 * most), &set[0], &set[1]))
+    b = ddp__osp_subsets(key + from + half, importance, rest - half, room + 2 * most, room + 3 * most);
+    if (!ddp__osp_pair(a, (size_t)1 << half, b, (size_t)1 << (rest - half), low - fixed, high - fixed,
+                       (int *)(room + 4 * most), &set[0], &set[1]))
         return 0;
     for (i = 0; i < rest; i++)
-        late[key[from + i].layer] =
-            i < half ? (int)(set[0] >> i & 1) : (int)(set[1] >> (i - half) & 1);
+        late[key[from + i].layer] = i < half ? (int)(set[0] >> i & 1) : (int)(set[1] >> (i - half) & 1);
     return 1;
 }
 
-/* Takes the choice `next` if it keeps to *deferred..budget bytes with less importance than `late`,
- * whose bytes *deferred are; low = the least bytes allowed. */
-static void ddp__osp_take(int layers, const double *importance, const double *bytes, double low,
-                          double budget, const int *next, int *late, double *deferred)
+/* Takes the choice `next` if it keeps to *deferred..budget bytes with less importance than `late`, whose bytes
+ * *deferred are; low = the least bytes allowed. */
+static void ddp__osp_take(int layers, const double *importance, const double *bytes, double low, double budget,
+                          const int *next, int *late, double *deferred)
 {
     double sum = 0, before = 0, after = 0;
 
@@ -200,9 +194,8 @@ static void ddp__osp_take(int layers, const double *importance, const double *by
 }
 
 /* Improves the walk's choice `late`, *deferred bytes. next: scratch [layers]. */
-static ddp_status ddp__osp_knapsack(int layers, const double *importance, const double *bytes,
-                                    double budget, ddp__osp_key *key, int *next, int *late,
-                                    double *deferred, ddp_error *err)
+static ddp_status ddp__osp_knapsack(int layers, const double *importance, const double *bytes, double budget,
+                                    ddp__osp_key *key, int *next, int *late, double *deferred, ddp_error *err)
 {
     int half = layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF;
     size_t most = (size_t)1 << half;
@@ -220,37 +213,31 @@ static ddp_status ddp__osp_knapsack(int layers, const double *importance, const 
     return DDP_OK;
 }
 
-static ddp_status ddp__osp_check(int layers, const double *importance, const double *bytes,
-                                 double budget, ddp_osp_rule rule, ddp_error *err)
+static ddp_status ddp__osp_check(int layers, const double *importance, const double *bytes, double budget,
+                                 ddp_osp_rule rule, ddp_error *err)
 {
     double total = 0;
 
     if (layers < 1 || !importance || !bytes)
-        return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers or a NULL array; it needs at "
-                         "least 1", layers);
+        return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers or a NULL array; it needs at least 1", layers);
     if (!(budget >= 0 && budget <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "budget is %g bytes; it must be finite and at least 0",
-                         budget);
-    if (rule != DDP_OSP_WALK && rule != DDP_OSP_STOP && rule != DDP_OSP_DENSITY &&
-        rule != DDP_OSP_KNAPSACK)
-        return ddp__fail(err, DDP_ARG, "rule %d is unknown; use walk, stop, density or knapsack",
-                         (int)rule);
+        return ddp__fail(err, DDP_ARG, "budget is %g bytes; it must be finite and at least 0", budget);
+    if (rule != DDP_OSP_WALK && rule != DDP_OSP_STOP && rule != DDP_OSP_DENSITY && rule != DDP_OSP_KNAPSACK)
+        return ddp__fail(err, DDP_ARG, "rule %d is unknown; use walk, stop, density or knapsack", (int)rule);
     for (int i = 0; i < layers; i++) {
         if (!(importance[i] >= 0 && importance[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "layer %d has importance %g; it must be finite and at "
-                             "least 0", i, importance[i]);
+            return ddp__fail(err, DDP_ARG, "layer %d has importance %g; it must be finite and at least 0", i,
+                             importance[i]);
         if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "layer %d has %g bytes; it must be finite and at least "
-                             "0", i, bytes[i]);
+            return ddp__fail(err, DDP_ARG, "layer %d has %g bytes; it must be finite and at least 0", i, bytes[i]);
         total += bytes[i];
     }
-    if (!(total <= DBL_MAX))
-        return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
+    if (!(total <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
     return DDP_OK;
 }
 
-ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes, double budget,
-                        ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err)
+ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
+                        unsigned char *gib, double *deferred, ddp_error *err)
 {
     ddp_status status = DDP_OK;
     ddp__osp_key *key;
@@ -268,8 +255,7 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     } else {
         sum = ddp__osp_walk(layers, importance, bytes, budget, rule, key, whole);
         if (rule == DDP_OSP_KNAPSACK)
-            status = ddp__osp_knapsack(layers, importance, bytes, budget, key, whole + L, whole,
-                                       &sum, err);
+            status = ddp__osp_knapsack(layers, importance, bytes, budget, key, whole + L, whole, &sum, err);
         if (status == DDP_OK) {
             memset(gib, 0, (L + 7) / 8);
             for (i = 0; i < layers; i++)
@@ -282,23 +268,21 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     return status;
 }
 
-ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers,
-                        double model_bytes, int literal, double *out, ddp_error *err)
+ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers, double model_bytes,
+                        int literal, double *out, ddp_error *err)
 {
     double u;
 
     if (!(bytes_per_s > 0 && bytes_per_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the server sends %g bytes a second; it must be finite and "
-                         "above 0", bytes_per_s);
+        return ddp__fail(err, DDP_ARG, "the server sends %g bytes a second; it must be finite and above 0",
+                         bytes_per_s);
     if (!(loss_rate >= 0 && loss_rate <= 1))
         return ddp__fail(err, DDP_ARG, "the loss rate is %g; it must be from 0 to 1", loss_rate);
     if (!(compute_s >= 0 && compute_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "computing takes %g s; it must be finite and at least 0",
-                         compute_s);
+        return ddp__fail(err, DDP_ARG, "computing takes %g s; it must be finite and at least 0", compute_s);
     if (workers < 1) return ddp__fail(err, DDP_ARG, "%d workers; there is at least 1", workers);
     if (!(model_bytes >= 0 && model_bytes <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the model has %g bytes; it must be finite and at least 0",
-                         model_bytes);
+        return ddp__fail(err, DDP_ARG, "the model has %g bytes; it must be finite and at least 0", model_bytes);
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_osp_umax: out is NULL");
     u = bytes_per_s * compute_s / workers;
     u = literal ? u * (1 + loss_rate) : u / (1 + loss_rate);
@@ -310,8 +294,7 @@ double ddp_osp_budget(double loss, double first_loss, double u_max)
 {
     double part;
 
-    if (!(u_max > 0) || !(first_loss > 0 && first_loss <= DBL_MAX) || !(fabs(loss) <= DBL_MAX))
-        return 0;
+    if (!(u_max > 0) || !(first_loss > 0 && first_loss <= DBL_MAX) || !(fabs(loss) <= DBL_MAX)) return 0;
     part = 1 - loss / first_loss;
     return part <= 0 ? 0 : part >= 1 ? u_max : part * u_max;
 }

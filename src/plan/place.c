@@ -10,8 +10,7 @@ enum { DDP__PLACE_NAMES = sizeof ddp__place_names / sizeof ddp__place_names[0] }
 
 const char *ddp_place_solver_name(ddp_place_solver solver)
 {
-    return (int)solver >= 0 && (int)solver < DDP__PLACE_NAMES ? ddp__place_names[solver]
-                                                              : "unknown";
+    return (int)solver >= 0 && (int)solver < DDP__PLACE_NAMES ? ddp__place_names[solver] : "unknown";
 }
 
 ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err)
@@ -21,8 +20,8 @@ ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_e
             *out = (ddp_place_solver)k;
             return DDP_OK;
         }
-    return ddp__fail(err, DDP_ARG, "solver '%.60s' is unknown; use anneal, genetic, genetic-code, "
-                     "kl, random or exact", name ? name : "NULL");
+    return ddp__fail(err, DDP_ARG, "solver '%.60s' is unknown; use anneal, genetic, genetic-code, kl, random or exact",
+                     name ? name : "NULL");
 }
 
 /* ---- evaluation ---- */
@@ -69,8 +68,7 @@ static int ddp__place_match_all(ddp__place *p, const int *at)
         for (k = j + 1; k < S; k++) {
             int *there = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
             for (a = 0; a < D; a++)
-                for (b = 0; b < D; b++)
-                    p->weight[a * D + b] = p->pp[(size_t)at[j * D + a] * N + (size_t)at[k * D + b]];
+                for (b = 0; b < D; b++) p->weight[a * D + b] = p->pp[(size_t)at[j * D + a] * N + (size_t)at[k * D + b]];
             p->hop[j * S + k] = ddp__matching_solve(&p->matching, p->weight, there);
             p->hop[k * S + j] = p->hop[j * S + k];
             for (a = 0; a < D; a++) back[there[a]] = (int)a;
@@ -214,30 +212,33 @@ static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_er
             p->pp[i * N + j] = 2 * (a + pipe);
             p->kl[i * N + j] = pipe - net->dp_bytes / b;
             if (!((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N <= DBL_MAX))
-                return ddp__fail(err, DDP_NUMERIC, "sending from device %zu to device %zu takes "
-                                 "more than a double holds; rates are bytes per second", i, j);
+                return ddp__fail(err, DDP_NUMERIC,
+                                 "sending from device %zu to device %zu takes more than a double holds; rates are "
+                                 "bytes per second",
+                                 i, j);
         }
     return DDP_OK;
 }
 
-static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *stages,
-                                   ddp_error *err)
+static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *stages, ddp_error *err)
 {
     DDP__TRY(ddp_network_check(net, err));
     if (*pipelines < 0 || *stages < 0)
-        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at "
-                         "least 1, or 0 for what the network says", *pipelines, *stages);
+        return ddp__fail(err, DDP_ARG,
+                         "%d pipelines of %d stages are impossible; both are at least 1, or 0 for what the network "
+                         "says",
+                         *pipelines, *stages);
     if (!*pipelines && !*stages) *pipelines = net->pipelines, *stages = net->stages;
     if (!*stages && *pipelines) *stages = net->devices / *pipelines;
     if (!*pipelines && *stages) *pipelines = net->devices / *stages;
     if (!*pipelines || !*stages || (double)*pipelines * *stages != (double)net->devices)
-        return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d; pipelines times "
-                         "stages must use every device", net->devices, *pipelines, *stages);
+        return ddp__fail(err, DDP_ARG,
+                         "%d devices are not D_dp x D_pp = %d x %d; pipelines times stages must use every device",
+                         net->devices, *pipelines, *stages);
     return DDP_OK;
 }
 
-static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, int S,
-                                  ddp_error *err)
+static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, int S, ddp_error *err)
 {
     size_t n = (size_t)net->devices, d = (size_t)D, s = (size_t)S;
     int ok;
@@ -267,8 +268,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
 
 static void ddp__place_solve(ddp__place *p)
 {
-    int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL ||
-               p->o->solver == DDP_PLACE_DEFAULT;
+    int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL || p->o->solver == DDP_PLACE_DEFAULT;
 
     if (ours && ddp__place_enumerate(p)) return;
     switch (p->o->solver) {
@@ -302,17 +302,14 @@ static void ddp__place_limits(ddp__place *p)
     p->limit = o->max_candidates > 0 ? o->max_candidates : LONG_MAX;
     p->limit_s = o->time_limit_s > 0 ? o->time_limit_s : INFINITY;
     if (p->limit == LONG_MAX && p->limit_s == INFINITY) {
-        if (exact)
-            p->limit_s = 60;
-        else
-            p->limit = anneal ? 4000000 : 5000;
+        if (exact) p->limit_s = 60;
+        else p->limit = anneal ? 4000000 : 5000;
     }
     p->rng = ddp_rng_seed(o->seed, 0);
     p->start = ddp_now();
 }
 
-ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out,
-                     ddp_error *err)
+ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out, ddp_error *err)
 {
     ddp__place p;
     ddp_placement r;
@@ -321,11 +318,10 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     memset(&r, 0, sizeof r);
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_place: options and out must not be NULL");
     if ((int)o->solver < 0 || (int)o->solver >= DDP__PLACE_NAMES)
-        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver",
-                         (int)o->solver);
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver", (int)o->solver);
     if (!(o->time_limit_s >= 0) || o->max_candidates < 0)
-        return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at "
-                         "least 0, 0 = none", o->time_limit_s, o->max_candidates);
+        return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at least 0, 0 = none",
+                         o->time_limit_s, o->max_candidates);
     r.pipelines = o->pipelines;
     r.stages = o->stages;
     DDP__TRY(ddp__place_shape(net, &r.pipelines, &r.stages, err));
@@ -335,14 +331,12 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         ddp__place_limits(&p);
         ddp__place_solve(&p);
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
-        if (p.failed || !r.assign)
-            status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
+        if (p.failed || !r.assign) status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {
         for (int i = 0; i < p.D; i++)
             for (int j = 0; j < p.S; j++)
-                r.assign[(size_t)i * (size_t)p.S + (size_t)j] =
-                    p.best[(size_t)j * (size_t)p.D + (size_t)i];
+                r.assign[(size_t)i * (size_t)p.S + (size_t)j] = p.best[(size_t)j * (size_t)p.D + (size_t)i];
         r.cost_s = ddp__place_flat(&p, p.best, &r.datap_s, &r.pipelinep_s);
         r.proven = p.proven;
         r.solve_s = ddp_now() - p.start;
@@ -358,26 +352,25 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     return status;
 }
 
-ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
-                          double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err)
+ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign, double *cost_s,
+                          double *datap_s, double *pipelinep_s, ddp_error *err)
 {
     double cost, datap = 0, hops = 0;
     ddp__place p;
     ddp_status status;
 
-    if (!assign || !cost_s)
-        return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
+    if (!assign || !cost_s) return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
     DDP__TRY(ddp__place_shape(net, &pipelines, &stages, err));
     status = ddp__place_open(&p, net, pipelines, stages, err);
     for (int i = 0; status == DDP_OK && i < pipelines; i++)
         for (int j = 0; status == DDP_OK && j < stages; j++) {
             int device = assign[(size_t)i * (size_t)stages + (size_t)j];
             if (device < 0 || device >= p.N || p.best[device]++)
-                status = ddp__fail(err, DDP_ARG, "stage %d of pipeline %d is on device %d; each of "
-                                   "the devices 0 to %d runs exactly one stage", j, i, device,
-                                   p.N - 1);
-            else
-                p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
+                status = ddp__fail(err, DDP_ARG,
+                                   "stage %d of pipeline %d is on device %d; each of the devices 0 to %d runs exactly "
+                                   "one stage",
+                                   j, i, device, p.N - 1);
+            else p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
         }
     if (status == DDP_OK) {
         cost = ddp__place_flat(&p, p.line, &datap, &hops);

@@ -1,15 +1,14 @@
 #include "base/core.h"
 #include "plan/place_core.h"
 
-/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true
- * cost is a maximum of maxima, flat almost everywhere, so what is cooled is
+/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
+ * maxima, flat almost everywhere, so what is cooled is
  *     max_j DP_j + lam sum_j DP_j + sum over hops (max_i w + mu sum_i w)
- * with the best kept by the true cost. lam and mu are powers of two and the acceptance rule is a
- * table of exactly rounded operations, so that no compiler changes the walk.
+ * with the best kept by the true cost. lam and mu are powers of two and the acceptance rule is a table of exactly
+ * rounded operations, so that no compiler changes the walk.
  *
- * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one
- * pipeline; exchange a run of stages of two pipelines (its tail, if it reaches the end); reverse a
- * run of stages. */
+ * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one pipeline; exchange a
+ * run of stages of two pipelines (its tail, if it reaches the end); reverse a run of stages. */
 
 #define DDP__ANNEAL_CHUNK 512 /* moves between two looks at the clock */
 #define DDP__ANNEAL_TABLE 4096
@@ -79,8 +78,7 @@ static void ddp__anneal_rebuild(ddp__anneal *s)
             if (j + 1 == s->S) continue;
             s->edge[j * s->D + a] = ddp__anneal_pair(s, stage[a], stage[a + s->D]);
             s->sum[j] += (double)s->edge[j * s->D + a];
-            if ((double)s->edge[j * s->D + a] > s->most[j])
-                s->most[j] = (double)s->edge[j * s->D + a];
+            if ((double)s->edge[j * s->D + a] > s->most[j]) s->most[j] = (double)s->edge[j * s->D + a];
         }
         s->all += s->data[j];
         s->hops += s->most[j];
@@ -331,10 +329,8 @@ static int ddp__anneal_move(ddp__anneal *s)
     }
     if (kind < 60) {
         if (k >= j) k++;
-        if (kind < 50)
-            k = j;
-        else if (kind < 56)
-            k = s->S - 1;
+        if (kind < 50) k = j;
+        else if (kind < 56) k = s->S - 1;
         a = ddp__anneal_below(s, s->D);
         b = ddp__anneal_below(s, s->D - 1);
         if (b >= a) b++;
@@ -346,8 +342,8 @@ static int ddp__anneal_move(ddp__anneal *s)
 
 /* ---- a run ---- */
 
-/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first,
- * starting from s->at; the best of it ends in s->best and is offered. */
+/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from s->at;
+ * the best of it ends in s->best and is offered. */
 static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
 {
     static const double ratio = 0x1.ea4afa2a490dap-1; /* 2^(-1/16) */
@@ -380,8 +376,7 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
         spent = (double)done / (double)moves;
         if (p->limit_s < INFINITY || p->o->progress) {
             now = ddp__place_clock(p);
-            if (seconds < INFINITY && (now - begin) / seconds > spent)
-                spent = (now - begin) / seconds;
+            if (seconds < INFINITY && (now - begin) / seconds > spent) spent = (now - begin) / seconds;
         }
         for (; level < (int)(spent * levels); level++) s->heat *= ratio;
         if (spent >= 1) break;
@@ -434,13 +429,13 @@ static void ddp__anneal_close(ddp__anneal *s)
 
 /* ---- the whole search ---- */
 
-/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined,
- * at a heat that suits the smaller share of one device in the cost. */
+/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat that suits
+ * the smaller share of one device in the cost. */
 #define DDP__ANNEAL_STARTS 4
 #define DDP__ANNEAL_LARGE  256
 
-/* One run within a share of the limits; heats are fractions of the best cost so far. What it found
- * is then exactly matched and ordered again. */
+/* One run within a share of the limits; heats are fractions of the best cost so far. What it found is then exactly
+ * matched and ordered again. */
 static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold, double share)
 {
     ddp__place *p = s->p;
@@ -458,9 +453,9 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place_offer(p, p->line, cost);
 }
 
-/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below,
- * short runs from each start show which structure of the network carries (from cold random starts
- * a run mostly freezes in a worse one); then two long, milder ones refine the best of all. */
+/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below, short runs from each
+ * start show which structure of the network carries (from cold random starts a run mostly freezes in a worse one); then
+ * two long, milder ones refine the best of all. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;

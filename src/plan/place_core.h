@@ -13,8 +13,8 @@ typedef struct ddp__matching {
     int    *kept;               /* [2 x n] */
 } ddp__matching;
 
-/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j
- * of pipeline i. As a partition only the sets at[j * D ..] count. */
+/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j of pipeline i. As a
+ * partition only the sets at[j * D ..] count. */
 typedef struct ddp__place {
     int     N, D, S;      /* devices, pipelines, stages */
     double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
@@ -44,25 +44,24 @@ DDP_LIB int    ddp__matching_open(ddp__matching *m, int n); /* 0 = no memory */
 DDP_LIB void   ddp__matching_close(ddp__matching *m);
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
-/* best [n 2^n]. The second is 0 where memory is short; once over(user) is nonzero it returns what
- * it has, at least a path to the nearest neighbours. over may be NULL. */
-DDP_LIB double ddp__tour_exact(int n, const double *cost, int first, int last, double *best,
-                               int *order);
-DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *),
-                            void *user, int *order, double *length);
+/* best [n 2^n]. The second is 0 where memory is short; once over(user) is nonzero it returns what it has, at least a
+ * path to the nearest neighbours. over may be NULL. */
+DDP_LIB double ddp__tour_exact(int n, const double *cost, int first, int last, double *best, int *order);
+DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
+                            double *length);
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_datap(const ddp__place *p, const int *at);
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given
- * up with INFINITY where it is too late and something better than nothing is known. */
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
+ * where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
 /* Keeps an arrangement if it is better than the best so far. */
 DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost);
 /* The seconds since the start; reports progress and sets p->stop where the time is over. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
-/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a
- * search well: a matching takes less. */
+/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a search well: a
+ * matching takes less. */
 DDP_LIB int ddp__place_late(ddp__place *p);
 /* Counts one candidate: 0 where the search is over. */
 DDP_LIB int ddp__place_next(ddp__place *p);
@@ -78,8 +77,8 @@ DDP_LIB int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl);
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* All partitions where there are few: 1 = done and proven, 0 = too many. */
 DDP_LIB int ddp__place_enumerate(ddp__place *p);
-/* Arrangements that follow the clusters of the network, each offered exactly evaluated; kept[0..]
- * receives up to `most` of them, best first. Returns their number. */
+/* Arrangements that follow the clusters of the network, each offered exactly evaluated; kept[0..] receives up to `most`
+ * of them, best first. Returns their number. */
 DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
 
 /* Shared by both genetic searches: parents, crossover and the population. */

@@ -1,14 +1,14 @@
 #include "base/core.h"
 #include "plan/place_core.h"
 
-/* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each
- * into the group that the last one left for. Two gains of moving v to group q:
- *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group;
- *                   only the unlocked v with the smallest own of its group may move
+/* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the group that
+ * the last one left for. Two gains of moving v to group q:
+ *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group; only the unlocked v
+ *                   with the smallest own of its group may move
  *     kl            s(v, q) - s(v, own group),  s = sum of (c_pp - c_dp)/b; any unlocked v
- * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when
- * it comes back to it; it is closed where the gains so far plus that of sending the device straight
- * to S0 are largest, and undone if that is nowhere positive. Locks last for the whole pass. */
+ * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it comes back to it;
+ * it is closed where the gains so far plus that of sending the device straight to S0 are largest, and undone if that is
+ * nowhere positive. Locks last for the whole pass. */
 
 typedef struct ddp__place_cycle {
     ddp__place *p;
@@ -116,8 +116,8 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
     return 1;
 }
 
-/* The device of the last move where the chain ran into a group without an unlocked device goes on
- * to S0: that is the closing at the last prefix. */
+/* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
+ * closing at the last prefix. */
 int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;

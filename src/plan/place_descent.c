@@ -1,10 +1,9 @@
 #include "base/core.h"
 #include "plan/place_core.h"
 
-/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device
- * at the slowest edge of a random hop's best matching changes places with any device of another
- * stage, the up to four hops this touches are matched again, and what is not worse stays. Every
- * factor is a power of two, so that no compiler changes the walk. */
+/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the slowest edge
+ * of a random hop's best matching changes places with any device of another stage, the up to four hops this touches are
+ * matched again, and what is not worse stays. Every factor is a power of two, so that no compiler changes the walk. */
 
 typedef struct ddp__descent {
     ddp__place *p;
@@ -59,9 +58,7 @@ static int ddp__descent_slowest(ddp__descent *s)
     const int *mate = s->mate + j * D;
 
     for (a = 0; a + 1 < D; a++)
-        if (p->pp[(size_t)s->at[j * D + a] * (size_t)p->N + (size_t)s->at[(j + 1) * D + mate[a]]] >=
-            s->hop[j])
-            break;
+        if (p->pp[(size_t)s->at[j * D + a] * (size_t)p->N + (size_t)s->at[(j + 1) * D + mate[a]]] >= s->hop[j]) break;
     return ddp_rng_below(&p->rng, 2) ? j * D + a : (j + 1) * D + mate[a];
 }
 
@@ -144,8 +141,7 @@ void ddp__place_descend(ddp__place *p)
         }
         while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
             p->candidates += weight - 1;
-            if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost)
-                ddp__descent_offer(&s);
+            if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
         }
         ddp__descent_offer(&s);
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));

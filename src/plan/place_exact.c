@@ -2,14 +2,13 @@
 #include "plan/place_core.h"
 #include "plan/tour.h"
 
-/* Proven placements: every partition where there are few, else branch and bound over the make-up
- * of stages in path order.
+/* Proven placements: every partition where there are few, else branch and bound over the make-up of stages in path
+ * order.
  *
- * Devices with equal rows (towards all others) form a class; only how many of each class a stage
- * has matters. A node fixes the first k stages. Its bound is the largest DP so far, or the least
- * DP that any device left over can have, plus the hops so far, plus the least hop that the last
- * stage can have towards what is left, plus the least hop of any device for the rest. Partial
- * stages are bounded too: loads only grow while devices are added. */
+ * Devices with equal rows (towards all others) form a class; only how many of each class a stage has matters. A node
+ * fixes the first k stages. Its bound is the largest DP so far, or the least DP that any device left over can have,
+ * plus the hops so far, plus the least hop that the last stage can have towards what is left, plus the least hop of any
+ * device for the rest. Partial stages are bounded too: loads only grow while devices are added. */
 
 /* ---- every partition ---- */
 
@@ -91,8 +90,7 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
     size_t N = (size_t)p->N, a = (size_t)i, b = (size_t)k, m;
 
     for (m = 0; m < N; m++)
-        if (m != a && m != b &&
-            (p->dp[a * N + m] != p->dp[b * N + m] || p->pp[a * N + m] != p->pp[b * N + m]))
+        if (m != a && m != b && (p->dp[a * N + m] != p->dp[b * N + m] || p->pp[a * N + m] != p->pp[b * N + m]))
             return 0;
     return 1;
 }
@@ -137,8 +135,7 @@ static void ddp__place_tables(ddp__place_tree *t)
             size_t at = (size_t)c * (size_t)C + (size_t)d;
             t->dp[at] = ddp__place_between(t, t->p->dp, c, d);
             t->pp[at] = ddp__place_between(t, t->p->pp, c, d);
-            if ((c != d || t->first[c + 1] - t->first[c] > 1) && t->pp[at] < t->near[c])
-                t->near[c] = t->pp[at];
+            if ((c != d || t->first[c + 1] - t->first[c] > 1) && t->pp[at] < t->near[c]) t->near[c] = t->pp[at];
         }
         if (t->near[c] < t->low) t->low = t->near[c];
     }
@@ -192,10 +189,7 @@ static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
     return most;
 }
 
-static int ddp__place_tree_worse(const ddp__place_tree *t, double bound)
-{
-    return bound >= t->p->cost * (1 - 1e-9);
-}
+static int ddp__place_tree_worse(const ddp__place_tree *t, double bound) { return bound >= t->p->cost * (1 - 1e-9); }
 
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops);
 
@@ -242,8 +236,7 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
         for (d = 0; d <= c; d++)
             if (x[d] && load[d] - t->dp[d * C + d] > worst) worst = load[d] - t->dp[d * C + d];
         rest = (t->p->S - 1 - k + (k > 0)) * t->low;
-        if (!ddp__place_tree_worse(t, worst + hops + rest))
-            go = ddp__place_tree_fill(t, k, c + 1, need - m, top, hops);
+        if (!ddp__place_tree_worse(t, worst + hops + rest)) go = ddp__place_tree_fill(t, k, c + 1, need - m, top, hops);
         for (d = 0; d < C; d++) load[d] -= m * t->dp[d * C + c];
         t->left[c] += m;
         x[c] = 0;
@@ -261,8 +254,7 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
     memset(t->left, 0, (size_t)C * sizeof(int));
     for (j = 0; j < p->S; j++)
         for (c = 0; c < C; c++)
-            for (m = 0; m < t->mix[j * C + c]; m++)
-                t->at[n++] = t->member[t->first[c] + t->left[c]++];
+            for (m = 0; m < t->mix[j * C + c]; m++) t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at));
     return !p->stop;
@@ -324,10 +316,8 @@ void ddp__place_exact(ddp__place *p)
     if (p->failed) return;
     if (p->stop == 2) return;
     p->stop = 0;
-    if (ddp__place_tree_open(&t, p))
-        p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
-    else
-        p->failed = 1;
+    if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
+    else p->failed = 1;
     DDP_FREE(t.member);
     DDP_FREE(t.mix);
     DDP_FREE(t.dp);

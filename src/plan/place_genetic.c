@@ -1,15 +1,15 @@
 #include "base/core.h"
 #include "plan/place_core.h"
 
-/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released
- * variant shares. A genome is the stage of each device, label[N].
+/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares. A genome
+ * is the stage of each device, label[N].
  *
- * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its
- * unlocked devices. Two groups have four candidate swaps, each of one end with one end, with
+ * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its unlocked devices. Two
+ * groups have four candidate swaps, each of one end with one end, with
  *     gain = mean of w(d, C') - w(d1, d2) + mean of w(d', C) - w(d1', d2')
- * A chain begins with the best swap of all, then goes on from the second group to the best third
- * one, each swapped device being locked, until it returns to the first group or no group has two
- * unlocked devices; it is cut behind its largest sum of gains. w is one direction, a + c_pp/b. */
+ * A chain begins with the best swap of all, then goes on from the second group to the best third one, each swapped
+ * device being locked, until it returns to the first group or no group has two unlocked devices; it is cut behind its
+ * largest sum of gains. w is one direction, a + c_pp/b. */
 
 enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 
@@ -64,8 +64,8 @@ int ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     return 1;
 }
 
-/* "Five-point crossover": the second parent, but five random devices follow the first one; then
- * each device of an over-full group moves to the first group with room. Parents may be equal. */
+/* "Five-point crossover": the second parent, but five random devices follow the first one; then each device of an
+ * over-full group moves to the first group with room. Parents may be equal. */
 void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
 {
     size_t N = (size_t)p->N;
@@ -97,8 +97,7 @@ typedef struct ddp__place_swap {
 } ddp__place_swap;
 
 /* The lightest pair of unlocked devices in each group; end[2g] = -1 where there are not two. */
-static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
-                               double *link)
+static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end, double *link)
 {
     int g, u, v;
 
@@ -125,8 +124,8 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
 }
 
 /* The best swap of group g (-1 = any) with another one. */
-static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link,
-                                            const double *mean, int g)
+static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link, const double *mean,
+                                            int g)
 {
     ddp__place_swap best = {-1, -1, -INFINITY};
 
@@ -164,8 +163,7 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
         ddp__place_fastest(p, label, c->locked, c->end, c->link);
         for (k = 0; k < 2 * p->S; k++)
             for (h = 0; h < p->S && c->end[k] >= 0; h++)
-                c->mean[(size_t)k * (size_t)p->S + (size_t)h] =
-                    ddp__place_mean(p, label, c->end[k], h);
+                c->mean[(size_t)k * (size_t)p->S + (size_t)h] = ddp__place_mean(p, label, c->end[k], h);
         s = ddp__place_best_swap(p, c->end, c->link, c->mean, g);
         if (s.u < 0) break;
         if (first < 0) first = label[s.u];
@@ -202,10 +200,8 @@ void ddp__place_genetic(ddp__place *p)
     c.end = (int *)ddp__calloc(2 * S, sizeof(int));
     c.link = (double *)ddp__calloc(S + 2 * S * S, sizeof(double));
     c.swap = (ddp__place_swap *)ddp__calloc(N, sizeof *c.swap);
-    if (!c.locked || !c.end || !c.link || !c.swap)
-        p->failed = 1;
-    else
-        c.mean = c.link + S;
+    if (!c.locked || !c.end || !c.link || !c.swap) p->failed = 1;
+    else c.mean = c.link + S;
     if (!p->failed && ddp__place_pool_open(p, &pool)) {
         while (ddp__place_next(p)) {
             ddp__place_cross(p, &pool, &one, &two);

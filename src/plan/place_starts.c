@@ -1,13 +1,13 @@
 #include "base/core.h"
 #include "plan/place_core.h"
 
-/* Arrangements that follow the structure of the network. The line of devices is the order in which
- * Prim's algorithm reaches them over the lightest hops, so that well connected ones are neighbours;
- * cutting its heavy steps gives clusters. From the line, and from the order given:
+/* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's algorithm
+ * reaches them over the lightest hops, so that well connected ones are neighbours; cutting its heavy steps gives
+ * clusters. From the line, and from the order given:
  *   pipelines inside clusters: each run of S devices is a pipeline
  *   stages inside clusters: each run of D devices is a stage
- *   packed: a cluster smaller than a pipeline gives one device to each of the first free stages of
- *   a pipeline, the largest clusters first, for the cuts with the largest relative steps */
+ *   packed: a cluster smaller than a pipeline gives one device to each of the first free stages of a pipeline, the
+ *   largest clusters first, for the cuts with the largest relative steps */
 
 enum { DDP__STARTS_CUTS = 4 };
 
@@ -61,8 +61,7 @@ static void ddp__starts_keep(ddp__starts *s)
     if (k < s->count && !(cost < s->cost[k])) return; /* the same again */
     if (k == s->most) return;
     if (s->count < s->most) s->count++;
-    memmove(s->kept + (size_t)(k + 1) * N, s->kept + (size_t)k * N,
-            (size_t)(s->count - 1 - k) * N * sizeof(int));
+    memmove(s->kept + (size_t)(k + 1) * N, s->kept + (size_t)k * N, (size_t)(s->count - 1 - k) * N * sizeof(int));
     memmove(s->cost + k + 1, s->cost + k, (size_t)(s->count - 1 - k) * sizeof(double));
     memcpy(s->kept + (size_t)k * N, p->line, N * sizeof(int));
     s->cost[k] = cost;
@@ -94,8 +93,7 @@ static void ddp__starts_lay(ddp__starts *s, int begin, int length)
         int i, best = 0;
         for (i = 1; i < p->D; i++)
             if (s->fill[i] < s->fill[best]) best = i;
-        for (; length > 0 && s->fill[best] < p->S; length--)
-            s->at[s->fill[best]++ * p->D + best] = s->line[begin++];
+        for (; length > 0 && s->fill[best] < p->S; length--) s->at[s->fill[best]++ * p->D + best] = s->line[begin++];
     }
 }
 

@@ -16,8 +16,7 @@ double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
     if (!(d > 0)) return fabs(m) + model->target;
     a = m / d;
     /* Phi(a) - Phi(-a) = erf(a / sqrt 2) */
-    return m * erf(a * sqrt(0.5)) + d * sqrt(2 / 3.14159265358979323846) * exp(-0.5 * a * a) +
-           model->target;
+    return m * erf(a * sqrt(0.5)) + d * sqrt(2 / 3.14159265358979323846) * exp(-0.5 * a * a) + model->target;
 }
 
 static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *err)
@@ -33,31 +32,27 @@ static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *
     if (!(m->target >= 0 && m->target <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "target is %g; it must be finite and at least 0", m->target);
     if (!(m->start >= m->target && m->start <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g",
-                         m->start, m->target);
+        return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g", m->start,
+                         m->target);
     if (!(m->tolerance >= 0 && m->tolerance <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "tolerance is %g; it must be finite and at least 0",
-                         m->tolerance);
+        return ddp__fail(err, DDP_ARG, "tolerance is %g; it must be finite and at least 0", m->tolerance);
     return DDP_OK;
 }
 
-static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum,
-                                       ddp_error *err)
+static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum, ddp_error *err)
 {
     int i;
 
     if (!m || !k || updates < 1)
-        return ddp__fail(err, DDP_ARG, "the sequence k has %d entries%s; it needs at least 1",
-                         updates, m && k ? "" : " but model or k is NULL");
+        return ddp__fail(err, DDP_ARG, "the sequence k has %d entries%s; it needs at least 1", updates,
+                         m && k ? "" : " but model or k is NULL");
     DDP__TRY(ddp__preserver_check_model(m, err));
     for (*sum = 0, i = 0; i < updates; i++) {
-        if (k[i] < 1)
-            return ddp__fail(err, DDP_ARG, "k[%d] is %d; each update merges at least 1 iteration",
-                             i, k[i]);
+        if (k[i] < 1) return ddp__fail(err, DDP_ARG, "k[%d] is %d; each update merges at least 1 iteration", i, k[i]);
         *sum += k[i];
         if (*sum > DDP__PRESERVER_ITERATIONS)
-            return ddp__fail(err, DDP_ARG, "k[%d] is %d: the sequence exceeds %d iterations", i,
-                             k[i], DDP__PRESERVER_ITERATIONS);
+            return ddp__fail(err, DDP_ARG, "k[%d] is %d: the sequence exceeds %d iterations", i, k[i],
+                             DDP__PRESERVER_ITERATIONS);
     }
     return DDP_OK;
 }
@@ -68,8 +63,7 @@ static double ddp__preserver_badness(const ddp_preserver *m, double ratio)
     return m->one_sided ? -ratio : fabs(ratio - 1);
 }
 
-ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates,
-                              ddp_preserved *out, ddp_error *err)
+ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates, ddp_preserved *out, ddp_error *err)
 {
     double tolerance, plan, ratio;
     ddp_preserved r;
@@ -78,36 +72,31 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
-        return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare",
-                         updates, updates);
+        return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare", updates, updates);
     tolerance = model->tolerance > 0 ? model->tolerance : 0.01;
     memset(&r, 0, sizeof r);
     r.expected_base = model->start;
     for (n = 0; n < sum; n++) r.expected_base = ddp_preserver_expect(model, r.expected_base, 1);
     for (int first = 0; first < (model->rotations ? updates : 1); first++) {
         plan = model->start;
-        for (int i = 0; i < updates; i++)
-            plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
+        for (int i = 0; i < updates; i++) plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
         if (!(plan > 0 && plan <= DBL_MAX && r.expected_base <= DBL_MAX))
-            return ddp__fail(err, DDP_NUMERIC, "the expected loss is %g after the plan and %g "
-                             "without; their ratio says nothing", plan, r.expected_base);
+            return ddp__fail(err, DDP_NUMERIC,
+                             "the expected loss is %g after the plan and %g without; their ratio says nothing", plan,
+                             r.expected_base);
         ratio = r.expected_base / plan;
-        if (first > 0 &&
-            ddp__preserver_badness(model, ratio) <= ddp__preserver_badness(model, r.ratio))
-            continue;
+        if (first > 0 && ddp__preserver_badness(model, ratio) <= ddp__preserver_badness(model, r.ratio)) continue;
         r.expected_plan = plan;
         r.ratio = ratio;
     }
     /* 1e-12: a ratio that is 1 - tolerance but for rounding passes */
-    r.accepted = model->one_sided ? r.ratio >= 1 - tolerance - 1e-12
-                                  : fabs(r.ratio - 1) <= tolerance + 1e-12;
+    r.accepted = model->one_sided ? r.ratio >= 1 - tolerance - 1e-12 : fabs(r.ratio - 1) <= tolerance + 1e-12;
     *out = r;
     return DDP_OK;
 }
 
-ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
-                              const ddp_preserver *model, ddp_delayed_plan *plan,
-                              ddp_preserved *out, ddp_error *err)
+ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o, const ddp_preserver *model,
+                              ddp_delayed_plan *plan, ddp_preserved *out, ddp_error *err)
 {
     ddp_delayed_options grown;
     ddp_delayed_plan best, next;
@@ -132,8 +121,7 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
         if (status != DDP_OK) continue;
         verdict.retries = i;
         if (best.period && !verdict.accepted &&
-            ddp__preserver_badness(model, verdict.ratio) >=
-                ddp__preserver_badness(model, found.ratio)) {
+            ddp__preserver_badness(model, verdict.ratio) >= ddp__preserver_badness(model, found.ratio)) {
             ddp_delayed_plan_free(&next);
             continue;
         }

@@ -31,24 +31,23 @@ typedef struct ddp_preserved {
 /* ddp_preserver_expect - expected loss after one update from loss s that merges k iterations:
  *     m = s - S* - eta mu,  d = eta sigma / sqrt(k B),  a = m / d
  *     E = m (Phi(a) - Phi(-a)) + d sqrt(2/pi) exp(-a a / 2) + S*       (d = 0: |m| + S*)
- * Errata: the printed E_B has the random Delta where its mean belongs, and calls Phi the
- * distribution of Delta; with this a it is the standard normal one. */
+ * Errata: the printed E_B has the random Delta where its mean belongs, and calls Phi the distribution of Delta; with
+ * this a it is the standard normal one. */
 DDP_API double ddp_preserver_expect(const ddp_preserver *model, double s, int k);
 
-/* ddp_preserver_test - the ratio test on the batch-size sequence k[updates]: accepted if
- * |ratio - 1| <= tolerance (one_sided: ratio >= 1 - tolerance). The expectation is fed forward as
- * the next state. The model ignores the delay of updates.
+/* ddp_preserver_test - the ratio test on the batch-size sequence k[updates]: accepted if |ratio - 1| <= tolerance
+ * (one_sided: ratio >= 1 - tolerance). The expectation is fed forward as the next state. The model ignores the delay of
+ * updates.
  * Errors: DDP_ARG (names the value), DDP_NUMERIC. */
-DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates,
-                                      ddp_preserved *out, ddp_error *err);
+DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates, ddp_preserved *out,
+                                      ddp_error *err);
 
-/* ddp_preserver_plan - ddp_plan_delayed whose capacity grows until the test accepts: by 1.1 a time,
- * at most ten times (the paper gives no factor). If none passes, the plan with the best ratio is
- * returned with accepted = 0; a retry that cannot be planned is passed over. *plan is freed by
- * ddp_delayed_plan_free.
+/* ddp_preserver_plan - ddp_plan_delayed whose capacity grows until the test accepts: by 1.1 a time, at most ten times
+ * (the paper gives no factor). If none passes, the plan with the best ratio is returned with accepted = 0; a retry that
+ * cannot be planned is passed over. *plan is freed by ddp_delayed_plan_free.
  * Source: DeFT section IV-C. Both outputs are untouched on error. Pure; safe from any thread. */
 DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
-                                      const ddp_preserver *model, ddp_delayed_plan *plan,
-                                      ddp_preserved *out, ddp_error *err);
+                                      const ddp_preserver *model, ddp_delayed_plan *plan, ddp_preserved *out,
+                                      ddp_error *err);
 
 #endif /* DDP_PLAN_PRESERVER_H */

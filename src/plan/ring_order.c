@@ -7,10 +7,7 @@ typedef struct ddp__hops {
     double       *cost; /* [n x n] above DDP_RING_EXACT: grows steeply as the rate falls */
 } ddp__hops;
 
-static size_t ddp__ring_at(const ddp__hops *g, int from, int to)
-{
-    return (size_t)from * (size_t)g->n + (size_t)to;
-}
+static size_t ddp__ring_at(const ddp__hops *g, int from, int to) { return (size_t)from * (size_t)g->n + (size_t)to; }
 
 static double ddp__ring_least(const ddp__hops *g, const int *order)
 {
@@ -25,9 +22,8 @@ static double ddp__ring_least(const ddp__hops *g, const int *order)
 
 /* ---- up to 12 workers ---- */
 
-/* best[set * n + e]: of the paths from worker 0 through exactly `set` to e, the fastest slowest hop
- * (floor_rate < 0), or the least sum of delays over hops of at least floor_rate, negated, so that
- * larger is better in both. */
+/* best[set * n + e]: of the paths from worker 0 through exactly `set` to e, the fastest slowest hop (floor_rate < 0),
+ * or the least sum of delays over hops of at least floor_rate, negated, so that larger is better in both. */
 static double ddp__ring_hop(const ddp__hops *g, int from, int to, double floor_rate)
 {
     const size_t at = ddp__ring_at(g, from, to);
@@ -57,14 +53,12 @@ static double ddp__ring_exact(const ddp__hops *g, double floor_rate, double *bes
             for (int b = 0; b < n; b++) {
                 double via;
                 if (b == e || !(s >> b & 1)) continue;
-                via = ddp__ring_join(best[(s & ~(1 << e)) * n + b],
-                                     ddp__ring_hop(g, b, e, floor_rate), floor_rate);
+                via = ddp__ring_join(best[(s & ~(1 << e)) * n + b], ddp__ring_hop(g, b, e, floor_rate), floor_rate);
                 if (via > *to) *to = via;
             }
         }
     for (int e = 1; e < n; e++) {
-        double closed = ddp__ring_join(best[full * n + e], ddp__ring_hop(g, e, 0, floor_rate),
-                                       floor_rate);
+        double closed = ddp__ring_join(best[full * n + e], ddp__ring_hop(g, e, 0, floor_rate), floor_rate);
         if (closed > value) value = closed, end = e;
     }
     for (int k = n - 1; k >= 0; k--) { /* read back from the values */
@@ -72,9 +66,8 @@ static double ddp__ring_exact(const ddp__hops *g, double floor_rate, double *bes
         int from = 0;
         order[k] = end;
         for (int b = 0; b < n && k > 0; b++)
-            if ((rest >> b & 1) &&
-                ddp__ring_join(best[rest * n + b], ddp__ring_hop(g, b, end, floor_rate),
-                               floor_rate) == best[set * n + end]) {
+            if ((rest >> b & 1) && ddp__ring_join(best[rest * n + b], ddp__ring_hop(g, b, end, floor_rate),
+                                                  floor_rate) == best[set * n + end]) {
                 from = b;
                 break;
             }
@@ -90,8 +83,7 @@ static double ddp__ring_cost(const ddp__hops *g, const int *order)
 {
     double sum = 0;
 
-    for (int k = 0; k < g->n; k++)
-        sum += g->cost[ddp__ring_at(g, order[k], order[(k + 1) % g->n])];
+    for (int k = 0; k < g->n; k++) sum += g->cost[ddp__ring_at(g, order[k], order[(k + 1) % g->n])];
     return sum;
 }
 
@@ -165,8 +157,8 @@ static void ddp__ring_nearest(const ddp__hops *g, int start, int *order, char *s
     for (int k = 1; k < g->n; k++) {
         int next = -1;
         for (int v = 0; v < g->n; v++)
-            if (!seen[v] && (next < 0 || g->cost[ddp__ring_at(g, order[k - 1], v)] <
-                                             g->cost[ddp__ring_at(g, order[k - 1], next)]))
+            if (!seen[v] &&
+                (next < 0 || g->cost[ddp__ring_at(g, order[k - 1], v)] < g->cost[ddp__ring_at(g, order[k - 1], next)]))
                 next = v;
         order[k] = next;
         seen[next] = 1;
@@ -189,7 +181,8 @@ static void ddp__ring_search(const ddp__hops *g, int *order, int *trial, int *ow
         for (int k = 0; k < g->n; k++) trial[k] = own[(zero + k) % g->n];
         memcpy(own, trial, (size_t)g->n * sizeof *own);
         cost = ddp__ring_cost(g, own);
-        while (left-- > 0 && ddp__ring_improve(g, own, trial, &cost)) {}
+        while (left-- > 0 && ddp__ring_improve(g, own, trial, &cost)) {
+        }
         if (best >= 0 && cost >= best) continue;
         best = cost;
         memcpy(order, own, (size_t)g->n * sizeof *own);
@@ -200,22 +193,20 @@ static void ddp__ring_search(const ddp__hops *g, int *order, int *trial, int *ow
 
 static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
 {
-    if (n < 1 || n > 4096)
-        return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
+    if (n < 1 || n > 4096) return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
     for (int i = 0; i < n * n; i++) {
         if (i % (n + 1) == 0) continue;
         if (!(rate[i] > 0) || !(rate[i] < INFINITY))
-            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a "
-                             "number > 0", rate[i], i / n, i % n);
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0", rate[i],
+                             i / n, i % n);
         if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
-            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not "
-                             "a number >= 0", delay_s[i], i / n, i % n);
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
+                             delay_s[i], i / n, i % n);
     }
     return DDP_OK;
 }
 
-ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order,
-                         double *least, ddp_error *err)
+ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least, ddp_error *err)
 {
     const int exact = n <= DDP_RING_EXACT;
     ddp__hops g;

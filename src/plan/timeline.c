@@ -32,18 +32,15 @@ static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
     DDP__TRY(ddp__check_finite("bucket_bytes", o->bucket_bytes, 0, err));
     DDP__TRY(ddp__check_finite("first_bucket_bytes", o->first_bucket_bytes, 0, err));
     if (o->operations < 0)
-        return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4",
-                         o->operations);
+        return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4", o->operations);
     if (o->scheme == DDP_SCHEME_DEFT)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
+        return ddp__fail(err, DDP_UNSUPPORTED, "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
     if ((int)o->scheme < 0 || o->scheme > DDP_SCHEME_DEFT)
         return ddp__fail(err, DDP_ARG, "scheme %d is unknown; use ssgd to usbyte", (int)o->scheme);
     return DDP_OK;
 }
 
-static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p,
-                               const ddp_timeline_options *o, ddp_error *err)
+static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp_timeline_options *o, ddp_error *err)
 {
     int cut = o->scheme == DDP_SCHEME_BYTESCHEDULER || o->scheme == DDP_SCHEME_USBYTE;
     size_t n = (size_t)p->layers;
@@ -61,8 +58,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p,
     m->size = ddp__doubles(&m->room, n);
     m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
-    if (m->room.failed)
-        return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
+    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
     for (int l = p->layers - 1; l >= 0; l--) {
         ddp__bl_group *g = &m->group[m->groups];
         if (p->forward_s) m->forward += p->forward_s[l];
@@ -77,15 +73,14 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p,
     }
     m->bound = p->backward_s[p->layers - 1] + comm;
     if (!(m->forward + m->backward + comm <= DBL_MAX / 2))
-        return ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
-                         "holds; times are in seconds");
+        return ddp__fail(err, DDP_NUMERIC,
+                         "the times of the profile add up to more than a double holds; times are in seconds");
     return DDP_OK;
 }
 
 /* ---- one iteration ---- */
 
-ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts,
-                           double begin, double end)
+ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin, double end)
 {
     ddp_interval *x;
 
@@ -131,8 +126,9 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
     for (int i = 0; i < m->groups && m->p->params; i++)
         if (m->p->params[m->group[i].first] > 0) sized = 1;
     if (!sized)
-        return ddp__fail(err, DDP_ARG, "no row that sends has params, so bucket_bytes %g cannot be "
-                         "applied; give params or bucket_bytes 0 (rows are buckets)",
+        return ddp__fail(err, DDP_ARG,
+                         "no row that sends has params, so bucket_bytes %g cannot be applied; give params or "
+                         "bucket_bytes 0 (rows are buckets)",
                          m->o->bucket_bytes);
     for (int i = 0; i < m->groups; i++) {
         bytes += 4 * m->p->params[m->group[i].first];
@@ -145,8 +141,8 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Walking from the output side, start is when the group on top would begin under WFBP; joining
- * changes only what comes after it, so that one pass is enough. */
+/* Walking from the output side, start is when the group on top would begin under WFBP; joining changes only what comes
+ * after it, so that one pass is enough. */
 static void ddp__bl_merge(ddp__bl_model *m)
 {
     ddp__bl_group *top = m->group, *next;
@@ -154,8 +150,7 @@ static void ddp__bl_merge(ddp__bl_model *m)
 
     for (int i = 1; i < m->groups; i++) {
         next = &m->group[i];
-        if (next->ready < start + top->c &&
-            (start > next->ready || next->ready - start < m->alpha)) {
+        if (next->ready < start + top->c && (start > next->ready || next->ready - start < m->alpha)) {
             ddp__bl_join(top, next, m->alpha);
         } else {
             start += top->c;
@@ -178,8 +173,8 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from, ddp__bl_log *log)
     }
 }
 
-/* An operation in flight. It needs no bandwidth before `starts`; from then on it ends when the
- * service that every such operation has received in common reaches `target`. */
+/* An operation in flight. It needs no bandwidth before `starts`; from then on it ends when the service that every such
+ * operation has received in common reaches `target`. */
 typedef struct ddp__bl_flight {
     int    group, busy, served;
     double starts, target;
@@ -192,8 +187,8 @@ typedef struct ddp__bl_share {
     double          now, service;
 } ddp__bl_share;
 
-/* The lane of the next change among the operations in flight (the end of a startup or of an
- * operation) and its time; -1 and infinity where none flies. */
+/* The lane of the next change among the operations in flight (the end of a startup or of an operation) and its time; -1
+ * and infinity where none flies. */
 static int ddp__bl_next(const ddp__bl_share *s, double *when)
 {
     int k, at = -1;
@@ -260,8 +255,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, 
     if (!s.lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", s.lanes);
     while (i < m->groups || s.flying) {
         k = ddp__bl_next(&s, &when);
-        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when)
-            ddp__bl_launch(&s, m, i++, log);
+        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when) ddp__bl_launch(&s, m, i++, log);
         else ddp__bl_change(&s, m, k, when);
     }
     m->arrive[0] = s.now;
@@ -379,16 +373,13 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o,
-                             ddp_timeline *out, ddp_error *err)
+ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out, ddp_error *err)
 {
     ddp__bl_model m;
     ddp_timeline t;
     ddp_status status;
 
-    if (!o || !out)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_plan_timeline needs options and a place for the result");
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
     DDP__TRY(ddp_profile_check(p, err));
     DDP__TRY(ddp__bl_check(o, err));
     memset(&m, 0, sizeof m);

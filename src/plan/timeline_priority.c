@@ -16,9 +16,10 @@ ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
         if (k < 1) k = 1;
         total += k;
         if (!(total <= most))
-            return ddp__fail(err, DDP_ARG, "the partition cuts buckets %d to %d into %g parts; "
-                             "more than %d cannot be planned, raise it", m->group[i].first,
-                             m->group[0].first, total, most);
+            return ddp__fail(err, DDP_ARG,
+                             "the partition cuts buckets %d to %d into %g parts; more than %d cannot be planned, raise "
+                             "it",
+                             m->group[i].first, m->group[0].first, total, most);
         m->parts[i] = (int)k;
         m->size[i] = whole / k < 1 ? whole / k : 1;
     }
@@ -31,8 +32,8 @@ typedef struct ddp__bl_sent {
     double end;
 } ddp__bl_sent;
 
-/* Groups become ready from the output side, so the best by row among those that wait is always
- * the newest: the queue is a stack of groups, each with the parts it still has to send. */
+/* Groups become ready from the output side, so the best by row among those that wait is always the newest: the queue is
+ * a stack of groups, each with the parts it still has to send. */
 ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
 {
     double limit = m->o->credit > 0 ? m->o->credit : 1, out = 0, now, link = 0;
@@ -71,8 +72,8 @@ ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. The parts of a
- * group are its blocks. ---- */
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. The parts of a group are its blocks.
+ * ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
@@ -150,8 +151,8 @@ static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
     return ddp__bl_forward_end(m);
 }
 
-/* Gives group g the priority of group `to`, which and those between step back by one. While the
- * search has not come to them, groups nearer to the input still have their own places. */
+/* Gives group g the priority of group `to`, which and those between step back by one. While the search has not come to
+ * them, groups nearer to the input still have their own places. */
 static void ddp__bl_promote(int *priority, int g, int to)
 {
     int i, best = priority[to];
@@ -171,8 +172,7 @@ static void ddp__bl_demote(int *priority, int g, int to)
 /* Bounds the search for lists far beyond any model, the same on every machine: seconds. */
 enum { DDP__BL_MOST_VISITS = 100000000 };
 
-/* From the output side: could a group have been sent whole, had it gone before those that became
- * ready meanwhile? */
+/* From the output side: could a group have been sent whole, had it gone before those that became ready meanwhile? */
 static void ddp__bl_us_search(ddp__bl_us *u)
 {
     ddp__bl_model *m = u->m;
@@ -181,7 +181,8 @@ static void ddp__bl_us_search(ddp__bl_us *u)
 
     while (g < m->groups - 1 && u->visits < DDP__BL_MOST_VISITS) {
         tau = u->first[g] + m->group[g].c;
-        for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {}
+        for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {
+        }
         if (to > g) {
             ddp__bl_promote(u->priority, g, to);
             t = ddp__bl_us_run(u, NULL);

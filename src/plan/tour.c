@@ -4,8 +4,8 @@
 
 /* ---- up to 16 nodes: Held-Karp ---- */
 
-/* best[set * n + e] = shortest path that visits exactly `set` and ends at e; sets in ascending
- * order, so that every smaller set is done first. The path is read back from the lengths. */
+/* best[set * n + e] = shortest path that visits exactly `set` and ends at e; sets in ascending order, so that every
+ * smaller set is done first. The path is read back from the lengths. */
 double ddp__tour_exact(int n, const double *cost, int first, int last, double *best, int *order)
 {
     size_t N = (size_t)n, sets = (size_t)1 << n, set, e, b, at;
@@ -28,8 +28,7 @@ double ddp__tour_exact(int n, const double *cost, int first, int last, double *b
         }
     set = sets - 1;
     for (e = 0, at = 0; e < N; e++)
-        if ((last < 0 || last == (int)e) && best[set * N + e] < length)
-            length = best[set * N + e], at = e;
+        if ((last < 0 || last == (int)e) && best[set * N + e] < length) length = best[set * N + e], at = e;
     for (int k = n - 1; k >= 0; k--) {
         size_t rest = set & ~((size_t)1 << at), from = 0;
         order[k] = (int)at;
@@ -88,10 +87,8 @@ static double ddp__tour_inside(const ddp__tour *t, int i, int j, int turned)
 /* Reverses the run i..j where that is shorter. */
 static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
 {
-    double old =
-        ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
-    double now =
-        ddp__tour_edge(t, i - 1, j) + ddp__tour_inside(t, i, j, 1) + ddp__tour_edge(t, i, j + 1);
+    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
+    double now = ddp__tour_edge(t, i - 1, j) + ddp__tour_inside(t, i, j, 1) + ddp__tour_edge(t, i, j + 1);
 
     if (!(old - now > least)) return 0;
     ddp__tour_reverse(t->order, i, j);
@@ -103,10 +100,10 @@ static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
 static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
 {
     int head = turned ? j : i, tail = turned ? i : j, k, w = 0;
-    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) +
-                 ddp__tour_edge(t, j, j + 1) + ddp__tour_edge(t, p, p + 1);
-    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) +
-                 ddp__tour_inside(t, i, j, turned) + ddp__tour_edge(t, tail, p + 1);
+    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1) +
+                 ddp__tour_edge(t, p, p + 1);
+    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) + ddp__tour_inside(t, i, j, turned) +
+                 ddp__tour_edge(t, tail, p + 1);
 
     if (!(old - now > least)) return 0;
     for (k = -1; k < t->n; k++) {
@@ -166,8 +163,8 @@ static void ddp__tour_nearest(ddp__tour *t, int start, int last)
     }
 }
 
-int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
-                    int *order, double *length)
+int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
+                    double *length)
 {
     ddp__tour t;
     double *sums = (double *)ddp__calloc(2 * (size_t)n, sizeof(double)), now;
@@ -202,39 +199,36 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     return start;
 }
 
-ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
-                         ddp_error *err)
+ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
 {
     double *best, found = 0, most = 0;
     int *path, u, v, ok;
 
     if (n < 1 || !cost || !order || !length)
-        return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node",
-                         n);
+        return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
     if (first < -1 || first >= n || last < -1 || last >= n)
-        return ddp__fail(err, DDP_ARG, "the tour is to go from node %d to node %d; nodes are 0 to "
-                         "%d, -1 = free", first, last, n - 1);
+        return ddp__fail(err, DDP_ARG, "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
+                         last, n - 1);
     if (n > 1 && first >= 0 && first == last)
-        return ddp__fail(err, DDP_ARG, "the tour is to begin and end at node %d; an open tour of "
-                         "%d nodes has two ends", first, n);
+        return ddp__fail(err, DDP_ARG, "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
+                         first, n);
     for (u = 0; u < n; u++)
         for (v = 0; v < n; v++) {
             double c = cost[(size_t)u * (size_t)n + (size_t)v];
             if (u != v && !(c >= 0 && c <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG, "the cost from node %d to node %d is %g; it must be "
-                                 "finite and at least 0", u, v, c);
+                return ddp__fail(err, DDP_ARG,
+                                 "the cost from node %d to node %d is %g; it must be finite and at least 0", u, v, c);
             if (u != v && c > most) most = c;
         }
     if (!(most * n <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer "
-                         "than a double holds; use a larger unit", n, most);
+        return ddp__fail(err, DDP_NUMERIC,
+                         "a tour of %d nodes with costs up to %g may be longer than a double holds; use a larger unit",
+                         n, most);
     path = (int *)ddp__calloc((size_t)n, sizeof(int));
     best = (double *)ddp__calloc(n > DDP_TOUR_EXACT ? 1 : (size_t)n << n, sizeof(double));
     ok = path && best;
-    if (ok && n > DDP_TOUR_EXACT)
-        ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
-    else if (ok)
-        found = ddp__tour_exact(n, cost, first, last, best, path);
+    if (ok && n > DDP_TOUR_EXACT) ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
+    else if (ok) found = ddp__tour_exact(n, cost, first, last, best, path);
     if (ok) {
         memcpy(order, path, (size_t)n * sizeof(int));
         *length = found;

@@ -1,34 +1,32 @@
 #include "base/core.h"
 #include "plan/workload_core.h"
 
-static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o,
-                                              ddp_error *err)
+static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o, ddp_error *err)
 {
     size_t at;
 
     DDP__TRY(ddp_network_check(net, err));
     if (o->microbatches < 0 || o->microbatches > 1000000000)
-        return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are",
-                         o->microbatches);
+        return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are", o->microbatches);
     if (!(o->samples >= 0 && o->samples <= 1e100))
-        return ddp__fail(err, DDP_ARG, "%g samples per iteration are impossible; 0 = one per "
-                         "micro-batch", o->samples);
+        return ddp__fail(err, DDP_ARG, "%g samples per iteration are impossible; 0 = one per micro-batch", o->samples);
     if (!(o->state_factor >= 0 && o->state_factor <= 1e6))
-        return ddp__fail(err, DDP_ARG, "state_factor is %g; it must be from 0 (= default) to 1e6",
-                         o->state_factor);
+        return ddp__fail(err, DDP_ARG, "state_factor is %g; it must be from 0 (= default) to 1e6", o->state_factor);
     if (!net->speed)
-        return ddp__fail(err, DDP_ARG, "the network has no speeds; give \"tflops\" for every "
-                         "device or group, what it reaches rather than its peak");
+        return ddp__fail(err, DDP_ARG,
+                         "the network has no speeds; give \"tflops\" for every device or group, what it reaches rather "
+                         "than its peak");
     for (int d = 0; d < net->devices; d++) { /* so that no quotient overflows */
         if (!(net->speed[d] >= 1e-100 && net->speed[d] <= 1e100))
-            return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be from "
-                             "1e-100 to 1e100", d, net->speed[d]);
+            return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be from 1e-100 to 1e100", d,
+                             net->speed[d]);
         for (int to = 0; to < net->devices; to++) {
             at = (size_t)d * (size_t)net->devices + (size_t)to;
             if (to != d && (net->rate[at] < 1e-100 || net->delay_s[at] > 1e100))
-                return ddp__fail(err, DDP_ARG, "the link from device %d to device %d (%g s, %g "
-                                 "bytes/s) is beyond 1e100 s, or 1e100 s per byte", d, to,
-                                 net->delay_s[at], net->rate[at]);
+                return ddp__fail(err, DDP_ARG,
+                                 "the link from device %d to device %d (%g s, %g bytes/s) is beyond 1e100 s, or 1e100 "
+                                 "s per byte",
+                                 d, to, net->delay_s[at], net->rate[at]);
         }
     }
     return DDP_OK;
@@ -63,9 +61,8 @@ static void ddp__workload_users(ddp__workload_graph *g)
     }
 }
 
-ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
-                                    const ddp_workload_options *o, ddp__workload_graph *g,
-                                    ddp_error *err)
+ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
+                                    ddp__workload_graph *g, ddp_error *err)
 {
     size_t edges = 0;
     int i, n;
@@ -75,8 +72,7 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
     DDP__TRY(ddp__workload_options_check(net, o, err));
     n = list->count;
     for (i = 0; i < n; i++) edges += (size_t)list->op[i].arg_count;
-    if (edges > INT_MAX)
-        return ddp__fail(err, DDP_UNSUPPORTED, "%zu args are too many; at most %d", edges, INT_MAX);
+    if (edges > INT_MAX) return ddp__fail(err, DDP_UNSUPPORTED, "%zu args are too many; at most %d", edges, INT_MAX);
     g->list = list;
     g->net = net;
     g->turns = o->microbatches > 1 ? o->microbatches - 1 : 0;
@@ -95,8 +91,7 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
     }
     ddp__workload_users(g);
     for (i = 0; i < n; i++)
-        g->gradient[i] = (unsigned char)(g->backward && (list->op[i].arg_count > 0 ||
-                                                         list->op[i].param_bytes > 0));
+        g->gradient[i] = (unsigned char)(g->backward && (list->op[i].arg_count > 0 || list->op[i].param_bytes > 0));
     return DDP_OK;
 }
 
@@ -107,8 +102,8 @@ double ddp__workload_transfer(const ddp_network *net, int from, int to, double b
     return net->delay_s[at] + bytes / net->rate[at];
 }
 
-static void ddp__workload_message_add(ddp_workload_message *message, int *count, int op, int user,
-                                      int from, int to, int gradient, double bytes, double seconds)
+static void ddp__workload_message_add(ddp_workload_message *message, int *count, int op, int user, int from, int to,
+                                      int gradient, double bytes, double seconds)
 {
     if (message) {
         ddp_workload_message *m = &message[*count];
@@ -123,9 +118,8 @@ static void ddp__workload_message_add(ddp_workload_message *message, int *count,
     ++*count;
 }
 
-double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s,
-                         double *receive_s, double *memory, double *latency_s,
-                         ddp_workload_message *message, int *messages)
+double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s, double *receive_s,
+                         double *memory, double *latency_s, ddp_workload_message *message, int *messages)
 {
     const ddp_network *net = g->net;
     double worst = 0, latency = 0, seconds;
@@ -147,13 +141,11 @@ double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *c
             seconds = ddp__workload_transfer(net, d, there, e->output_bytes);
             receive_s[there] += seconds;
             memory[there] += g->kept * e->output_bytes;
-            ddp__workload_message_add(message, &count, i, g->users[k], d, there, 0, e->output_bytes,
-                                      seconds);
+            ddp__workload_message_add(message, &count, i, g->users[k], d, there, 0, e->output_bytes, seconds);
             if (!g->gradient[i]) continue;
             seconds = ddp__workload_transfer(net, there, d, e->output_bytes);
             receive_s[d] += seconds;
-            ddp__workload_message_add(message, &count, i, g->users[k], there, d, 1, e->output_bytes,
-                                      seconds);
+            ddp__workload_message_add(message, &count, i, g->users[k], there, d, 1, e->output_bytes, seconds);
         }
     }
     for (d = 0; d < net->devices; d++) {
@@ -177,46 +169,43 @@ void ddp_workload_free(ddp_workload *w)
     memset(w, 0, sizeof *w);
 }
 
-static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_of, ddp_workload *w,
-                                     ddp_error *err)
+static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_of, ddp_workload *w, ddp_error *err)
 {
     size_t N = (size_t)g->net->devices;
 
     for (int i = 0; i < g->list->count; i++)
         if (device_of[i] < 0 || device_of[i] >= g->net->devices)
-            return ddp__fail(err, DDP_ARG, "operator %d is assigned to device %d; devices run from "
-                             "0 to %d", i, device_of[i], g->net->devices - 1);
+            return ddp__fail(err, DDP_ARG, "operator %d is assigned to device %d; devices run from 0 to %d", i,
+                             device_of[i], g->net->devices - 1);
     w->devices = g->net->devices;
     w->compute_s = (double *)ddp__calloc(N, sizeof(double));
     w->receive_s = (double *)ddp__calloc(N, sizeof(double));
     w->memory_bytes = (double *)ddp__calloc(N, sizeof(double));
     if (!w->compute_s || !w->receive_s || !w->memory_bytes)
         return ddp__fail(err, DDP_MEMORY, "no memory to estimate %d devices", w->devices);
-    w->pipeline_s = ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes,
-                                      &w->latency_s, NULL, &w->messages);
+    w->pipeline_s =
+        ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes, &w->latency_s, NULL, &w->messages);
     w->message = (ddp_workload_message *)ddp__calloc((size_t)w->messages, sizeof *w->message);
-    if (!w->message)
-        return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d messages", w->messages);
-    w->pipeline_s = ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes,
-                                      &w->latency_s, w->message, NULL);
+    if (!w->message) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d messages", w->messages);
+    w->pipeline_s =
+        ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes, &w->latency_s, w->message, NULL);
     if (!(w->pipeline_s > 0 && w->pipeline_s <= DBL_MAX))
-        return ddp__fail(err, DDP_NUMERIC, "an iteration takes %g s; the operators need FLOPs or "
-                         "bytes, and sums that a double holds", w->pipeline_s);
+        return ddp__fail(err, DDP_NUMERIC,
+                         "an iteration takes %g s; the operators need FLOPs or bytes, and sums that a double holds",
+                         w->pipeline_s);
     w->throughput = g->samples / w->pipeline_s;
     return DDP_OK;
 }
 
-ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
-                                 const int *device_of, const ddp_workload_options *o,
-                                 ddp_workload *out, ddp_error *err)
+ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net, const int *device_of,
+                                 const ddp_workload_options *o, ddp_workload *out, ddp_error *err)
 {
     ddp__workload_graph g;
     ddp_workload w;
     ddp_status status;
 
     if (!device_of || !o || !out)
-        return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are "
-                         "needed");
+        return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are needed");
     memset(&w, 0, sizeof w);
     DDP__TRY(ddp__workload_graph_open(list, net, o, &g, err));
     status = ddp__workload_fill(&g, device_of, &w, err);
@@ -226,20 +215,18 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
     return status;
 }
 
-ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
-                         double *lambda, ddp_error *err)
+ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak, double *lambda, ddp_error *err)
 {
     double xx = 0, xy = 0, x, value;
 
     if (n < 1 || !flops || !seconds || !lambda)
-        return ddp__fail(err, DDP_ARG, "%d measured operators are too few to fit a speed; 1 or "
-                         "more", n);
+        return ddp__fail(err, DDP_ARG, "%d measured operators are too few to fit a speed; 1 or more", n);
     if (!(peak > 0 && peak <= 1e100))
         return ddp__fail(err, DDP_ARG, "the peak is %g FLOP/s; it must be positive", peak);
     for (int i = 0; i < n; i++) {
         if (!(flops[i] >= 0 && flops[i] <= 1e100) || !(seconds[i] >= 0 && seconds[i] <= 1e100))
-            return ddp__fail(err, DDP_ARG, "sample %d (%g FLOPs in %g s) must be finite and at "
-                             "least 0", i, flops[i], seconds[i]);
+            return ddp__fail(err, DDP_ARG, "sample %d (%g FLOPs in %g s) must be finite and at least 0", i, flops[i],
+                             seconds[i]);
         x = flops[i] / peak;
         xx += x * x;
         xy += x * seconds[i];

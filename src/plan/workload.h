@@ -42,29 +42,27 @@ typedef struct ddp_workload {
  *   out       untouched on error, else freed by ddp_workload_free
  *
  *   C_p    sum of flops / speed[p] over the operators of p, three times that with backward
- *   R_p    sum of delay + bytes/rate over what p receives: a producer's result once per remote
- *          device that uses it, however many users it has there; with backward the gradient of
- *          that result the other way, charged to the producer's device
+ *   R_p    sum of delay + bytes/rate over what p receives: a producer's result once per remote device that uses it,
+ *          however many users it has there; with backward the gradient of that result the other way, charged to the
+ *          producer's device
  *   T_lat  sum of C_p + R_p                                          Eq. 2
  *   T_pipe T_lat + (n_b - 1) max over p of max(C_p, R_p)             Eq. 3
  *   phi    N_s / T_pipe                                              Eq. 4
- * Readings: the paper's "outputs of f" in R is the parent's output; reading and writing local
- * memory costs nothing; input data (leaves without parameters) receives no gradient, other
- * leaves and operators do. Memory: state_factor x parameters + what stays until backward, that is
- * results and received results of all n_b micro-batches (of one, if forward only).
- * O(operators + args). Pure; safe from any thread.
+ * Readings: the paper's "outputs of f" in R is the parent's output; reading and writing local memory costs nothing;
+ * input data (leaves without parameters) receives no gradient, other leaves and operators do. Memory: state_factor x
+ * parameters + what stays until backward, that is results and received results of all n_b micro-batches (of one, if
+ * forward only). O(operators + args). Pure; safe from any thread.
  * Errors: DDP_ARG (no speeds in the network, no such device, bad costs), DDP_MEMORY. */
-DDP_API ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
-                                         const int *device_of, const ddp_workload_options *o,
-                                         ddp_workload *out, ddp_error *err);
+DDP_API ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net, const int *device_of,
+                                         const ddp_workload_options *o, ddp_workload *out, ddp_error *err);
 DDP_API void       ddp_workload_free(ddp_workload *w); /* all-zero is fine */
 
-/* ddp_speed_fit - the fraction lambda of its peak that a device reaches: S(p) = lambda S*(p).
- *   flops, seconds [n] of measured operators; peak = S*(p) in FLOP/s
- * Least squares through the origin of seconds on flops / peak; lambda = 1 / slope. A link's alpha
- * and beta come from ddp_link_fit. *lambda is untouched on error.
+/* ddp_speed_fit - the fraction lambda of its peak that a device reaches: S(p) = lambda S*(p). flops, seconds [n] of
+ *   measured operators; peak = S*(p) in FLOP/s
+ * Least squares through the origin of seconds on flops / peak; lambda = 1 / slope. A link's alpha and beta come from
+ * ddp_link_fit. *lambda is untouched on error.
  * Errors: DDP_ARG (no sample, negative or not finite, nothing but zeros). */
-DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
-                                 double *lambda, ddp_error *err);
+DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak, double *lambda,
+                                 ddp_error *err);
 
 #endif /* DDP_PLAN_WORKLOAD_H */

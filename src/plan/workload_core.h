@@ -21,17 +21,15 @@ typedef struct ddp__workload_graph {
 } ddp__workload_graph;
 
 DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
-                                            const ddp_workload_options *o, ddp__workload_graph *g,
-                                            ddp_error *err);
+                                            const ddp_workload_options *o, ddp__workload_graph *g, ddp_error *err);
 DDP_LIB void       ddp__workload_graph_close(ddp__workload_graph *g);
 
 /* Seconds of one message, Tcomm of Eq. 1. */
 DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
 
-/* C_p, R_p and memory of every device, each [N], and T_lat; returns T_pipe. message (NULL = not
- * wanted) receives the messages, *messages (NULL) their number. */
-DDP_LIB double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s,
-                                 double *receive_s, double *memory, double *latency_s,
-                                 ddp_workload_message *message, int *messages);
+/* C_p, R_p and memory of every device, each [N], and T_lat; returns T_pipe. message (NULL = not wanted) receives the
+ * messages, *messages (NULL) their number. */
+DDP_LIB double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s, double *receive_s,
+                                 double *memory, double *latency_s, ddp_workload_message *message, int *messages);
 
 #endif /* DDP_PLAN_WORKLOAD_CORE_H */

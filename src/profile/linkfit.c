@@ -1,8 +1,8 @@
 #include "base/core.h"
 #include "profile/linkfit.h"
 
-/* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the
- * free optimum is outside, the minimum of a convex function lies on the edge it crossed. */
+/* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the free optimum is
+ * outside, the minimum of a convex function lies on the edge it crossed. */
 static ddp_link ddp__link_solve(double n, double x, double y, double xx, double xy)
 {
     ddp_link link;
@@ -35,19 +35,16 @@ static int ddp__link_sample_order(const void *a, const void *b)
     return (p->seconds > q->seconds) - (p->seconds < q->seconds);
 }
 
-ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out,
-                        ddp_error *err)
+ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out, ddp_error *err)
 {
     ddp__link_sample *s;
     double sn = 0, sx = 0, sy = 0, sxx = 0, sxy = 0, w;
 
-    if (n < 1)
-        return ddp__fail(err, DDP_ARG,
-                         "a link cannot be fitted to %d transfers; measure at least 1", n);
+    if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
         if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX && seconds[i] >= 0 && seconds[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "transfer %d of %g bytes took %g s; both must be finite "
-                             "and at least 0", i, bytes[i], seconds[i]);
+            return ddp__fail(err, DDP_ARG, "transfer %d of %g bytes took %g s; both must be finite and at least 0", i,
+                             bytes[i], seconds[i]);
     s = (ddp__link_sample *)ddp__calloc((size_t)n, sizeof *s);
     if (!s) return ddp__fail(err, DDP_MEMORY, "no memory to fit %d transfers", n);
     for (int i = 0; i < n; i++) {
@@ -66,9 +63,7 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
         sxy += w * s[i].bytes * s[i].seconds;
     }
     DDP_FREE(s);
-    if (!(sxx > 0))
-        return ddp__fail(err, DDP_ARG, "all %d transfers had 0 bytes; the rate needs longer ones",
-                         n);
+    if (!(sxx > 0)) return ddp__fail(err, DDP_ARG, "all %d transfers had 0 bytes; the rate needs longer ones", n);
     *out = ddp__link_solve(sn, sx, sy, sxx, sxy);
     return DDP_OK;
 }
@@ -91,8 +86,7 @@ void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, doub
     f->half_life = half_life > 1 ? half_life : 1;
     for (int i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
         double bytes = typical_bytes * i / 2, seconds = link.alpha_s + link.beta_s * bytes;
-        if (seconds > 0 && seconds <= DBL_MAX)
-            ddp__linkfit_weigh(f, bytes, seconds, f->half_life / 3);
+        if (seconds > 0 && seconds <= DBL_MAX) ddp__linkfit_weigh(f, bytes, seconds, f->half_life / 3);
     }
 }
 

@@ -6,9 +6,7 @@ ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err)
 {
     ddp_oplist_entry *op;
 
-    if (count < 1)
-        return ddp__fail(err, DDP_ARG, "a list of %d operators is impossible; it needs at least 1",
-                         count);
+    if (count < 1) return ddp__fail(err, DDP_ARG, "a list of %d operators is impossible; it needs at least 1", count);
     op = (ddp_oplist_entry *)ddp__calloc((size_t)count, sizeof *op);
     if (!op) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d operators", count);
     out->count = count;
@@ -27,33 +25,29 @@ void ddp_oplist_free(ddp_oplist *list)
     memset(list, 0, sizeof *list);
 }
 
-static const char *ddp__oplist_name(const ddp_oplist_entry *e)
-{
-    return e->name ? e->name : "unnamed";
-}
+static const char *ddp__oplist_name(const ddp_oplist_entry *e) { return e->name ? e->name : "unnamed"; }
 
-static ddp_status ddp__oplist_args_check(int i, const char *name, const int *args, int arg_count,
-                                         ddp_error *err)
+static ddp_status ddp__oplist_args_check(int i, const char *name, const int *args, int arg_count, ddp_error *err)
 {
     if (arg_count < 0 || (arg_count > 0 && !args))
         return ddp__fail(err, DDP_ARG, "operator %d (%s): %d args%s", i, name, arg_count,
                          arg_count < 0 ? " are impossible" : " need an array of indexes");
     for (int k = 0; k < arg_count; k++)
         if (args[k] < 0 || args[k] >= i)
-            return ddp__fail(err, DDP_ARG, "operator %d (%s): argument %d is operator %d, which "
-                             "does not precede it; list the operators in topological order", i,
-                             name, k, args[k]);
+            return ddp__fail(err, DDP_ARG,
+                             "operator %d (%s): argument %d is operator %d, which does not precede it; list the "
+                             "operators in topological order",
+                             i, name, k, args[k]);
     return DDP_OK;
 }
 
-ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count,
-                          double flops, double output_bytes, double param_bytes, ddp_error *err)
+ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count, double flops,
+                          double output_bytes, double param_bytes, ddp_error *err)
 {
     ddp_oplist_entry e;
 
     if (!list || i < 0 || i >= list->count)
-        return ddp__fail(err, DDP_ARG, "operator %d is not in the list, which has %d", i,
-                         list ? list->count : 0);
+        return ddp__fail(err, DDP_ARG, "operator %d is not in the list, which has %d", i, list ? list->count : 0);
     DDP__TRY(ddp__oplist_args_check(i, name ? name : "unnamed", args, arg_count, err));
     memset(&e, 0, sizeof e);
     e.arg_count = arg_count;
@@ -90,15 +84,15 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
         value[2] = e->param_bytes;
         for (int k = 0; k < 3; k++) {
             if (!(value[k] >= 0 && value[k] <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG, "operator %d (%s): %s is %g; it must be finite and "
-                                 "at least 0", i, ddp__oplist_name(e), what[k], value[k]);
+                return ddp__fail(err, DDP_ARG, "operator %d (%s): %s is %g; it must be finite and at least 0", i,
+                                 ddp__oplist_name(e), what[k], value[k]);
             sum[k] += value[k];
         }
     }
     for (int k = 0; k < 3; k++)
         if (!(sum[k] <= 1e200))
-            return ddp__fail(err, DDP_NUMERIC, "%s of all operators add up to %g; no plan can be "
-                             "computed beyond 1e200", what[k], sum[k]);
+            return ddp__fail(err, DDP_NUMERIC, "%s of all operators add up to %g; no plan can be computed beyond 1e200",
+                             what[k], sum[k]);
     return DDP_OK;
 }
 
@@ -130,8 +124,8 @@ static int ddp__oplist_find(const ddp__oplist_key *key, int n, const char *name)
     return lo < n && !strcmp(key[lo].name, name) ? key[lo].i : -1;
 }
 
-static ddp_status ddp__oplist_number(const char *path, const ddp__json *v, const char *key,
-                                     int needed, double *out, ddp_error *err)
+static ddp_status ddp__oplist_number(const char *path, const ddp__json *v, const char *key, int needed, double *out,
+                                     ddp_error *err)
 {
     const ddp__json *number = ddp__json_get(v, key);
 
@@ -139,52 +133,50 @@ static ddp_status ddp__oplist_number(const char *path, const ddp__json *v, const
     if (!number && !needed) return DDP_OK;
     DDP__TRY(ddp__json_need(path, v, key, DDP__JSON_NUMBER, &number, err));
     if (number->number < 0)
-        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: %s is %g; it must be at least 0",
-                         path, number->line, number->column, key, number->number);
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: %s is %g; it must be at least 0", path, number->line,
+                         number->column, key, number->number);
     *out = number->number;
     return DDP_OK;
 }
 
 /* The arguments of operator i, by name, into args (room for all of them). */
-static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int i,
-                                   const ddp__oplist_key *key, int n, int *args, ddp_error *err)
+static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int i, const ddp__oplist_key *key, int n,
+                                   int *args, ddp_error *err)
 {
     const ddp__json *v;
     int found;
 
     for (v = list->first; v; v = v->next) {
         if (v->kind != DDP__JSON_STRING)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: args holds the names of "
-                             "operators in quotes", path, v->line, v->column);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: args holds the names of operators in quotes",
+                             path, v->line, v->column);
         found = ddp__oplist_find(key, n, v->string);
         if (found < 0 || found >= i)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: argument '%.80s' %s", path,
-                             v->line, v->column, v->string,
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: argument '%.80s' %s", path, v->line, v->column,
+                             v->string,
                              found < 0 ? "names no operator of the list"
-                                       : "does not precede its user; list the operators in "
-                                         "topological order");
+                                       : "does not precede its user; list the operators in topological order");
         *args++ = found;
     }
     return DDP_OK;
 }
 
 /* Numbers operator i's module: its predecessor's number if they share the name. */
-static ddp_status ddp__oplist_module(const char *path, const ddp__json *v, int i,
-                                     const char **before, ddp_oplist *list, ddp_error *err)
+static ddp_status ddp__oplist_module(const char *path, const ddp__json *v, int i, const char **before, ddp_oplist *list,
+                                     ddp_error *err)
 {
     const ddp__json *module = ddp__json_get(v, "module");
 
     if (module) {
         DDP__TRY(ddp__json_need(path, v, "module", DDP__JSON_STRING, &module, err));
-        list->op[i].module =
-            *before && !strcmp(*before, module->string) ? list->op[i - 1].module : i + 1;
+        list->op[i].module = *before && !strcmp(*before, module->string) ? list->op[i - 1].module : i + 1;
     }
     *before = module ? module->string : NULL;
     return DDP_OK;
 }
 
-static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp__oplist_key *key,
-                                   ddp_oplist *list, ddp_error *err)
+static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp__oplist_key *key, ddp_oplist *list,
+                                   ddp_error *err)
 {
     const ddp__json *v, *name, *given;
     const char *before = NULL;
@@ -200,8 +192,8 @@ static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp_
     qsort(key, (size_t)list->count, sizeof *key, ddp__oplist_by_name);
     for (i = 1; i < list->count; i++)
         if (!strcmp(key[i - 1].name, key[i].name))
-            return ddp__fail(err, DDP_FORMAT, "%s: operators %d and %d are both named '%.80s'; "
-                             "names must differ", path, key[i - 1].i, key[i].i, key[i].name);
+            return ddp__fail(err, DDP_FORMAT, "%s: operators %d and %d are both named '%.80s'; names must differ", path,
+                             key[i - 1].i, key[i].i, key[i].name);
     for (v = root->first, i = 0; v; v = v->next, i++) {
         DDP__TRY(ddp__json_need(path, v, "name", DDP__JSON_STRING, &name, err));
         DDP__TRY(ddp__json_need(path, v, "args", DDP__JSON_ARRAY, &given, err));
@@ -213,8 +205,8 @@ static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp_
         if (!args) return ddp__fail(err, DDP_MEMORY, "no memory to read %s", path);
         status = ddp__oplist_args(path, given, i, key, list->count, args, err);
         if (status == DDP_OK)
-            status = ddp_oplist_set(list, i, name->string, args, (int)given->count, flops,
-                                    output_bytes, param_bytes, err);
+            status =
+                ddp_oplist_set(list, i, name->string, args, (int)given->count, flops, output_bytes, param_bytes, err);
         DDP_FREE(args);
         if (status != DDP_OK) return status;
     }
@@ -231,8 +223,9 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)
-        status = ddp__fail(err, DDP_FORMAT, "%s: a graph is a list of at least one operator, "
-                           "[{\"name\": \"a\", \"args\": [], \"flops\": 1, \"output_bytes\": 4}]",
+        status = ddp__fail(err, DDP_FORMAT,
+                           "%s: a graph is a list of at least one operator, [{\"name\": \"a\", \"args\": [], "
+                           "\"flops\": 1, \"output_bytes\": 4}]",
                            path);
     if (status == DDP_OK) status = ddp_oplist_new((int)root->count, &list, err);
     if (status == DDP_OK) {

@@ -7,9 +7,7 @@ ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
     ddp_profile p;
     size_t L = (size_t)layers;
 
-    if (layers < 1)
-        return ddp__fail(err, DDP_ARG, "a profile of %d layers is impossible; it needs at least 1",
-                         layers);
+    if (layers < 1) return ddp__fail(err, DDP_ARG, "a profile of %d layers is impossible; it needs at least 1", layers);
     memset(&p, 0, sizeof p);
     p.layers = layers;
     p.name = (char **)ddp__calloc(L, sizeof *p.name);
@@ -37,27 +35,23 @@ void ddp_profile_free(ddp_profile *p)
     memset(p, 0, sizeof *p);
 }
 
-static ddp_status ddp__profile_check_one(const ddp_profile *p, int l, const char *what, double v,
-                                         ddp_error *err)
+static ddp_status ddp__profile_check_one(const ddp_profile *p, int l, const char *what, double v, ddp_error *err)
 {
     const char *name = p->name && p->name[l] ? p->name[l] : "unnamed";
 
     if (v >= 0 && v <= DBL_MAX) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "layer %d (%s): %s is %g; it must be finite and at least 0", l,
-                     name, what, v);
+    return ddp__fail(err, DDP_ARG, "layer %d (%s): %s is %g; it must be finite and at least 0", l, name, what, v);
 }
 
 ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
 {
     if (!p || p->layers < 1)
-        return ddp__fail(err, DDP_ARG, "the profile has %d layers; it needs at least 1",
-                         p ? p->layers : 0);
+        return ddp__fail(err, DDP_ARG, "the profile has %d layers; it needs at least 1", p ? p->layers : 0);
     if (!p->backward_s || !p->comm_s)
         return ddp__fail(err, DDP_ARG, "the profile has no %s; it is needed for every layer",
                          p->backward_s ? "comm_s" : "backward_s");
     if (!(p->alpha_s >= 0 && p->alpha_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "alpha_s is %g; it must be finite and at least 0",
-                         p->alpha_s);
+        return ddp__fail(err, DDP_ARG, "alpha_s is %g; it must be finite and at least 0", p->alpha_s);
     for (int l = 0; l < p->layers; l++) {
         if (p->params) DDP__TRY(ddp__profile_check_one(p, l, "params", p->params[l], err));
         if (p->forward_s) DDP__TRY(ddp__profile_check_one(p, l, "forward_s", p->forward_s[l], err));
@@ -78,8 +72,8 @@ enum {
 
 static const char *const ddp__columns[] = {"layer", "params", "forward_s", "backward_s", "comm_s"};
 
-/* Takes the next field of a NUL-terminated line apart, in place: surrounding blanks go, "..." is
- * unquoted, "" inside becomes ". *at moves on, to NULL after the last field. NULL = bad quotes. */
+/* Takes the next field of a NUL-terminated line apart, in place: surrounding blanks go, "..." is unquoted, "" inside
+ * becomes ". *at moves on, to NULL after the last field. NULL = bad quotes. */
 static char *ddp__csv_field(char **at)
 {
     char *s = *at + strspn(*at, " \t"), *end, *to;
@@ -122,42 +116,39 @@ static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
     for (int n = 0; line; n++) {
         field = ddp__csv_field(&line);
-        if (!field)
-            return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed",
-                             path);
+        if (!field) return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed", path);
         for (int c = 0; c < DDP__COLS; c++) {
             if (strcmp(field, ddp__columns[c])) continue;
             if (where[c] >= 0)
-                return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s appears twice; keep one",
-                                 path, field);
+                return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s appears twice; keep one", path, field);
             where[c] = n;
         }
     }
     for (int c = 0; c < DDP__COLS; c++)
         if (where[c] < 0 && c != DDP__COL_FORWARD && c != DDP__COL_COMM)
-            return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s is missing; the header is "
-                             "layer,params,forward_s,backward_s,comm_s", path, ddp__columns[c]);
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line 1: column %s is missing; the header is layer,params,forward_s,backward_s,comm_s",
+                             path, ddp__columns[c]);
     return DDP_OK;
 }
 
-static ddp_status ddp__csv_number(const char *path, int line, int column, const char *s,
-                                  double *out, ddp_error *err)
+static ddp_status ddp__csv_number(const char *path, int line, int column, const char *s, double *out, ddp_error *err)
 {
     if (!*s)
-        return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s is empty; a number is needed", path,
-                         line, ddp__columns[column]);
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s is empty; a number is needed", path, line,
+                         ddp__columns[column]);
     if (!ddp__parse_double(s, out))
-        return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s is '%.40s'; a finite number is needed",
-                         path, line, ddp__columns[column], s);
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s is '%.40s'; a finite number is needed", path, line,
+                         ddp__columns[column], s);
     if (*out < 0)
-        return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s is %s; it must not be negative", path,
-                         line, ddp__columns[column], s);
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s is %s; it must not be negative", path, line,
+                         ddp__columns[column], s);
     return DDP_OK;
 }
 
 /* Row l of p from one line of the file. */
-static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where,
-                               const ddp_link *link, ddp_profile *p, int l, ddp_error *err)
+static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where, const ddp_link *link,
+                               ddp_profile *p, int l, ddp_error *err)
 {
     const char *value[DDP__COLS];
     char *field;
@@ -167,39 +158,35 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
     for (n = 0; line; n++) {
         field = ddp__csv_field(&line);
         if (!field)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text "
-                             "behind it", path, number);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it", path, number);
         for (c = 0; c < DDP__COLS; c++)
             if (where[c] == n) value[c] = field;
     }
     for (c = 0; c < DDP__COLS; c++)
         if (where[c] >= 0 && !value[c])
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: column %s is missing; the line has "
-                             "only %d fields", path, number, ddp__columns[c], n);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: column %s is missing; the line has only %d fields", path,
+                             number, ddp__columns[c], n);
     p->name[l] = ddp__strdup(value[DDP__COL_LAYER]);
     if (!p->name[l]) return ddp__fail(err, DDP_MEMORY, "no memory for the profile %s", path);
-    DDP__TRY(
-        ddp__csv_number(path, number, DDP__COL_PARAMS, value[DDP__COL_PARAMS], &p->params[l], err));
-    DDP__TRY(ddp__csv_number(path, number, DDP__COL_BACKWARD, value[DDP__COL_BACKWARD],
-                             &p->backward_s[l], err));
+    DDP__TRY(ddp__csv_number(path, number, DDP__COL_PARAMS, value[DDP__COL_PARAMS], &p->params[l], err));
+    DDP__TRY(ddp__csv_number(path, number, DDP__COL_BACKWARD, value[DDP__COL_BACKWARD], &p->backward_s[l], err));
     if (value[DDP__COL_FORWARD] && *value[DDP__COL_FORWARD])
-        DDP__TRY(ddp__csv_number(path, number, DDP__COL_FORWARD, value[DDP__COL_FORWARD],
-                                 &p->forward_s[l], err));
+        DDP__TRY(ddp__csv_number(path, number, DDP__COL_FORWARD, value[DDP__COL_FORWARD], &p->forward_s[l], err));
     if (value[DDP__COL_COMM] && *value[DDP__COL_COMM])
-        return ddp__csv_number(path, number, DDP__COL_COMM, value[DDP__COL_COMM], &p->comm_s[l],
-                               err);
+        return ddp__csv_number(path, number, DDP__COL_COMM, value[DDP__COL_COMM], &p->comm_s[l], err);
     if (p->params[l] > 0) {
         if (!link)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: comm_s is empty; measure it or give "
-                             "the network (--net RATE,DELAY)", path, number);
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line %d: comm_s is empty; measure it or give the network (--net RATE,DELAY)", path,
+                             number);
         p->comm_s[l] = link->beta_s * 4 * p->params[l];
         p->alpha_s = link->alpha_s;
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, const ddp_link *link,
-                                   ddp_profile *out, ddp_error *err)
+static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, const ddp_link *link, ddp_profile *out,
+                                   ddp_error *err)
 {
     int where[DDP__COLS], number = 1, rows = 0, l = 0;
     char *line;
@@ -207,19 +194,17 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     ddp_status status;
 
     if (size == 0)
-        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with "
-                         "layer,params,forward_s,backward_s,comm_s", path);
+        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s",
+                         path);
     if (strlen(text) != size)
-        return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path,
-                         strlen(text));
+        return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path, strlen(text));
     if (size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3;
     for (s = text; (s = strchr(s, '\n')) != NULL; s++)
-        if (rows++ == INT_MAX - 2)
-            return ddp__fail(err, DDP_FORMAT, "%s has too many lines for a profile", path);
+        if (rows++ == INT_MAX - 2) return ddp__fail(err, DDP_FORMAT, "%s has too many lines for a profile", path);
     line = ddp__csv_line(&text);
     if (!line)
-        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with "
-                         "layer,params,forward_s,backward_s,comm_s", path);
+        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s",
+                         path);
     DDP__TRY(ddp__csv_header(path, line, where, err));
     DDP__TRY(ddp_profile_new(rows + 1, out, err)); /* lines after the header, or a few more */
     while ((line = ddp__csv_line(&text)) != NULL) {
@@ -229,15 +214,12 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
         l++;
         if (status != DDP_OK) return status;
     }
-    if (l == 0)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s has a header but no layer; it needs one row per layer", path);
+    if (l == 0) return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
     out->layers = l;
     return DDP_OK;
 }
 
-ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out,
-                            ddp_error *err)
+ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err)
 {
     ddp__text text;
     ddp_profile p;

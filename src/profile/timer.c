@@ -6,8 +6,7 @@ int ddp__timer_open(ddp__timer *t, int layers, int room)
     memset(t, 0, sizeof *t);
     t->layers = layers;
     t->room = room;
-    t->sample =
-        (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
+    t->sample = (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
     return t->sample != NULL;
 }
 
@@ -66,7 +65,4 @@ double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
     return 0;
 }
 
-double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind)
-{
-    return ddp__timer_median(t, kind, -1);
-}
+double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind) { return ddp__timer_median(t, kind, -1); }

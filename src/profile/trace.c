@@ -7,8 +7,7 @@ typedef struct ddp__interval {
 
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {
-    static const char *const name[] = {"forward", "backward", "update",   "wait",
-                                       "comm",    "fill",     "peer wait"};
+    static const char *const name[] = {"forward", "backward", "update", "wait", "comm", "fill", "peer wait"};
 
     return (unsigned)kind < DDP_SPAN_KINDS ? name[kind] : "?";
 }
@@ -34,10 +33,8 @@ static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__in
     if (count == 0) return 0;
     qsort(out, (size_t)count, sizeof *out, ddp__interval_order);
     for (i = 1; i < count; i++) {
-        if (out[i].begin > out[last].end)
-            out[++last] = out[i];
-        else if (out[i].end > out[last].end)
-            out[last].end = out[i].end;
+        if (out[i].begin > out[last].end) out[++last] = out[i];
+        else if (out[i].end > out[last].end) out[last].end = out[i].end;
     }
     return last + 1;
 }
@@ -61,17 +58,14 @@ static double ddp__interval_common(const ddp__interval *a, int na, const ddp__in
         double end = a[i].end < b[j].end ? a[i].end : b[j].end;
 
         if (end > begin) sum += end - begin;
-        if (a[i].end < b[j].end)
-            i++;
-        else
-            j++;
+        if (a[i].end < b[j].end) i++;
+        else j++;
     }
     return sum;
 }
 
 /* Union of kinds a, and what of it kinds b cover; 0 when memory is short. */
-static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned b, double *whole,
-                             double *common)
+static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned b, double *whole, double *common)
 {
     size_t count = n > 0 ? (size_t)n : 0;
     ddp__interval *room = (ddp__interval *)ddp__calloc(count * 2, sizeof *room);
@@ -104,8 +98,7 @@ double ddp_hidden_share(const ddp_span *spans, int n)
 {
     double whole, common;
 
-    if (!ddp__span_measure(spans, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE, &whole, &common))
-        return (double)NAN;
+    if (!ddp__span_measure(spans, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE, &whole, &common)) return (double)NAN;
     if (!(whole > 0)) return 1;
     return common < whole ? common / whole : 1;
 }
