@@ -1,26 +1,18 @@
+/* OP-Fence: baselines, the search over orders, and what the plan says. */
 #include "base/core.h"
-#include "plan/fence_core.h"
+#include "plan/internal.h"
 
 enum { DDP__FENCE_ROUNDS = 8 };
+#define DDP__FENCE_STEPS 2e8 /* of rearranging a plan: a second or so */
 #define DDP__FENCE_SIZE 1e9 /* elementary steps of one bound; a plan takes several */
 
-static const char *const ddp__fence_solvers[] = {"fence", "equal_ops", "equal_flops"};
+static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 
-const char *ddp_fence_solver_name(ddp_fence_solver solver)
-{
-    if (solver == DDP_FENCE_DEFAULT) solver = DDP_FENCE_CUT;
-    if (solver < DDP_FENCE_CUT || solver > DDP_FENCE_EQUAL_FLOPS) return "unknown";
-    return ddp__fence_solvers[(int)solver - 1];
-}
+const char *ddp_fence_solver_name(ddp_fence_solver solver) { return ddp__name_of(ddp__fence_solvers, (int)solver); }
 
 ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err)
 {
-    for (int i = 0; name && i < 3; i++)
-        if (!strcmp(name, ddp__fence_solvers[i])) {
-            *out = (ddp_fence_solver)(i + 1);
-            return DDP_OK;
-        }
-    return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use fence, equal_ops or equal_flops", name ? name : "");
+    return ddp__named(ddp__fence_solvers, 1, "solver", name, out, err);
 }
 
 void ddp_fence_plan_free(ddp_fence_plan *plan)
@@ -78,44 +70,12 @@ static double ddp__fence_try(ddp__fence_job *job)
     return ddp__fence_overfull(job) < 0 ? pipeline : INFINITY;
 }
 
-static void ddp__fence_swap(int *order, int i, int j)
+static double ddp__fence_price(void *user)
 {
-    int swap = order[i];
+    ddp__fence_job *job = (ddp__fence_job *)user;
 
-    order[i] = order[j];
-    order[j] = swap;
-}
-
-static void ddp__fence_reverse(int *order, int i, int j)
-{
-    for (; i < j; i++, j--) ddp__fence_swap(order, i, j);
-}
-
-/* One pass of reversals and swaps over job->trial with the cut held. Returns whether T_pipe fell. */
-static int ddp__fence_rearrange(ddp__fence_job *job)
-{
-    int N = job->tape.graph.net->devices, i, j, kind, better = 0;
-    double best = ddp__fence_try(job), now;
-    const double most = 2e8; /* of a plan: a second or so */
-
-    for (i = 0; i < N; i++)
-        for (j = i + 1; j < N; j++)
-            for (kind = 0; kind < 2; kind++) {
-                if (kind == 1 && j - i < 3) continue; /* the same as a reversal */
-                if ((job->steps += N + job->tape.n) > most) return better;
-                if (kind) ddp__fence_swap(job->trial, i, j);
-                else ddp__fence_reverse(job->trial, i, j);
-                now = ddp__fence_try(job);
-                if (now < best * (1 - 1e-9)) {
-                    best = now;
-                    better = 1;
-                } else if (kind) {
-                    ddp__fence_swap(job->trial, i, j);
-                } else {
-                    ddp__fence_reverse(job->trial, i, j);
-                }
-            }
-    return better;
+    job->steps += job->tape.graph.net->devices + job->tape.n;
+    return job->steps > DDP__FENCE_STEPS ? INFINITY : ddp__fence_try(job);
 }
 
 /* Cuts along job->trial; keeps the order if that is better than the cut held. */
@@ -152,10 +112,11 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
     int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
+    double pipeline;
 
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
     DDP__TRY(ddp__fence_recut(job, &improved, err));
-    ddp__fence_reverse(job->trial, 0, N - 1);
+    ddp__reverse(job->trial, 0, N - 1);
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     for (k = 0; k < N; k++) job->trial[k] = k;
     DDP__TRY(ddp__fence_recut(job, &improved, err));
@@ -167,7 +128,8 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     }
     for (round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
-        if (!ddp__fence_rearrange(job)) break;
+        pipeline = ddp__fence_try(job);
+        if (!ddp__improve(job->trial, N, 1, ddp__fence_price, job, &pipeline)) break; /* the cut held */
         DDP__TRY(ddp__fence_recut(job, &improved, err));
         if (!improved) break;
     }

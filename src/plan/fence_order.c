@@ -1,7 +1,6 @@
+/* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into memory. */
 #include "base/core.h"
-#include "plan/fence_core.h"
-#include "plan/louvain.h"
-#include "plan/tour.h"
+#include "plan/internal.h"
 
 /* Clusters of near devices, and the order in which a pipeline visits them. */
 
@@ -146,4 +145,184 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
     *clusters = m.clusters;
     ddp__fence_map_close(&m);
     return status;
+}
+
+/* An order of the devices along which some cut fits into memory. What a segment keeps depends on where it begins and
+ * ends, not on where its inputs lie; so for a few devices it is enough to know, for every set of them, which cuts they
+ * can reach in some order, and the answer is exact. For more, devices are swapped as long as the operators placed
+ * become more. */
+
+#define DDP__FENCE_SETS 1e8 /* steps over all sets of devices: below a second */
+#define DDP__FENCE_FITS 3e8 /* steps of swapping */
+
+typedef struct ddp__fence_fit {
+    const ddp__fence_tape *tape;
+    int     N, idle;
+    int    *last;    /* [N, n] end of the longest segment of a device that begins at a cut */
+    int    *sweep;   /* [n + 2] scratch */
+    unsigned char *reach; /* [rows, n + 1] */
+    double  work;
+} ddp__fence_fit;
+
+static void ddp__fence_fit_close(ddp__fence_fit *f)
+{
+    DDP_FREE(f->last);
+    DDP_FREE(f->sweep);
+    DDP_FREE(f->reach);
+}
+
+/* f->last; need [n + 1] is scratch: what a segment from a to b keeps, which grows with b. */
+static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
+{
+    const ddp__fence_tape *t = f->tape;
+    const double *room = t->graph.net->memory_bytes;
+    double most = 0, kept;
+    int a, b, i, d, end, low, middle;
+
+    for (d = 0; d < f->N; d++) most = fmax(most, room[d]);
+    for (a = 0; a < t->n; a++) {
+        kept = 0;
+        i = t->from[a];
+        for (b = a + 1; b <= t->n; b++) {
+            for (; i < t->from[a + 1] && t->live[i].next < b; i++)
+                kept += t->graph.kept * t->graph.list->op[t->live[i].op].output_bytes;
+            need[b] = t->memory[b] - t->memory[a] + kept;
+            if (need[b] > most) break;
+        }
+        for (d = 0, end = b - 1; d < f->N; d++) {
+            int high = end;
+            for (low = a; low < high;) {
+                middle = high - (high - low) / 2;
+                if (need[middle] > room[d]) high = middle - 1;
+                else low = middle;
+            }
+            f->last[(size_t)d * (size_t)t->n + (size_t)a] = low;
+        }
+    }
+}
+
+/* Adds to `to` the cuts that one segment of device d reaches from those of `from`. */
+static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, int d, unsigned char *to)
+{
+    const int *last = f->last + (size_t)d * (size_t)f->tape->n;
+    int n = f->tape->n, a, open = 0;
+
+    memset(f->sweep, 0, ((size_t)n + 2) * sizeof(int));
+    for (a = 0; a <= n; a++) {
+        open += f->sweep[a];
+        if (open > 0) to[a] = 1;
+        if (a == n || !from[a] || last[a] == a) continue;
+        f->sweep[a + 1]++;
+        f->sweep[last[a] + 1]--;
+    }
+    f->work += n;
+}
+
+/* ---- every order: sets of devices ---- */
+
+static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
+{
+    size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
+    int n = f->tape->n, d, a, b, at, k;
+
+    f->reach[0] = 1;
+    for (s = 0; s < sets; s++)
+        for (d = 0; d < f->N; d++)
+            if (!(s >> d & 1)) ddp__fence_fit_extend(f, f->reach + s * row, d, f->reach + (s | (size_t)1 << d) * row);
+    for (s = f->idle ? 1 : sets - 1; s < sets && !goal; s++)
+        if (f->reach[s * row + (size_t)n]) goal = s;
+    if (!goal) return 0;
+    for (d = 0, at = f->N; d < f->N; d++) /* those without an operator come last */
+        if (!(goal >> d & 1)) order[--at] = d;
+    for (s = goal, b = n; s; s = rest, b = a) {
+        for (d = 0, a = b; d < f->N; d++) {
+            if (!(s >> d & 1)) continue;
+            rest = s & ~((size_t)1 << d);
+            for (k = 0; k < b; k++)
+                if (f->reach[rest * row + (size_t)k] && f->last[(size_t)d * (size_t)n + (size_t)k] >= b) break;
+            if (k == b) continue;
+            a = k;
+            break;
+        }
+        rest = s & ~((size_t)1 << d);
+        order[--at] = d;
+    }
+    return 1;
+}
+
+/* ---- many devices: swaps ---- */
+
+/* How far an order gets: first by positions with an operator, then by operators. */
+static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
+{
+    size_t row = (size_t)f->tape->n + 1;
+    unsigned char *now = f->reach, *then = f->reach + row, *swap;
+    double far = 0;
+    int k, a;
+
+    memset(now, 0, row);
+    now[0] = 1;
+    for (k = 0; k < f->N; k++) {
+        if (f->idle) memcpy(then, now, row);
+        else memset(then, 0, row);
+        ddp__fence_fit_extend(f, now, order[k], then);
+        for (a = f->tape->n; a > 0 && !then[a]; a--) {
+        }
+        if (a == 0 && !f->idle) break;
+        far = (double)(f->idle ? 0 : k) * (double)row + a;
+        swap = now;
+        now = then;
+        then = swap;
+    }
+    return far;
+}
+
+static int ddp__fence_fit_swaps(ddp__fence_fit *f, int *order)
+{
+    const double goal = (double)(f->idle ? 0 : f->N - 1) * ((double)f->tape->n + 1) + f->tape->n;
+    double far = ddp__fence_fit_far(f, order), trial;
+    int i, j, d, better = 1;
+
+    while (better && far < goal)
+        for (i = 0, better = 0; i < f->N && far < goal; i++)
+            for (j = i + 1; j < f->N && far < goal; j++) {
+                if (f->work > DDP__FENCE_FITS) return 0;
+                d = order[i], order[i] = order[j], order[j] = d;
+                trial = ddp__fence_fit_far(f, order);
+                if (trial > far) {
+                    far = trial;
+                    better = 1;
+                } else {
+                    d = order[i], order[i] = order[j], order[j] = d;
+                }
+            }
+    return far >= goal;
+}
+
+ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every, ddp_error *err)
+{
+    size_t n = (size_t)t->n, rows = 2;
+    ddp__fence_fit f;
+    double *need;
+
+    memset(&f, 0, sizeof f);
+    f.tape = t;
+    f.N = t->graph.net->devices;
+    f.idle = idle;
+    *every = f.N <= 20 && ldexp((double)f.N * (double)t->n, f.N) <= DDP__FENCE_SETS;
+    if (*every) rows = (size_t)1 << f.N;
+    f.last = (int *)ddp__calloc((size_t)f.N * n, sizeof(int));
+    f.sweep = (int *)ddp__calloc(n + 2, sizeof(int));
+    f.reach = (unsigned char *)ddp__calloc(rows, n + 1);
+    need = (double *)ddp__calloc(n + 1, sizeof(double));
+    if (!f.last || !f.sweep || !f.reach || !need) {
+        ddp__fence_fit_close(&f);
+        DDP_FREE(need);
+        return ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n, f.N);
+    }
+    ddp__fence_fit_segments(&f, need);
+    *found = *every ? ddp__fence_fit_all(&f, order) : ddp__fence_fit_swaps(&f, order);
+    ddp__fence_fit_close(&f);
+    DDP_FREE(need);
+    return DDP_OK;
 }

@@ -3,7 +3,12 @@
 #define DDP_PLAN_INTERNAL_H
 
 #include "base/tools.h"
+#include "plan/deft.h"
+#include "plan/fence.h"
+#include "plan/graphs.h"
+#include "plan/osp.h"
 #include "plan/partial.h"
+#include "plan/place.h"
 #include "plan/timeline.h"
 
 /* ---- names of options; `names` ends with NULL ---- */
@@ -59,10 +64,15 @@ DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), vo
 DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
 /* Which of several links would deliver it first; the first of equal ones. */
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha);
-/* Seconds by which the transfers of a step outlast its backward. They leave from the output side as
- * messages: message m ends with row last[m] (falling, the last one 0) and is ready when the backward of that row ends,
- * or, where at_end is set, when all of backward has. */
-DDP_LIB double ddp__exposed_s(const ddp_profile *p, const int *last, int messages, int at_end);
+/* ---- tours ---- */
+
+/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost: the
+ * sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
+DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order);
+/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to the nearest
+ * neighbours. over may be NULL. */
+DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
+                            double *length);
 
 /* ---- partial ---- */
 
@@ -107,6 +117,8 @@ DDP_LIB ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, d
                               ddp_error *err);
 DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member, double *out_s,
                                    ddp_error *err);
+
+#ifndef DDP_NO_PLANNERS
 
 /* ---- timeline: the baselines ---- */
 
@@ -154,5 +166,271 @@ DDP_LIB ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error 
 
 /* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]. */
 DDP_LIB double ddp__bl_forward_end(const ddp__bl_model *m);
+
+/* ---- knapsack: the problem in whole ticks, equal items as classes ---- */
+
+typedef struct ddp__knapsack_class {
+    int64_t ready;
+    int64_t cost[2]; /* on each link, rounded down */
+    int64_t value;
+    int     first, count; /* positions in `order` */
+} ddp__knapsack_class;
+
+/* Whole ticks make every comparison exact and every order total. Costs are rounded down and deadlines up, so that
+ * rounding never rejects a set that fits. */
+typedef struct ddp__knapsack {
+    int                  items, links, classes;
+    int64_t              start[2], deadline[2];
+    ddp__knapsack_class *cls;   /* in release order; items that fit nowhere are left out */
+    int                 *order; /* [items] item index by position */
+    double              *key;   /* [items] what greedy sorts by */
+    int64_t              total; /* value of all classes */
+} ddp__knapsack;
+
+/* ddp_knapsack with the number of entries that a half of the exact search may list. */
+DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
+                                        int *assign, double *value, ddp_error *err);
+
+/* Both write assign [items] and return the value in ticks in *out. known = a value that can be
+ * reached: exact returns assign untouched and *out = known where nothing is better. most = entries of a half. */
+DDP_LIB ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign,
+                                        int64_t *out, ddp_error *err);
+DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
+                                       ddp_error *err);
+
+/* ---- deft: buckets cut into parts, and one stage's choice ---- */
+
+/* One way to plan. */
+typedef struct ddp__deft_way {
+    int no_barrier;
+    int coarse; /* parts as long as T_f + T_b allows */
+    int joined; /* rule 2: no smaller parts than rule 3 asks for */
+} ddp__deft_way;
+
+/* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
+typedef struct ddp__deft {
+    int                 buckets, links;
+    double              mu;
+    double              forward, backward; /* T_f, T_b */
+    double              scale;             /* of the capacities */
+    ddp_delayed_select  select;
+    ddp_knapsack_solver solver;
+    size_t              most;              /* entries of the exact search */
+    ddp__deft_way       way;
+    double             *ready;    /* [N] after the start of backward */
+    double             *part_s;   /* [N] */
+    int                *parts_of; /* [N] */
+    int                 parts;
+    double             *item, *item_ready; /* [parts] scratch of a choice */
+    int                *bucket, *assign;   /* [parts] likewise */
+    int                *count;             /* [4 N] likewise */
+} ddp__deft;
+
+/* Which of the parts left[N] travel on which link: on[l * N + i] parts of bucket i on link l.
+ * ddp__deft_old: parts that wait for nothing. ddp__deft_new: parts that are ready at offset + ready[i], on links that
+ * are busy until busy[l]. room = end of the stage. `all` receives 1 if nothing is left out. */
+DDP_LIB ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all, ddp_error *err);
+DDP_LIB ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset, double room, int *on,
+                                 ddp_error *err);
+
+/* Plans one way; *best (all-zero: none) is replaced if the plan is better. */
+DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
+                                     ddp_delayed_plan *best, ddp_error *err);
+
+/* Iterates to the steady period and fills out (untouched on error). */
+DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
+
+/* ---- place: pair costs, exact evaluation, limits and the best so far ---- */
+
+/* Room of a bottleneck matching of n by n. */
+typedef struct ddp__matching {
+    int     n, round;
+    double *sorted;             /* [n x n] */
+    int    *left, *right, *seen; /* [n] */
+    int    *kept;               /* [2 x n] */
+} ddp__matching;
+
+/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j of pipeline i. As a
+ * partition only the sets at[j * D ..] count. */
+typedef struct ddp__place {
+    int     N, D, S;      /* devices, pipelines, stages */
+    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
+    const ddp_place_options *o;
+    ddp_rng rng;
+    double  start, limit_s; /* limit_s INFINITY = none */
+    long    limit;          /* candidates; LONG_MAX = none */
+    long    candidates;
+    double  told;           /* when progress was last called */
+    int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
+    int    *best;           /* [N] arrangement; cost INFINITY = none yet */
+    double  cost;
+    int     proven;
+    int     points, most_points;
+    double *curve;
+    ddp__matching matching; /* of D by D */
+    double *weight;         /* [D x D] */
+    double *hop;            /* [S x S] value of each matching */
+    int    *mate;           /* [S x S x D] mate[j][k][a] = member of k beside member a of j */
+    double *tour;           /* Held-Karp's table where S <= 16 */
+    int    *order;          /* [S] */
+    int    *line;           /* [N] the arrangement behind the last evaluation */
+    int     failed;         /* memory ran out */
+    ddp__scratch room;
+} ddp__place;
+
+/* 0 = no memory. */
+DDP_LIB int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
+DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
+
+/* Cost of an arrangement as it stands; datap and hops may be NULL. */
+DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
+DDP_LIB double ddp__place_datap(const ddp__place *p, const int *at);
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
+ * where it is too late and something better than nothing is known. */
+DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
+/* Keeps an arrangement if it is better than the best so far. */
+DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost);
+/* The seconds since the start; reports progress and sets p->stop where the time is over. */
+DDP_LIB double ddp__place_clock(ddp__place *p);
+/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a search well: a
+ * matching takes less. */
+DDP_LIB int ddp__place_late(ddp__place *p);
+/* Counts one candidate: 0 where the search is over. */
+DDP_LIB int ddp__place_next(ddp__place *p);
+
+DDP_LIB void ddp__place_anneal(ddp__place *p);
+DDP_LIB void ddp__place_descend(ddp__place *p); /* from the best so far */
+DDP_LIB void ddp__place_genetic(ddp__place *p);
+DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
+/* One pass of cyclic moves on label[N] (exposed for the tests). */
+DDP_LIB int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl);
+DDP_LIB void ddp__place_exact(ddp__place *p);
+/* All partitions where there are few: 1 = done and proven, 0 = too many. */
+DDP_LIB int ddp__place_enumerate(ddp__place *p);
+/* Arrangements that follow the clusters of the network, each offered exactly evaluated; kept[0..] receives up to `most`
+ * of them, best first. Returns their number. */
+DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
+
+/* Shared by both genetic searches: parents, crossover and the population. */
+typedef struct ddp__place_pool {
+    int     size;
+    int    *label; /* [size x N] stage of each device */
+    double *cost;  /* [size] */
+    int    *child; /* [N] */
+    int    *at;    /* [N] */
+} ddp__place_pool;
+
+DDP_LIB int    ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool);
+DDP_LIB void   ddp__place_pool_close(ddp__place_pool *pool);
+DDP_LIB void   ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two);
+DDP_LIB double ddp__place_judge(ddp__place *p, ddp__place_pool *pool);
+
+/* ---- workload: who uses whose result, and the price of a transfer ---- */
+
+/* Of one list on one network. ddp__workload_graph_open checks list, network and options. */
+typedef struct ddp__workload_graph {
+    const ddp_oplist  *list;
+    const ddp_network *net;
+    double  turns;        /* n_b - 1 */
+    double  samples;      /* N_s */
+    double  compute;      /* compute time in units of the forward pass: 1, or 3 with backward */
+    double  kept;         /* micro-batches whose results are in memory at once */
+    double  state_factor;
+    int     backward;
+    int    *users;        /* of op i: users[from[i]] .. users[from[i+1]-1], ascending, distinct */
+    int    *from;         /* [ops + 2] */
+    unsigned char *gradient; /* [ops] 1 = a remote user sends the result's gradient back */
+    int    *seen;         /* [max(N, ops)] scratch */
+} ddp__workload_graph;
+
+DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
+                                            const ddp_workload_options *o, ddp__workload_graph *g, ddp_error *err);
+DDP_LIB void       ddp__workload_graph_close(ddp__workload_graph *g);
+
+/* Seconds of one message, Tcomm of Eq. 1. */
+DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
+
+/* C_p, R_p and memory of every device, each [N], and T_lat; returns T_pipe. message (NULL = not wanted) receives the
+ * messages, *messages (NULL) their number. */
+DDP_LIB double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s, double *receive_s,
+                                 double *memory, double *latency_s, ddp_workload_message *message, int *messages);
+
+/* ---- fence: the operators as a tape to be cut, and a device sequence ---- */
+
+enum { DDP__FENCE_AGES = 8 };
+
+/* A result that lies before a cut and is used behind it. */
+typedef struct ddp__fence_live {
+    int op;
+    int next; /* its first user at or behind the cut */
+} ddp__fence_live;
+
+/* Operators 0..n-1; cut a lies before operator a. */
+typedef struct ddp__fence_tape {
+    ddp__workload_graph graph;
+    int              n;
+    int             *home;   /* [n] whose segment holds a result: its own, or its first user's */
+    double          *flops;  /* [n+1] before cut a, times 3 with backward */
+    double          *memory; /* [n+1] bytes before cut a; what is received comes on top */
+    int             *from;   /* [n+2] live results of cut a: live[from[a]] .. live[from[a+1]-1], */
+    ddp__fence_live *live;   /*       by next user, then by operator */
+    int             *oldest; /* [n+1] least home of the live results of cut a, n = none */
+    int              width;  /* most live results of any cut, at least 1 */
+} ddp__fence_tape;
+
+/* A cut of the tape over a device sequence: position k runs [first[k], end[k]). */
+typedef struct ddp__fence_cut {
+    int    *first, *end; /* [positions] */
+    double  pipeline_s;  /* infinity = none found */
+    int     proven;
+    double  work;        /* elementary steps so far, over all orders */
+} ddp__fence_cut;
+
+/* Links and devices in the order of a sequence: [positions], or [positions x positions] with the sender as row. */
+typedef struct ddp__fence_line {
+    const ddp__fence_tape *tape;
+    int     positions, idle;     /* idle: positions may stay empty */
+    int     ages;                /* DDP__FENCE_AGES, or 2 if idle: an age names no position then */
+    double *pace;                /* seconds per FLOP */
+    double *limit;               /* bytes */
+    double *delay, *slope;       /* a message takes delay + slope x bytes */
+    double *to_delay, *to_slope; /* [k, q] least over the positions up to k, to position q */
+    double *of_delay, *of_slope; /* [k, q] the same from position q */
+    double *least;               /* [positions] every segment there receives so many seconds */
+    double *bound;               /* [ages, positions + 1, n + 1], see ddp__fence_bound */
+    double *ahead;               /* [2, ages, n + 1] scratch */
+    double *part;                /* [width + 1] scratch */
+} ddp__fence_line;
+
+DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
+                                        ddp__fence_tape *t, ddp_error *err);
+DDP_LIB void       ddp__fence_tape_close(ddp__fence_tape *t);
+/* The median over all cuts of the bytes that cross: what a link has to carry as a rule. */
+DDP_LIB ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err);
+
+/* cluster [N] and order [N] for messages of `bytes`: steps 1-3 of ddp_fence. */
+DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution, int *cluster,
+                                    int *clusters, int *order, ddp_error *err);
+
+/* order [N]: where to begin; if *found, one along which a cut fits into memory. *every = 1: all orders were tried. */
+DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every,
+                                        ddp_error *err);
+
+DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                        ddp__fence_line *line, ddp_error *err);
+DDP_LIB void       ddp__fence_line_close(ddp__fence_line *line);
+
+/* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C, R) < cap
+ * costs less latency; infinity = there is none. The oldest live result lies in the segment that is `age` segments
+ * before the last one (the highest age: or further back); age 0 = the last one holds them all. Adds its steps to
+ * *work. */
+DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
+
+/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). DDP_FAILED if no cut fits into
+ * memory. */
+DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                       ddp__fence_cut *cut, int *improved, ddp_error *err);
+
+#endif /* DDP_NO_PLANNERS */
 
 #endif /* DDP_PLAN_INTERNAL_H */

@@ -1,8 +1,6 @@
+/* The knapsack: checks, the change from seconds to ticks, and the greedy solver. */
 #include "base/core.h"
-#include "plan/knapsack.h"
-#include "plan/knapsack_core.h"
-
-/* Checks, the change from seconds to ticks, and the greedy solver. */
+#include "plan/internal.h"
 
 static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
 {

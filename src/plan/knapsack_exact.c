@@ -1,9 +1,8 @@
+/* The exact knapsack, by meeting in the middle. */
 #include "base/core.h"
-#include "plan/knapsack_core.h"
+#include "plan/internal.h"
 
-/* Exact knapsack by meeting in the middle.
- *
- * Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
+/* * Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
  * classes in that order gives. Cut the order in two. A choice from the front is summed up by when it leaves each link,
  * f, and its value; a choice from the back by how much time it takes on each link, s, and its value, and it is possible
  * by itself if everything of it from any class on fits between that class's release and the deadline. Together they are

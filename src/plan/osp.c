@@ -1,5 +1,6 @@
+/* OSP's planner: importance, which layers are late, and how many bytes. */
 #include "base/core.h"
-#include "plan/osp.h"
+#include "plan/internal.h"
 
 /* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements in turn,
  * and the chunks in 32 lanes again; then lanes in pairs. */

@@ -1,6 +1,6 @@
+/* Proven placements: every partition where there are few, else branch and bound. */
 #include "base/core.h"
-#include "plan/place_core.h"
-#include "plan/tour.h"
+#include "plan/internal.h"
 
 /* Proven placements: every partition where there are few, else branch and bound over the make-up of stages in path
  * order.

@@ -5,6 +5,9 @@
 #include "profile/network.h"
 #include "profile/oplist.h"
 
+struct ddp_adatopk_options; /* compress/topk.h */
+struct ddp_graph;           /* graph/graph.h */
+
 typedef struct ddp_workload_options {
     int    microbatches; /* n_b per iteration; 0 = 1 */
     double samples;      /* N_s per iteration; 0 = the number of micro-batches */
@@ -64,5 +67,33 @@ DDP_API void       ddp_workload_free(ddp_workload *w); /* all-zero is fine */
  * Errors: DDP_ARG (no sample, negative or not finite, nothing but zeros). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak, double *lambda,
                                  ddp_error *err);
+
+/* ddp_workload_compress - the estimate w with every message compressed by AdaTopK or uniformly.
+ *
+ *   w, net, work  an estimate, and the network and options that it was made with
+ *   out           its copy with shorter messages; untouched on error, else freed by ddp_workload_free
+ *
+ * R_p of Eq. 7 is what device p receives, without delays; its ratio applies to each message that it receives, in
+ * floats. A message that would not shrink is sent dense. Delays stay as they are, and so does computing: the time to
+ * compress is not counted.
+ *   T_lat  = sum of C_p + R'_p,  T_pipe = T_lat + (n_b - 1) max over p of max(C_p, R'_p)
+ * which is Eq. 8 without its two slips (see ddp_adatopk).
+ *
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread.
+ * Errors: DDP_ARG (as ddp_adatopk, or net has another number of devices), DDP_MEMORY. */
+DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
+                                         const ddp_workload_options *work, const struct ddp_adatopk_options *o,
+                                         ddp_workload *out, ddp_error *err);
+
+/* ddp_graph_oplist - the operators of g, built or not, in the order in which they were added.
+ *
+ * Inputs of the graph are left out: they are read wherever they are used, so nothing of them crosses a cut. args are
+ * the operators among a node's inputs, in their order. flops is forward; output_bytes are of float32; a tied parameter
+ * counts where it is owned, so that param_bytes add up to 4 ddp_param_count. Names are "layer/operator",
+ * "layer/operator.1", ... ("operator" alone outside layers); a layer is a module.
+ * *out is untouched on error, else freed by ddp_oplist_free and independent of g.
+ * Errors: DDP_ARG (no graph, no operators), the graph's own first error (also that of a ddp_graph_build that failed),
+ * DDP_MEMORY. */
+DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, ddp_error *err);
 
 #endif /* DDP_PLAN_WORKLOAD_H */

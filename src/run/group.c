@@ -1,6 +1,6 @@
 /* Groups of ranks, and the ring of all of them as it was measured. */
 #include "base/platform.h"
-#include "plan/ring_order.h"
+#include "plan/graphs.h"
 #include "run/context.h"
 #include "profile/network.h"
 #include "run/group.h"

@@ -428,7 +428,7 @@ static void annealing_keeps_its_books(void **state)
         open_search(&p, &o, &n);
         p.rng = ddp_rng_seed(1, (uint64_t)round);
         assert_true(ddp__anneal_open(&s, &p));
-        ddp__place_shuffle(&p, s.at);
+        ddp__shuffle(s.at, p.N, &p.rng);
         ddp__anneal_rebuild(&s);
         s.lam = 0x1p-4;
         s.mu = 0x1p-3;

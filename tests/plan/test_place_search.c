@@ -49,7 +49,7 @@ static void random_labels(ddp__place *p, int *label)
 {
     int at[N], v;
 
-    ddp__place_shuffle(p, at);
+    ddp__shuffle(at, p->N, &p->rng);
     for (v = 0; v < N; v++) label[at[v]] = v / D;
 }
 
@@ -424,7 +424,7 @@ static void annealing_smooths_the_maxima(void **state)
     (void)state;
     open_search(&p, &o, &n);
     assert_true(ddp__anneal_open(&s, &p));
-    ddp__place_shuffle(&p, s.at);
+    ddp__shuffle(s.at, p.N, &p.rng);
     ddp__place_offer(&p, s.at, ddp__place_flat(&p, s.at, NULL, NULL));
     ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, 0.1);
     assert_true(s.mu == 0x1p-3 && s.lam == 0x1p-4);
@@ -432,7 +432,7 @@ static void annealing_smooths_the_maxima(void **state)
     for (k = 0; k < 10000; k++) {
         double flat = s.top + s.hops;
         if (k % 500 == 0) {
-            ddp__place_shuffle(&p, s.at);
+            ddp__shuffle(s.at, p.N, &p.rng);
             ddp__anneal_rebuild(&s);
             flat = s.top + s.hops;
         }

@@ -1,6 +1,125 @@
+/* The bottleneck matching of two sides, and communities by Louvain's method. */
 #include "base/core.h"
-#include "base/tools.h"
-#include "plan/louvain.h"
+#include "plan/graphs.h"
+#include "plan/internal.h"
+
+/* ---- matching ---- */
+
+/* An augmenting path from u over weights of at most `most` (Kuhn). */
+static int ddp__matching_augment(ddp__matching *m, const double *weight, double most, int u)
+{
+    const double *row = weight + (size_t)u * (size_t)m->n;
+
+    for (int v = 0; v < m->n; v++) {
+        if (row[v] > most || m->seen[v] == m->round) continue;
+        m->seen[v] = m->round;
+        if (m->right[v] >= 0 && !ddp__matching_augment(m, weight, most, m->right[v])) continue;
+        m->right[v] = u;
+        m->left[u] = v;
+        return 1;
+    }
+    return 0;
+}
+
+/* Extends the matching in m to a perfect one; 0 where weights up to `most` do not allow it. */
+static int ddp__matching_extend(ddp__matching *m, const double *weight, double most)
+{
+    for (int u = 0; u < m->n; u++) {
+        if (m->left[u] >= 0) continue;
+        m->round++;
+        if (!ddp__matching_augment(m, weight, most, u)) return 0;
+    }
+    return 1;
+}
+
+/* No perfect matching avoids the lightest weight of any row or column. */
+static double ddp__matching_bound(int n, const double *weight)
+{
+    double most = -INFINITY, row, column;
+
+    for (int u = 0; u < n; u++) {
+        row = column = INFINITY;
+        for (int v = 0; v < n; v++) {
+            double r = weight[(size_t)u * (size_t)n + (size_t)v];
+            double c = weight[(size_t)v * (size_t)n + (size_t)u];
+            if (r < row) row = r;
+            if (c < column) column = c;
+        }
+        if (row > most) most = row;
+        if (column > most) most = column;
+    }
+    return most;
+}
+
+double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
+{
+    double bound = ddp__matching_bound(m->n, weight);
+    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid;
+    size_t bytes = (size_t)m->n * sizeof(int);
+
+    memset(m->seen, 0, bytes);
+    memset(m->left, -1, bytes);
+    memset(m->right, -1, bytes);
+    m->round = 0;
+    if (!ddp__matching_extend(m, weight, bound)) {
+        for (i = 0; i < cells; i++)
+            if (weight[i] > bound) m->sorted[count++] = weight[i];
+        qsort(m->sorted, count, sizeof(double), ddp__rising);
+        for (i = 1, hi = 0; i < count; i++)
+            if (m->sorted[i] > m->sorted[hi]) m->sorted[++hi] = m->sorted[i];
+        while (lo < hi) {
+            mid = (lo + hi) / 2;
+            memcpy(m->kept, m->left, bytes);
+            memcpy(m->kept + m->n, m->right, bytes);
+            if (!ddp__matching_extend(m, weight, m->sorted[mid])) {
+                lo = mid + 1; /* what was found stays allowed at every larger threshold */
+                continue;
+            }
+            hi = mid;
+            memcpy(m->left, m->kept, bytes);
+            memcpy(m->right, m->kept + m->n, bytes);
+        }
+        bound = m->sorted[lo];
+        (void)ddp__matching_extend(m, weight, bound);
+    }
+    memcpy(mate, m->left, bytes);
+    return bound;
+}
+
+int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
+{
+    size_t N = (size_t)n;
+
+    m->n = n;
+    m->sorted = ddp__doubles(room, N * N);
+    m->left = ddp__ints(room, N);
+    m->right = ddp__ints(room, N);
+    m->seen = ddp__ints(room, N);
+    m->kept = ddp__ints(room, 2 * N);
+    return !room->failed;
+}
+
+ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value, ddp_error *err)
+{
+    ddp__scratch room = {NULL, 0};
+    ddp__matching m;
+    int ok;
+
+    if (n < 1 || !weight || !mate || !value)
+        return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have at least 1", n);
+    for (int u = 0; u < n; u++)
+        for (int v = 0; v < n; v++) {
+            double w = weight[(size_t)u * (size_t)n + (size_t)v];
+            if (!(w >= -DBL_MAX && w <= DBL_MAX))
+                return ddp__fail(err, DDP_ARG, "the weight of pair (%d, %d) is %g; it must be finite", u, v, w);
+        }
+    ok = ddp__matching_open(&m, n, &room);
+    if (ok) *value = ddp__matching_solve(&m, weight, mate);
+    ddp__scratch_free(&room);
+    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory to match %d vertices", n);
+}
+
+/* ---- communities ---- */
 
 enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
 enum { DDP__LOUVAIN_TURNS = 1000 }; /* never met: should rounding make moves go round in circles */
@@ -14,21 +133,13 @@ typedef struct ddp__louvain {
     double *degree;     /* [size] */
     double *inside;     /* [size] degrees of each community's members */
     double *link;       /* [size] weight from the node at hand into each community */
-    double *pool;       /* all of the above but graph and w */
     int    *community;  /* [size] of the level's nodes */
     int    *flat;       /* [n] the level's node that each node of the graph is in */
     int    *order;      /* [n] */
     int    *number;     /* [n] scratch of the renumbering */
     int    *best;       /* [n] */
+    ddp__scratch room;
 } ddp__louvain;
-
-static void ddp__louvain_close(ddp__louvain *g)
-{
-    DDP_FREE(g->graph);
-    DDP_FREE(g->w);
-    DDP_FREE(g->pool);
-    DDP_FREE(g->community);
-}
 
 static ddp_status ddp__louvain_open(int n, const double *weights, double resolution, ddp__louvain *g, ddp_error *err)
 {
@@ -46,21 +157,20 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
                              i % N, weights[i]);
     g->n = n;
     g->resolution = resolution;
-    g->graph = (double *)ddp__calloc(N, N * sizeof(double));
-    g->w = (double *)ddp__calloc(N, N * sizeof(double));
-    g->pool = (double *)ddp__calloc(N, 3 * sizeof(double));
-    g->community = (int *)ddp__calloc(N, 5 * sizeof(int));
-    if (!g->graph || !g->w || !g->pool || !g->community) {
-        ddp__louvain_close(g);
+    g->graph = ddp__doubles(&g->room, N * N);
+    g->w = ddp__doubles(&g->room, N * N);
+    g->degree = ddp__doubles(&g->room, N);
+    g->inside = ddp__doubles(&g->room, N);
+    g->link = ddp__doubles(&g->room, N);
+    g->community = ddp__ints(&g->room, N);
+    g->flat = ddp__ints(&g->room, N);
+    g->order = ddp__ints(&g->room, N);
+    g->number = ddp__ints(&g->room, N);
+    g->best = ddp__ints(&g->room, N);
+    if (g->room.failed) {
+        ddp__scratch_free(&g->room);
         return ddp__fail(err, DDP_MEMORY, "no memory for a graph of %d nodes", n);
     }
-    g->degree = g->pool;
-    g->inside = g->pool + N;
-    g->link = g->pool + 2 * N;
-    g->flat = g->community + N;
-    g->order = g->community + 2 * N;
-    g->number = g->community + 3 * N;
-    g->best = g->community + 4 * N;
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             if (i == j) continue;
@@ -68,7 +178,7 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
             g->total += g->graph[i * N + j];
         }
     if (g->total <= 1e150) return DDP_OK;
-    ddp__louvain_close(g);
+    ddp__scratch_free(&g->room);
     return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150", g->total);
 }
 
@@ -158,19 +268,6 @@ static int ddp__louvain_move(ddp__louvain *g)
     return moved;
 }
 
-static void ddp__louvain_shuffle(int *order, int n, ddp_rng *r)
-{
-    int i, j, swap;
-
-    for (i = 0; i < n; i++) order[i] = i;
-    for (i = n - 1; r && i > 0; i--) {
-        j = (int)ddp_rng_below(r, (uint64_t)i + 1);
-        swap = order[i];
-        order[i] = order[j];
-        order[j] = swap;
-    }
-}
-
 /* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn that goes on has moved
  * something, which raises Q; r NULL = index order. */
 static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
@@ -181,14 +278,14 @@ static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
     for (size = g->n, turn = 0; moved && turn < DDP__LOUVAIN_TURNS; turn++) {
         for (i = 0; i < g->n; i++) g->flat[i] = i;
         ddp__louvain_level(g, g->n);
-        ddp__louvain_shuffle(g->order, g->n, r);
+        ddp__shuffle(g->order, g->n, r);
         moved = ddp__louvain_move(g);
         size = ddp__louvain_renumber(g->n, g->community, g->number);
         for (i = 0; i < g->n; i++) g->flat[i] = g->community[i];
         for (k = 1; k;) {
             ddp__louvain_level(g, size);
             for (i = 0; i < size; i++) g->community[i] = i;
-            ddp__louvain_shuffle(g->order, size, r);
+            ddp__shuffle(g->order, size, r);
             k = ddp__louvain_move(g);
             moved |= k;
             size = ddp__louvain_renumber(size, g->community, g->number);
@@ -209,7 +306,7 @@ ddp_status ddp_modularity(int n, const double *weights, double resolution, const
     for (i = 0; community && i < n; i++)
         if (community[i] < 0 || community[i] >= n) break;
     if (community && out && i == n) *out = ddp__louvain_quality(&g, community);
-    ddp__louvain_close(&g);
+    ddp__scratch_free(&g.room);
     if (!community || !out) return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
     if (i < n)
         return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i, community[i], n - 1);
@@ -226,7 +323,7 @@ ddp_status ddp_louvain(int n, const double *weights, double resolution, int *com
 
     DDP__TRY(ddp__louvain_open(n, weights, resolution, &g, err));
     if (!community) {
-        ddp__louvain_close(&g);
+        ddp__scratch_free(&g.room);
         return ddp__fail(err, DDP_ARG, "ddp_louvain: community is NULL; it receives the result");
     }
     for (start = 0; start < (n <= DDP__LOUVAIN_MANY ? DDP__LOUVAIN_STARTS : 1); start++) {
@@ -241,6 +338,6 @@ ddp_status ddp_louvain(int n, const double *weights, double resolution, int *com
     for (i = 0; i < n; i++) community[i] = g.best[i];
     if (communities) *communities = most;
     if (modularity) *modularity = best;
-    ddp__louvain_close(&g);
+    ddp__scratch_free(&g.room);
     return DDP_OK;
 }

@@ -1,5 +1,142 @@
+/* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
 #include "base/core.h"
-#include "plan/place_core.h"
+#include "plan/internal.h"
+
+/* ---- evaluation ---- */
+
+double ddp__place_datap(const ddp__place *p, const int *at)
+{
+    double most = 0;
+
+    for (int j = 0; j < p->S; j++)
+        for (int a = 0; a < p->D; a++) {
+            const int *stage = at + (size_t)j * (size_t)p->D;
+            const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
+            double sum = 0;
+            for (int b = 0; b < p->D; b++) sum += row[stage[b]];
+            if (sum > most) most = sum;
+        }
+    return most;
+}
+
+double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops)
+{
+    double data = ddp__place_datap(p, at), sum = 0;
+
+    for (int j = 0; j + 1 < p->S; j++) {
+        const int *here = at + (size_t)j * (size_t)p->D, *there = here + p->D;
+        double most = 0;
+        for (int i = 0; i < p->D; i++) {
+            double w = p->pp[(size_t)here[i] * (size_t)p->N + (size_t)there[i]];
+            if (w > most) most = w;
+        }
+        sum += most;
+    }
+    if (datap) *datap = data;
+    if (hops) *hops = sum;
+    return data + sum;
+}
+
+/* Matches every pair of stages: hop values into p->hop, partners into p->mate. 0 = too late. */
+static int ddp__place_match_all(ddp__place *p, const int *at)
+{
+    size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, j, k, a, b;
+
+    for (j = 0; j < S; j++) {
+        for (k = j + 1; k < S; k++) {
+            int *there = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
+            for (a = 0; a < D; a++)
+                for (b = 0; b < D; b++) p->weight[a * D + b] = p->pp[(size_t)at[j * D + a] * N + (size_t)at[k * D + b]];
+            p->hop[j * S + k] = ddp__matching_solve(&p->matching, p->weight, there);
+            p->hop[k * S + j] = p->hop[j * S + k];
+            for (a = 0; a < D; a++) back[there[a]] = (int)a;
+        }
+        if (p->cost < INFINITY && ddp__place_late(p)) return 0;
+    }
+    return 1;
+}
+
+static int ddp__place_over(void *search) { return ddp__place_late((ddp__place *)search); }
+
+double ddp__place_evaluate(ddp__place *p, const int *at)
+{
+    size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
+    double length = 0;
+
+    if (!ddp__place_match_all(p, at)) return INFINITY;
+    if (p->S <= DDP_TOUR_EXACT) {
+        length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
+    } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
+        p->failed = p->stop = 1;
+        return INFINITY;
+    }
+    for (i = 0; i < D; i++) {
+        size_t member = i;
+        for (k = 0; k < S; k++) {
+            size_t stage = (size_t)p->order[k];
+            if (k) member = (size_t)p->mate[((size_t)p->order[k - 1] * S + stage) * D + member];
+            p->line[k * D + i] = at[stage * D + member];
+        }
+    }
+    return ddp__place_flat(p, p->line, NULL, NULL);
+}
+
+/* ---- limits and the best so far ---- */
+
+double ddp__place_clock(ddp__place *p)
+{
+    double now = ddp_now() - p->start;
+
+    if (now >= p->limit_s && !p->stop) p->stop = 1;
+    if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < INFINITY) {
+        p->told = now;
+        if (p->o->progress(p->o->user, now, p->cost)) p->stop = 2;
+    }
+    return now;
+}
+
+int ddp__place_late(ddp__place *p)
+{
+    if (p->limit_s == INFINITY && !p->o->progress) return 0;
+    return ddp__place_clock(p) > 1.1 * p->limit_s || p->stop == 2;
+}
+
+int ddp__place_next(ddp__place *p)
+{
+    if (p->stop || p->candidates >= p->limit) return 0;
+    if (p->limit_s < INFINITY || p->o->progress) ddp__place_clock(p);
+    if (p->stop && p->cost < INFINITY) return 0;
+    p->candidates++;
+    return 1;
+}
+
+void ddp__place_offer(ddp__place *p, const int *at, double cost)
+{
+    double now;
+
+    if (!(cost < p->cost)) return;
+    now = ddp_now() - p->start;
+    memcpy(p->best, at, (size_t)p->N * sizeof(int));
+    p->cost = cost;
+    if (p->points == p->most_points) {
+        int most = p->points ? 2 * p->points : 64;
+        double *more = (double *)DDP_REALLOC(p->curve, 2 * (size_t)most * sizeof(double));
+        if (!more) {
+            p->failed = p->stop = 1;
+            return;
+        }
+        p->curve = more;
+        p->most_points = most;
+    }
+    p->curve[2 * p->points] = now;
+    p->curve[2 * p->points + 1] = cost;
+    p->points++;
+    if (!p->o->progress || p->stop == 2) return;
+    p->told = now;
+    if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
+}
+
+/* ---- where to start ---- */
 
 /* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's algorithm
  * reaches them over the lightest hops, so that well connected ones are neighbours; cutting its heavy steps gives
@@ -114,13 +251,6 @@ static void ddp__starts_pack(ddp__starts *s, double cut)
     ddp__starts_keep(s);
 }
 
-static int ddp__starts_order(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The cuts with the largest relative steps between neighbouring distinct weights of the line. */
 static void ddp__starts_cuts(ddp__starts *s)
 {
@@ -129,7 +259,7 @@ static void ddp__starts_cuts(ddp__starts *s)
     int n = 0, k, m;
 
     memcpy(s->sorted, s->step, (size_t)p->N * sizeof(double));
-    qsort(s->sorted, (size_t)p->N, sizeof(double), ddp__starts_order);
+    qsort(s->sorted, (size_t)p->N, sizeof(double), ddp__rising);
     for (k = 0; k + 2 < p->N; k++) { /* the last one is the first device's infinity */
         double low = s->sorted[k], ratio = (s->sorted[k + 1] - low) / s->sorted[k + 1];
         if (!(s->sorted[k + 1] > low)) continue;
@@ -142,7 +272,8 @@ static void ddp__starts_cuts(ddp__starts *s)
 
 int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 {
-    size_t N = (size_t)p->N, D = (size_t)p->D;
+    size_t N = (size_t)p->N;
+    ddp__scratch room = {NULL, 0};
     ddp__starts s;
 
     memset(&s, 0, sizeof s);
@@ -150,21 +281,20 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = (int *)ddp__calloc(4 * N + D, sizeof(int));
-    s.step = (double *)ddp__calloc(2 * N, sizeof(double));
-    if (s.line && s.step) {
-        s.at = s.line + N;
-        s.chunk = s.at + N;
-        s.fill = s.chunk + 2 * N;
-        s.sorted = s.step + N;
+    s.line = ddp__ints(&room, N);
+    s.at = ddp__ints(&room, N);
+    s.chunk = ddp__ints(&room, 2 * N);
+    s.fill = ddp__ints(&room, (size_t)p->D);
+    s.step = ddp__doubles(&room, N);
+    s.sorted = ddp__doubles(&room, N);
+    if (room.failed) {
+        p->failed = p->stop = 1;
+    } else {
         ddp__starts_line(&s);
         ddp__starts_runs(&s, s.line);
         ddp__starts_runs(&s, NULL);
         ddp__starts_cuts(&s);
-    } else {
-        p->failed = p->stop = 1;
     }
-    DDP_FREE(s.line);
-    DDP_FREE(s.step);
+    ddp__scratch_free(&room);
     return s.count;
 }
