@@ -299,10 +299,8 @@ ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, d
 
 double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
 {
-    double eta = model->eta * (model->sum ? k : 1);
-    double m = s - model->target - eta * model->mu;
-    double d = eta * model->sigma / sqrt(k * model->batch);
-    double a;
+    double eta = model->eta * (model->sum ? k : 1), m = s - model->target - eta * model->mu;
+    double d = eta * model->sigma / sqrt(k * model->batch), a;
 
     if (!(d > 0)) return fabs(m) + model->target;
     a = m / d;

@@ -135,6 +135,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
                 if (!x) return ddp__deft_no_memory(d, err);
                 r->send = x;
                 x += r->sends++;
+                memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
                 begin = ddp__link_take(&busy[l], fresh ? offset + d->ready[i] : 0, d->part_s[i] * (l ? d->mu : 1));
                 x->iteration = iteration;
                 x->fresh = fresh;

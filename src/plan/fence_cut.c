@@ -206,8 +206,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     const ddp__fence_label from = s->label[p];
     const ddp__fence_live *live = t->live + t->from[from.at];
     const double *bound = line->bound + (size_t)(q + 1) * (size_t)(t->n + 1);
-    int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0;
-    int home = -1;
+    int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0, home = -1;
     double received = 0, kept = 0, latency = from.latency, worst = from.worst, rest, bytes, c, back;
 
     for (j = 0; j < count; j++) s->trial[j] = s->load[(size_t)p * width + (size_t)j];

@@ -198,8 +198,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
 /* Seconds to hand result u from position j to q, and its gradient back. */
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
-    size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q;
-    size_t of = (size_t)q * P + (size_t)j;
+    size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
     double bytes = line->tape->graph.list->op[u].output_bytes;
     double seconds = line->delay[to] + line->slope[to] * bytes;
 

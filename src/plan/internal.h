@@ -39,7 +39,7 @@ DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /
 DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void    ddp__scratch_free(ddp__scratch *s);
-/* The array, which has room for *room elements, with room for `wanted`; NULL when memory is short (the old one stays). */
+/* The array, with its room raised from *room elements to `wanted` or more; NULL when memory is short (the old stays). */
 DDP_LIB void   *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);
 
 /* ---- orders ---- */
@@ -68,11 +68,11 @@ DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha);
 /* ---- tours ---- */
 
-/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost: the
- * sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
+/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost:
+ * the sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
 DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order);
-/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to the nearest
- * neighbours. over may be NULL. */
+/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to the
+ * nearest neighbours. over may be NULL. */
 DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
                             double *length);
 

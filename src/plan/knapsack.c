@@ -267,11 +267,11 @@ ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solve
     return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign, value, err);
 }
 
-static const char *const ddp__knapsack_names[] = {"default", "exact", "greedy", NULL};
+static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL};
 
-const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver) { return ddp__name_of(ddp__knapsack_names, (int)solver); }
+const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver) { return ddp__name_of(ddp__knapsacks, (int)solver); }
 
 ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
 {
-    return ddp__named(ddp__knapsack_names, 1, "solver", name, out, err);
+    return ddp__named(ddp__knapsacks, 1, "solver", name, out, err);
 }

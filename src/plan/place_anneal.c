@@ -510,6 +510,7 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, k;
     double most = 0;
 
+    memset(s, 0, sizeof *s);
     s->p = p;
     s->N = p->N;
     s->D = p->D;
@@ -577,9 +578,8 @@ void ddp__place_anneal(ddp__place *p)
     int *kept, k, n;
     ddp__anneal s;
 
-    memset(&s, 0, sizeof s);
-    kept = ddp__ints(&s.room, DDP__ANNEAL_STARTS * N);
-    if (kept && ddp__anneal_open(&s, p)) {
+    kept = ddp__anneal_open(&s, p) ? ddp__ints(&s.room, DDP__ANNEAL_STARTS * N) : NULL;
+    if (kept) {
         n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
         for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
             memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
