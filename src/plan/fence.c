@@ -35,7 +35,7 @@ typedef struct ddp__fence_job {
     int    *order, *trial;   /* [N] of the cut held, and of one to try */
     int    *device_of;       /* [ops] */
     int    *edge;            /* [ops + 1] where modules begin */
-    double *sums;            /* [3N] C_p, R_p, memory */
+    ddp_workload sums;       /* C_p, R_p, memory */
     double  steps;           /* elementary steps of rearranging */
 } ddp__fence_job;
 
@@ -53,19 +53,16 @@ static int ddp__fence_overfull(const ddp__fence_job *job)
 {
     const ddp_network *net = job->tape.graph.net;
     for (int d = 0; net->memory_bytes && !job->o->no_memory && d < net->devices; d++)
-        if (job->sums[2 * net->devices + d] > net->memory_bytes[d]) return d;
+        if (job->sums.memory_bytes[d] > net->memory_bytes[d]) return d;
     return -1;
 }
 
 /* T_pipe of the cut held along job->trial; infinity if memory is exceeded. */
 static double ddp__fence_try(ddp__fence_job *job)
 {
-    int N = job->tape.graph.net->devices;
-    double latency, pipeline;
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
-    pipeline = ddp__workload_sum(&job->tape.graph, job->device_of, job->sums, job->sums + N, job->sums + 2 * N,
-                                 &latency, NULL, NULL);
-    return ddp__fence_overfull(job) < 0 ? pipeline : INFINITY;
+    ddp__workload_sum(&job->tape.graph, job->device_of, &job->sums);
+    return ddp__fence_overfull(job) < 0 ? job->sums.pipeline_s : INFINITY;
 }
 
 static double ddp__fence_price(void *user)
@@ -187,7 +184,7 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
     return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at "
-                     "memory", name, k, job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
+                     "memory", name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
 /* ---- what the plan says ---- */
@@ -301,7 +298,9 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
         job.trial = ddp__ints(room, N);
         job.device_of = ddp__ints(room, n);
         job.edge = ddp__ints(room, n + 1);
-        job.sums = ddp__doubles(room, 3 * N);
+        job.sums.compute_s = ddp__doubles(room, N);
+        job.sums.receive_s = ddp__doubles(room, N);
+        job.sums.memory_bytes = ddp__doubles(room, N);
         plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
         plan.devices = net->devices;
         plan.ops = list->count;
