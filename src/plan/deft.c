@@ -44,7 +44,6 @@ static double ddp__deft_cut(double c, double alpha, double limit)
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined, int bucket)
 {
     double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k;
-
     if (!(c > 0)) return 0;
     k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
     if (joined) return k;
@@ -83,7 +82,6 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
 static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, ddp_error *err)
 {
     double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
-
     DDP__TRY(ddp__deft_limit(p, o, d, &limit, err));
     for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
@@ -297,7 +295,6 @@ static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *
 static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum, ddp_error *err)
 {
     int i;
-
     if (!m || !k || updates < 1)
         return ddp__fail(err, DDP_ARG, "the sequence k has %d entries%s; it needs at least 1", updates,
                          m && k ? "" : " but model or k is NULL");

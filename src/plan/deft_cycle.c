@@ -66,7 +66,6 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
 {
     int *best = d->count + 2 * d->buckets, j, l, n, sent;
     double start[2], sum, most = 0;
-
     memset(best, 0, 2 * (size_t)d->buckets * sizeof *best);
     for (j = 0; j < d->buckets; j++) {
         n = ddp__deft_list(d, left, j, offset);
@@ -295,7 +294,6 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
     size_t N = (size_t)d->buckets, most = DDP__DEFT_ITERATIONS;
     ddp__deft_run r;
     ddp_status status;
-
     memset(&r, 0, sizeof r);
     r.d = d;
     r.n = d->buckets + 2;

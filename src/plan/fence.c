@@ -87,7 +87,6 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     const ddp__fence_tape *t = &job->tape;
     const ddp_network *net = t->graph.net;
     double room = 0, largest = 0, biggest = 0;
-
     for (int d = 0; d < net->devices; d++) {
         room += net->memory_bytes[d];
         if (net->memory_bytes[d] > largest) largest = net->memory_bytes[d];
@@ -173,7 +172,6 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     const ddp_network *net = job->tape.graph.net;
     const char *name = ddp_fence_solver_name(job->o->solver);
     int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
-
     if (modules < N)
         return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; solver fence cuts "
                          "between operators", name, modules, N);
@@ -222,7 +220,6 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
 {
     const ddp_oplist *list = job->tape.graph.list;
     int N = plan->devices, k;
-
     for (k = 0; k < N; k++)
         if (job->cut.end[k] > job->cut.first[k]) {
             ddp_fence_segment *s = &plan->segment[plan->segments++];
@@ -258,7 +255,6 @@ static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network
                                        ddp_error *err)
 {
     double n = list->count, N = net->devices;
-
     if (o->solver < DDP_FENCE_DEFAULT || o->solver > DDP_FENCE_EQUAL_FLOPS)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops", (int)o->solver);
     if (!(o->message_bytes >= 0 && o->message_bytes <= 1e100))

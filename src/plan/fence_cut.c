@@ -49,7 +49,6 @@ static int ddp__fence_room(ddp__fence_search *s)
     const size_t width = (size_t)s->line.tape->width;
     const size_t size[4] = {sizeof *s->label, width * sizeof *s->place, width * sizeof *s->load, sizeof *s->heap};
     void *array[4] = {s->label, s->place, s->load, s->heap}, *grown;
-
     s->full |= s->count >= s->most;
     if (s->count >= s->most || (size_t)s->count < s->room[3]) return s->count < s->most;
     for (int k = 0; k < 4 && !s->starved; k++) {

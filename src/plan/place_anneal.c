@@ -383,7 +383,6 @@ static void ddp__anneal_turn(int *at, int *spare, int D, int j, int k)
 static int ddp__anneal_reverse(ddp__anneal *s, int j, int k)
 {
     double most = 0, sum = 0;
-
     if (j > 0) {
         most += ddp__anneal_between(s, j - 1, k, &sum) - s->most[j - 1];
         sum -= s->sum[j - 1];

@@ -20,7 +20,6 @@ double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops)
 {
     double data = 0, sum = 0;
-
     for (int j = 0; j < p->S; j++) data = fmax(data, ddp__place_averaging(p, at, j));
     for (int j = 0; j + 1 < p->S; j++) {
         const int *here = at + (size_t)j * (size_t)p->D, *there = here + p->D;
@@ -39,7 +38,6 @@ double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double
 double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate)
 {
     size_t D = (size_t)p->D;
-
     for (size_t a = 0; a < D; a++) {
         const double *row = p->pp + (size_t)here[a] * (size_t)p->N;
         for (size_t b = 0; b < D; b++) p->weight[a * D + b] = row[there[b]];
@@ -51,7 +49,6 @@ double ddp__place_match(ddp__place *p, const int *here, const int *there, int *m
 static int ddp__place_match_all(ddp__place *p, const int *at)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S;
-
     for (size_t j = 0; j < S; j++) {
         for (size_t k = j + 1; k < S; k++) {
             int *mate = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
@@ -258,7 +255,6 @@ static void ddp__starts_cuts(ddp__starts *s)
     const ddp__place *p = s->p;
     double cut[DDP__STARTS_CUTS], jump[DDP__STARTS_CUTS];
     int n = 0, k, m;
-
     memcpy(s->sorted, s->step, (size_t)p->N * sizeof(double));
     qsort(s->sorted, (size_t)p->N, sizeof(double), ddp__rising);
     for (k = 0; k + 2 < p->N; k++) { /* the last one is the first device's infinity */

@@ -36,7 +36,6 @@ static void ddp__workload_users(ddp__workload_graph *g)
 {
     const ddp_oplist *list = g->list;
     int i, k, u, turn;
-
     for (turn = 0; turn < 2; turn++) { /* count, then place: from[u + 1] runs from start to end */
         for (i = 0; i < list->count; i++) g->seen[i] = -1;
         for (i = 0; i < list->count; i++)
@@ -239,7 +238,6 @@ static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net, const
                                   const double *link_s)
 {
     double delay;
-
     for (int d = 0; d < w->devices; d++) w->receive_s[d] = 0;
     for (int i = 0; i < w->messages; i++) {
         ddp_workload_message *m = &w->message[i];

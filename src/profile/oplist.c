@@ -125,7 +125,6 @@ static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int 
                                    int *args, ddp_error *err)
 {
     const ddp__oplist_key *found;
-
     for (const ddp__json *v = list->first; v; v = v->next) {
         const ddp__oplist_key wanted = {v->string, 0};
         if (v->kind != DDP__JSON_STRING)

@@ -7,7 +7,6 @@ ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 {
     ddp_profile p;
     size_t L = (size_t)layers;
-
     if (layers < 1) return ddp__fail(err, DDP_ARG, "a profile of %d layers is impossible; it needs at least 1", layers);
     memset(&p, 0, sizeof p);
     p.layers = layers;
@@ -69,7 +68,6 @@ static const char *const ddp__columns[] = {"layer", "params", "forward_s", "back
 static char *ddp__csv_field(char **at)
 {
     char *s = *at + strspn(*at, " \t"), *end, *to;
-
     if (*s != '"') {
         end = s + strcspn(s, ",");
         *at = *end ? end + 1 : NULL;
@@ -239,7 +237,6 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
 {
     ddp__text t;
     ddp_status status;
-
     DDP__TRY(ddp_profile_check(p, err));
     memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
@@ -264,7 +261,6 @@ static ddp_link ddp__link_solve(const ddp_linkfit *f)
 {
     ddp_link link = {0, f->xx > 0 ? f->xy / f->xx : 0};
     double det = f->n * f->xx - f->x * f->x, alpha, beta;
-
     if (!(det > 1e-12 * f->n * f->xx)) return link;
     beta = (f->n * f->xy - f->x * f->y) / det;
     alpha = (f->y * f->xx - f->x * f->xy) / det;
