@@ -7,7 +7,7 @@
 #include "base/tools.h"
 #include "comm/state.h"
 #include "run/context.h"
-#include "plan/ring_order.h"
+#include "plan/graphs.h"
 #include "profile/network.h"
 
 enum {
