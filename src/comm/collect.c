@@ -9,8 +9,7 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
     if (verb == (int)DDP_ALL_REDUCE && coding)
-        return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of"
-                                           : "averages in bfloat16";
+        return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
     if (verb < 0 || verb > (int)DDP_PULL) return "does something unknown with";
     return text[verb];
 }
@@ -95,8 +94,7 @@ static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
     /* a coding that this engine has no room for is another rank's setting */
-    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES &&
-        f->coding != (int)e->cfg.coding)
+    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding)
         return 0;
     return f->length > 0 && f->length <= most && values <= most && f->offset <= f->count &&
            (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
@@ -108,8 +106,7 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
     if (f->type == DDP__FRAME_CREDIT) return f->length == 0 && (!f->p2p || f->seq >> 30 < DDP__LANES);
     if (f->type == DDP__FRAME_ABORT) return f->length < DDP_ERROR_TEXT;
     if (f->type < DDP__FRAME_STATE) return f->length == 0;
-    return e->membership && (f->length == 0 ||
-                             e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
+    return e->membership && (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
 }
 
 int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
@@ -189,8 +186,7 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
     for (int peer = 0; peer < e->world; peer++) {
         if (peer == e->rank || (op->p2p && (op->m.verb < DDP_RECEIVE || peer != op->m.peer)))
             continue;
-        while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE &&
-               (s = ddp__pending(e, peer, op)) >= 0) {
+        while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && (s = ddp__pending(e, peer, op)) >= 0) {
             const ddp__frame f = e->slot[s].f;
             if (!op->way->stages) ddp__pending_remove(e, peer, s);
             op->way->arrived(e, op, peer, s, &f, now);
@@ -216,8 +212,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
     } else if (f->type >= DDP__FRAME_STATE) {
         e->membership->read(e, peer, f, now);
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
-        int code =
-            f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
+        int code = f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
         if ((int)f->offset == peer) {
             p->text[DDP_ERROR_TEXT - 32] = '\0';
             ddp__fault(e, (ddp_status)code, "%s (reported by rank %d)", p->text, peer);

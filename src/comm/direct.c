@@ -102,8 +102,7 @@ static int ddp__direct_agrees(const ddp__engine *e, const ddp__op *op, int peer,
 {
     (void)e;
     (void)peer;
-    return (f->type == DDP__FRAME_PART || f->type == DDP__FRAME_RESULT) &&
-           f->coding == (int)op->m.coding;
+    return (f->type == DDP__FRAME_PART || f->type == DDP__FRAME_RESULT) && f->coding == (int)op->m.coding;
 }
 
 int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t count)
@@ -183,8 +182,7 @@ void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
     }
 }
 
-static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
-                                double now)
+static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
@@ -198,8 +196,7 @@ static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot,
     if (!ddp__in_order(e, peer, op, f, from, to, &x->u.flow.finished)) return;
     if (slot >= 0) {
         if (!ddp__guard_check(e, op, f->offset, count)) return;
-        ddp__memory_store(e, op, f->offset, e->slot[slot].data, count,
-                          op->m.divergence ? &x->divergence : NULL);
+        ddp__memory_store(e, op, f->offset, e->slot[slot].data, count, op->m.divergence ? &x->divergence : NULL);
         ddp__slot_free(e, slot);
     }
     ddp__op_moves(e, op, now);

@@ -58,10 +58,8 @@ static void ddp__give_up(ddp__engine *e)
     ddp__log(&e->cfg.log, DDP_LOG_ERROR, "rank %d: %s", e->rank, e->fault.msg);
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
-        p->want_abort = r != e->rank && !p->closed && !p->left && !e->stalled && !e->silent &&
-                        !p->out_of_world;
-        if (p->out_state == DDP__OUT_SERIALISING ||
-            (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
+        p->want_abort = r != e->rank && !p->closed && !p->left && !e->stalled && !e->silent && !p->out_of_world;
+        if (p->out_state == DDP__OUT_SERIALISING || (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
             p->out_state = DDP__OUT_IDLE;
         e->want_recv[r] = 0;
     }
@@ -116,8 +114,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         if (r == e->rank || p->closed || p->send_dead || p->out_of_world) continue;
-        waiting |=
-            !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
+        waiting |= !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
     }
     if (!waiting || now >= e->last_move + patience + 0.5) return 1;
     if (e->last_move + patience + 0.5 < *until) *until = e->last_move + patience + 0.5;
@@ -236,11 +233,9 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
     e->strips = (ddp__strip *)ddp__carve(block, &used, (size_t)e->strip_room, sizeof *e->strips);
     e->peers = (ddp__peer *)ddp__carve(block, &used, world, sizeof *e->peers);
-    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * world,
-                                         sizeof *e->rows);
+    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * world, sizeof *e->rows);
     e->slot = (ddp__slot *)ddp__carve(block, &used, slots, sizeof *e->slot);
-    e->control =
-        (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
+    e->control = (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
     e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
@@ -304,8 +299,7 @@ static void ddp__dimension(ddp__engine *e)
     if (e->shaped) {
         /* What is under way for one delay, at most 8 MiB per peer. */
         double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) /
-                            (double)bytes +
-                        5;
+                            (double)bytes + 5;
         double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
         e->extra += (int)(flight < cap ? flight : cap);
         e->control_room = 64 + 4 * e->world * (int)slots;
@@ -321,13 +315,11 @@ static void ddp__dimension(ddp__engine *e)
 static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *err)
 {
     if (cfg->world < 2 || cfg->rank < 0 || cfg->rank >= cfg->world)
-        return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank,
-                         cfg->world);
+        return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank, cfg->world);
     if (!cfg->wire)
         return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
-        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range",
-                         cfg->rate, cfg->delay_s);
+        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
             return ddp__fail(err, DDP_UNSUPPORTED,
@@ -337,8 +329,7 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (cfg->coding == DDP_AS_INT8 && !cfg->coder)
         return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
     if (cfg->check_writes && cfg->max_count == 0)
-        return ddp__fail(err, DDP_ARG,
-                         "check_writes needs max_count, the floats of the largest message");
+        return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
 }
 
@@ -346,8 +337,7 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
 static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
 {
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
-        return ddp__fail(err, DDP_MEMORY,
-                         "cannot start the comm thread: the system has no threads left");
+        return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
     pthread_mutex_lock(&e->lock);
     while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);

@@ -71,10 +71,8 @@ typedef struct ddp__engine_config {
 } ddp__engine_config;
 
 /* Allocates everything it will ever use and starts the comm thread. */
-DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out,
-                                    ddp_error *err);
-/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the
- * wire. */
+DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
+/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
 
 /* From now on checksums the memory of messages of up to max_count floats while they are in flight:
@@ -85,8 +83,7 @@ DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
  * full. After a failure returns the engine's first error, once nobody touches the memory of any
  * message any more. Copies the message and its lists. */
-DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket,
-                                      ddp_error *err);
+DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err);
 /* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
@@ -99,12 +96,10 @@ DDP_LIB void ddp__engine_nudge(ddp__engine *e);
 /* Submits a message and waits for it. Of calls that follow each other closely, on an idle engine
  * without emulated links or membership, the second and later are moved by the calling thread. */
 DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* Makes a group of n distinct ranks in rising order; *group numbers it, from 1. All ranks make all
- * groups in the same order, those included that they are not in; the n-th collective of a group
- * meets the n-th of its other members, whatever the world and other groups do meanwhile. Not in an
- * elastic world (DDP_UNSUPPORTED). At most 63. */
-DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group,
-                                     ddp_error *err);
+/* Makes a group of n distinct ranks in rising order; *group numbers it, from 1. All ranks make all groups in the
+ * same order, those included that they are not in; the n-th collective of a group meets the n-th of its other
+ * members, whatever the world and other groups do meanwhile. Not in an elastic world (DDP_UNSUPPORTED). At most 63. */
+DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
 /* Its ranks; 1 where it is none. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
@@ -114,8 +109,7 @@ DDP_LIB size_t     ddp__engine_window(const ddp__engine *e);
 /* Sets the order in which rings go round (a permutation of all ranks; NULL = by number) and from how
  * many bytes on (0 = as opened, SIZE_MAX = never). Nothing may be in flight (DDP_USAGE); the same on
  * all ranks, before any of them submits again. */
-DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
 /* How many collectives are in flight at a time: the oldest not yet complete. */
 DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
@@ -196,11 +190,10 @@ DDP_LIB void       ddp__oplog_free(ddp__oplog *log);
 
 /* ---- who is live ----
  *
- * With a membership a lost peer begins a new epoch instead of an error: the majority that is left
- * finishes what was in flight, all with the same bits. Ranks are stable ids 0..world-1 (world at
- * most 64); an epoch is a ballot and the set of ids that are live in it. Collectives run over the
- * live ids; blocks of others in an all-gather become 0, a lost root's broadcast is that of the
- * lowest live id. */
+ * With a membership a lost peer begins a new epoch instead of an error: the majority that is left finishes what was
+ * in flight, all with the same bits. Ranks are stable ids 0..world-1 (world at most 64); an epoch is a ballot and
+ * the set of ids that are live in it. Collectives run over the live ids; blocks of others in an all-gather become 0,
+ * a lost root's broadcast is that of the lowest live id. */
 typedef struct ddp__epoch_info {
     uint32_t ballot;     /* rises with every epoch, 0 at first; not by 1 */
     uint64_t live;       /* bit r: worker r is in it; all ones of world where not elastic */

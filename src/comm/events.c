@@ -28,15 +28,13 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
     if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->link.up_free, &next, when);
     if (e->first_due >= 0) {
         const ddp__slot *s = &e->slot[e->first_due];
-        ddp__earlier(DDP__EVENT_CHUNK,
-                     ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
+        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
                      when);
     }
     if (e->control_count > 0)
         ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
     if (e->begun < e->taken)
-        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next,
-                     when);
+        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
     return next;
 }
 
@@ -82,8 +80,7 @@ int ddp__run_due(ddp__engine *e, double now)
 
     /* Events run at the time they were due, and so do the frames that they make possible:
      * a thread that wakes up late loses nothing of the rate. */
-    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE &&
-           when <= now) {
+    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE && when <= now) {
         if (kind == DDP__EVENT_SENT) {
             ddp__uplink_done(e, when);
         } else if (kind == DDP__EVENT_UPLINK) {
@@ -95,8 +92,7 @@ int ddp__run_due(ddp__engine *e, double now)
             e->dirty = 1;
         } else {
             int s = e->first_due;
-            (void)ddp__link_receive(&e->link, e->slot[s].reached,
-                                    DDP__FRAME_BYTES + e->slot[s].f.length);
+            (void)ddp__link_receive(&e->link, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
             if (e->first_due < 0) e->last_due = -1;
             e->slot[s].next = -1;

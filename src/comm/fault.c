@@ -3,14 +3,13 @@
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
-    const char *name =
-        layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
+    const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
 
     if (name && name[0]) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, layer == DDP_ALL_LAYERS   ? "all layers"
-                             : layer == DDP__BARRIER   ? "a barrier"
-                             : layer == DDP__OWN_WORD  ? "the library's own data"
+    else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers"
+                             : layer == DDP__BARRIER ? "a barrier"
+                             : layer == DDP__OWN_WORD ? "the library's own data"
                                                        : "a plain buffer");
     return buf;
 }
@@ -30,10 +29,8 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     peer[0] = '\0';
     if (op->p2p)
-        snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d",
-                 op->m.peer);
-    snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer,
-             op->m.step);
+        snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
+    snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer, op->m.step);
     return buf;
 }
 

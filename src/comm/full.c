@@ -1,12 +1,11 @@
-/* The full exchange: each rank sends all its values to everybody, and everybody adds them up in
- * rank order: the bits of the direct way, after one delay instead of two, for n / 2 times its bytes.
+/* The full exchange: each rank sends all its values to everybody, and everybody adds them up in rank order: the bits
+ * of the direct way, after one delay instead of two, for n / 2 times its bytes.
  *
- * A rank must not overwrite a chunk of its own values with the sum before all others were sent it.
- * Nothing else is new: contributions take slots as in the direct way, a chunk gives them back once
- * all of its contributions are here, and chunks come in order, so what keeps direct operations from
- * locking up (ddp__may_stage) holds for these. Not in elastic worlds, whose survivors would hold
- * sums over unlike members, nor for bfloat16 or int8, where the owner's rounding makes the ranks
- * equal. */
+ * A rank must not overwrite a chunk of its own values with the sum before all others were sent it. Nothing else is
+ * new: contributions take slots as in the direct way, a chunk gives them back once all of its contributions are
+ * here, and chunks come in order, so what keeps direct operations from locking up (ddp__may_stage) holds for these.
+ * Not in elastic worlds, whose survivors would hold sums over unlike members, nor for bfloat16 or int8, where the
+ * owner's rounding makes the ranks equal. */
 #include "comm/state.h"
 
 #define DDP__FULL_BYTES ((size_t)64 << 10) /* of two ranks on unshaped wires */
@@ -71,8 +70,7 @@ static int ddp__full_agrees(const ddp__engine *e, const ddp__op *op, int peer, c
     return f->type == DDP__FRAME_PART && f->coding == (int)DDP_AS_FLOAT;
 }
 
-static void ddp__full_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
-                              double now)
+static void ddp__full_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     (void)peer;
     (void)slot;

@@ -75,17 +75,14 @@ ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, ddp_erro
 
     if (m->group == 0) return DDP_OK;
     if (m->group < 0 || m->group >= e->groups)
-        return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group,
-                         e->groups - 1);
+        return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->group_place + (size_t)m->group * (size_t)e->world;
     if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", ddp__verb_name((int)m->verb),
-                         m->group);
+        return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", ddp__verb_name((int)m->verb), m->group);
     if (place[e->rank] < 0)
         return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
     if (m->verb == DDP_BROADCAST && place[m->peer] < 0)
-        return ddp__fail(err, DDP_ARG, "the root %d of a broadcast is not in group %d", m->peer,
-                         m->group);
+        return ddp__fail(err, DDP_ARG, "the root %d of a broadcast is not in group %d", m->peer, m->group);
     return DDP_OK;
 }
 
@@ -101,8 +98,7 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
                              ranks[i], i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "groups in an elastic world (min_world): leave one of the two out");
+        return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
     pthread_mutex_lock(&e->lock);
     if (e->groups == DDP__GROUPS) {
         status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);

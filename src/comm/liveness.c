@@ -7,8 +7,7 @@ static const ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
     const ddp__op *oldest = NULL;
 
     for (int i = 0; i < DDP__ROWS; i++) {
-        const ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                                            : e->peers[peer].paired[i - DDP__WINDOW];
+        const ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[peer].paired[i - DDP__WINDOW];
         if (op && (!oldest || op->ticket < oldest->ticket)) oldest = op;
     }
     return oldest;
@@ -93,8 +92,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
     if (e->look_by > 0 && late > beat + 1) {
         /* This process itself was stopped or starved: what its peers have sent meanwhile is to be
          * read before anybody is judged. */
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process stood still for %.1f s", e->rank,
-                 late);
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process stood still for %.1f s", e->rank, late);
         return e->look_by = now + beat / 5;
     }
 
@@ -107,8 +105,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
                 p->last_beat = now;
             }
             if (p->last_beat + beat < again) again = p->last_beat + beat;
-            if (e->cfg.peer_timeout_s > 0 && !e->newcomer &&
-                (p->in_state != DDP__IN_PAUSED || e->stalled)) {
+            if (e->cfg.peer_timeout_s > 0 && !e->newcomer && (p->in_state != DDP__IN_PAUSED || e->stalled)) {
                 double limit = e->cfg.peer_timeout_s;
                 if (now - p->last_got >= limit) {
                     char why[64];

@@ -3,8 +3,7 @@
  * and before a result overwrites it. */
 #include "comm/state.h"
 
-void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count,
-                     size_t *here)
+void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here)
 {
     int low = 0, high = in->count - 1;
     const ddp__strip *s;
@@ -42,8 +41,7 @@ static size_t ddp__both_at(const ddp__op *op, size_t at, size_t count, float **r
     return here;
 }
 
-void ddp__memory_store(ddp__engine *e, ddp__op *op, size_t at, const void *data, size_t count,
-                       double *divergence)
+void ddp__memory_store(ddp__engine *e, ddp__op *op, size_t at, const void *data, size_t count, double *divergence)
 {
     const unsigned char *from = (const unsigned char *)data;
     size_t here;
@@ -56,8 +54,7 @@ void ddp__memory_store(ddp__engine *e, ddp__op *op, size_t at, const void *data,
     }
 }
 
-void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
-                     double *divergence)
+void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
 {
     size_t here;
 
@@ -81,8 +78,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
 
     if (!sums)
-        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none",
-                         (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
         status = ddp__fail(err, DDP_USAGE,
@@ -168,8 +164,7 @@ void ddp__guard_all(ddp__engine *e, ddp__op *op)
 
 int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count)
 {
-    return !op->sums ||
-           op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count);
+    return !op->sums || op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count);
 }
 
 void ddp__guard_fault(ddp__engine *e, const ddp__op *op)

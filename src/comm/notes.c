@@ -24,9 +24,7 @@ int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__peer *p = &e->peers[peer];
     const ddp__exchange *x = ddp__row(e, op, peer);
-    uint32_t begun = op->m.verb == DDP_SEND      ? p->receives
-                     : op->m.verb == DDP_RECEIVE ? p->sends
-                                                  : p->begun;
+    uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
 
     if (peer == e->rank || ddp__team_of(e, op).place[peer] < 0 || x->seen) return 0;
     if (op->p2p && peer != op->m.peer) return 0;
@@ -60,8 +58,7 @@ static ddp__op *ddp__first_active(ddp__engine *e)
 
     for (int i = 0; i < DDP__WINDOW + DDP__PAIRED * e->world; i++) {
         const ddp__peer *p = &e->peers[i < DDP__WINDOW ? 0 : (i - DDP__WINDOW) / DDP__PAIRED];
-        ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                                      : p->paired[(i - DDP__WINDOW) % DDP__PAIRED];
+        ddp__op *op = i < DDP__WINDOW ? e->window[i] : p->paired[(i - DDP__WINDOW) % DDP__PAIRED];
         if (op && op->state == DDP__OP_ACTIVE && (!oldest || op->ticket < oldest->ticket))
             oldest = op;
     }
@@ -77,8 +74,7 @@ double ddp__beat(const ddp__engine *e)
     return beat / 5;
 }
 
-const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf,
-                             size_t room)
+const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf, size_t room)
 {
     double longest = 2.5 * ddp__beat(e);
 
@@ -102,8 +98,7 @@ static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double wait
     where[0] = '\0';
     for (int r = 0; r < e->world && !op->p2p && !where[0]; r++)
         if (ddp__is_missing(e, op, r) && e->peers[r].heard_at > 0)
-            snprintf(where, sizeof where, " (rank %d has begun %lu operations)", r,
-                     (unsigned long)e->peers[r].begun);
+            snprintf(where, sizeof where, " (rank %d has begun %lu operations)", r, (unsigned long)e->peers[r].begun);
     if (who[0])
         ddp__log(&e->cfg.log, DDP_LOG_WARN,
                  "rank %d has waited %.0f s in %s, operation %lu, not submitted by %s%s", e->rank,

@@ -122,8 +122,7 @@ void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer)
     if (op->missing > 0) op->missing--;
 }
 
-int ddp__in_order(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f, size_t from,
-                  size_t to, size_t *at)
+int ddp__in_order(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f, size_t from, size_t to, size_t *at)
 {
     const size_t count = ddp__frame_values(f);
 
@@ -141,8 +140,7 @@ int ddp__in_order(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame 
 void ddp__check_left(ddp__engine *e, int peer)
 {
     for (int i = 0; i < DDP__ROWS; i++) {
-        const ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                                            : e->peers[peer].paired[i - DDP__WINDOW];
+        const ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[peer].paired[i - DDP__WINDOW];
         char text[128];
         if (!op || op->state != DDP__OP_ACTIVE) continue;
         if (!op->p2p && ddp__team_of(e, op).place[peer] < 0) continue;

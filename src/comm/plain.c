@@ -89,8 +89,7 @@ static int ddp__plain_agrees(const ddp__engine *e, const ddp__op *op, int peer, 
            (op->m.verb != DDP_BROADCAST || peer == ddp__root(e, op));
 }
 
-static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
-                               double now)
+static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
@@ -101,8 +100,7 @@ static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
     if (slot < 0) {
         ddp__owe(e, peer, f);
     } else {
-        ddp__memory_store(e, op, f->offset, e->slot[slot].data, count,
-                          op->m.divergence ? &x->divergence : NULL);
+        ddp__memory_store(e, op, f->offset, e->slot[slot].data, count, op->m.divergence ? &x->divergence : NULL);
         ddp__slot_free(e, slot);
     }
     ddp__op_moves(e, op, now);

@@ -1,6 +1,5 @@
-/* The record of what travelled when: spans, counters, and a copy of the last operations for the
- * post-mortem. What belongs to the comm thread is read by that thread, or when it has let go of
- * everything. */
+/* The record of what travelled when: spans, counters, and a copy of the last operations for the post-mortem. What
+ * belongs to the comm thread is read by that thread, or when it has let go of everything. */
 #include "comm/state.h"
 
 static void ddp__span_finish(ddp__engine *e, const ddp__op *op)
@@ -80,8 +79,7 @@ void ddp__oplog_free(ddp__oplog *log)
     memset(log, 0, sizeof *log);
 }
 
-static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
-                                      ddp__op_progress progress)
+static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span, ddp__op_progress progress)
 {
     ddp__op_record *r = &log->record[log->count++];
 

@@ -8,8 +8,7 @@
 /* All pointers are to count floats that do not overlap. divergence may be NULL; otherwise
  * sum((new - old)^2) over the overwritten values is added to it. */
 typedef struct ddp__memory_ops {
-    /* own = scale * (terms[0] + ... + terms[world - 1]), added in that order; terms[rank] is own.
-     */
+    /* own = scale * (terms[0] + ... + terms[world - 1]), added in that order; terms[rank] is own. */
     void (*reduce)(float *own, const float *const *terms, int rank, int world, size_t count,
                    float scale, double *divergence);
     /* own = from */
@@ -26,9 +25,8 @@ typedef struct ddp__memory_ops {
     uint64_t (*checksum)(uint64_t h, const float *data, size_t count);
 } ddp__memory_ops;
 
-/* Blocks of int8 (DDP_AS_INT8), which src/net knows by their size alone. What was decoded must be
- * decoded to the same bits when it is encoded again. Both fail with a sentence about x[index], or
- * about the payload. */
+/* Blocks of int8 (DDP_AS_INT8), which src/net knows by their size alone. What was decoded must be decoded to the
+ * same bits when it is encoded again. Both fail with a sentence about x[index], or about the payload. */
 typedef struct ddp__coder {
     ddp_status (*encode)(unsigned char *out, const float *x, size_t count, ddp_error *err);
     ddp_status (*decode)(float *out, const unsigned char *payload, size_t count, ddp_error *err);

@@ -74,8 +74,7 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
     } else {
         for (int i = 0; i < e->world; i++) e->order[i] = order ? order[i] : i;
         ddp__members_set(e, info.live);
-        e->ring_bytes = ring_bytes && !e->cfg.deterministic && e->world > 2 ? ring_bytes
-                                                                          : ddp__ring_bytes(e);
+        e->ring_bytes = ring_bytes && !e->cfg.deterministic && e->world > 2 ? ring_bytes : ddp__ring_bytes(e);
     }
     pthread_mutex_unlock(&e->lock);
     return status;
@@ -128,8 +127,7 @@ static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
 {
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
-        if (other && other->way == op->way && other->ticket < op->ticket &&
-            other->u.ring.sums_left > 0)
+        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0)
             return 0;
     }
     return 1;
@@ -148,8 +146,7 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         size_t count = x->u.segment.finished - x->u.segment.results;
         if (count == 0) continue;
         ddp__segment(e, op, of, &from, &to);
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.segment.results,
-                      count < e->chunk ? count : e->chunk);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.segment.results, count < e->chunk ? count : e->chunk);
         return 1;
     }
     if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
@@ -204,8 +201,7 @@ static int ddp__ring_agrees(const ddp__engine *e, const ddp__op *op, int peer, c
     (void)e;
     (void)op;
     (void)peer;
-    return (f->type == DDP__FRAME_SUM || f->type == DDP__FRAME_RESULT) &&
-           f->coding == (int)DDP_AS_FLOAT;
+    return (f->type == DDP__FRAME_SUM || f->type == DDP__FRAME_RESULT) && f->coding == (int)DDP_AS_FLOAT;
 }
 
 /* Counts a chunk as received; 0 if no rank of this ring would send it. */
@@ -225,8 +221,7 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
                    peer, (unsigned long)f->offset, (unsigned long)op->seq);
         return 0;
     }
-    if (!ddp__in_order(e, peer, op, f, from, to,
-                       result ? &x->u.segment.finished : &x->u.segment.taken))
+    if (!ddp__in_order(e, peer, op, f, from, to, result ? &x->u.segment.finished : &x->u.segment.taken))
         return 0;
     op->u.ring.to_come -= count;
     /* Results, and the sums of the own segment, have been at every rank. */
@@ -271,13 +266,11 @@ static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__fr
         void *result = ddp__memory_at(op, ddp__result_of(op), f->offset + done, count - done, &here);
         memcpy(result, e->slot[slot].data + done, here * sizeof(float));
     }
-    ddp__memory_store(e, op, f->offset, e->slot[slot].data, count,
-                      op->m.divergence ? &x->divergence : NULL);
+    ddp__memory_store(e, op, f->offset, e->slot[slot].data, count, op->m.divergence ? &x->divergence : NULL);
     ddp__slot_free(e, slot);
 }
 
-static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
-                              double now)
+static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     if (!ddp__ring_counts(e, op, peer, f)) return;
     if (f->type == DDP__FRAME_SUM) {

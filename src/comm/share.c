@@ -1,19 +1,18 @@
 /* All-reduce between ranks that are threads of one process: no byte of an array passes a wire.
  *
- * A rank that begins such an operation tells the others in a frame (OFFER) where its values are.
- * When all have, each takes chunk after chunk that nobody has taken, adds up all ranks' values in
- * rank order and writes the sum into all their arrays: values are read once and overwritten while
- * they are in the cache, and a rank that gets no processor holds up nobody. A rank that finds no
- * chunk left tells so (SUMMED), after which it touches the operation's memory no more; with that of
- * all others an operation is complete. As everywhere, frames also carry what finds mismatches, late
- * ranks and those that left.
+ * A rank that begins such an operation tells the others in a frame (OFFER) where its values are. When all have, each
+ * takes chunk after chunk that nobody has taken, adds up all ranks' values in rank order and writes the sum into all
+ * their arrays: values are read once and overwritten while they are in the cache, and a rank that gets no processor
+ * holds up nobody. A rank that finds no chunk left tells so (SUMMED), after which it touches the operation's memory
+ * no more; with that of all others an operation is complete. As everywhere, frames also carry what finds mismatches,
+ * late ranks and those that left.
  *
- * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum
- * of doubles is rounded must not depend on who was quicker.
+ * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum of doubles is
+ * rounded must not depend on who was quicker.
  *
- * A rank that fails must not free memory on which others are at work: it shuts its offers, after
- * which nobody begins, and waits for those who are at it. They work on a few chunks at a time
- * (DDP__SHARE_BATCH) and wait for nothing meanwhile. */
+ * A rank that fails must not free memory on which others are at work: it shuts its offers, after which nobody
+ * begins, and waits for those who are at it. They work on a few chunks at a time (DDP__SHARE_BATCH) and wait for
+ * nothing meanwhile. */
 #include "comm/state.h"
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
@@ -86,8 +85,7 @@ static int ddp__share_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
         return 1;
     }
-    if (x->u.share.frames != 1 ||
-        (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0))
+    if (x->u.share.frames != 1 || (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0))
         return 0;
     ddp__describe(f, op, DDP__FRAME_SUMMED, x->u.share.complaint, 0);
     return 1;
@@ -125,8 +123,7 @@ static size_t ddp__share_chunk_end(ddp__engine *e, const ddp__op *op, size_t at)
     return at + e->chunk < to ? at + e->chunk : to;
 }
 
-static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
-                               double now)
+static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     if (f->type == DDP__FRAME_OFFER) {
         ddp__row(e, op, peer)->u.share.row = (int)f->offset;
@@ -240,8 +237,7 @@ static int ddp__share_hold(ddp__engine *e, const ddp__op *op)
     int held = 0, all = 1;
 
     while (all && held < team.members)
-        all = ddp__atomic_add(&ddp__offered(e, op, team.member[held++])->users, 1L) >=
-              (long)DDP__OFFER_OPEN;
+        all = ddp__atomic_add(&ddp__offered(e, op, team.member[held++])->users, 1L) >= (long)DDP__OFFER_OPEN;
     while (!all && held > 0)
         ddp__atomic_add(&ddp__offered(e, op, team.member[--held])->users, -1L);
     return all;
@@ -284,8 +280,7 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way->fits != ddp__share_fits || op->missing ||
-            op->u.share.state != DDP__SHARE_OFFERED)
+        if (!op || op->way->fits != ddp__share_fits || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
             continue;
         if (!best || op->m.priority < best->m.priority ||
             (op->m.priority == best->m.priority && op->ticket < best->ticket))

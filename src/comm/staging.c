@@ -147,8 +147,7 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
     if (p->owed_by <= 0) p->owed_by = ddp_now() + ddp__credit_patience(e);
-    return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 ||
-           ddp_now() >= p->owed_by;
+    return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 || ddp_now() >= p->owed_by;
 }
 
 double ddp__credit_by(const ddp__engine *e, double now, double until)

@@ -379,8 +379,7 @@ DDP_LIB int  ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t off
 
 /* ---- memory.c: what a message points at ---- */
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
-DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count,
-                             size_t *here);
+DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
 /* from's values there, in a row. */
@@ -450,8 +449,7 @@ DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp_
 /* The payload read into a slot becomes floats; 0 after a failure. */
 DDP_LIB int    ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
 /* Sums count values from offset at on, of which terms are the others' contributions. */
-DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count,
-                                 double *divergence);
+DDP_LIB int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence);
 /* Where in a slot a payload is read to. */
 DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
 
@@ -466,11 +464,10 @@ DDP_LIB const ddp__algorithm *ddp__full_way(void);
 /* The size up to which all-reduces are full exchanges. */
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
-/* The size from which on all-reduces are rings. Direct pays 2 delays, the ring 2 (n - 1), but no
- * incast where ranks are out of step (in step both take 1 to 2 % more than the transfer of
- * 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay is at most 2 %. A
- * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip
- * outgrows the staging of one peer. */
+/* The size from which on all-reduces are rings. Direct pays 2 delays, the ring 2 (n - 1), but no incast where ranks
+ * are out of step (in step both take 1 to 2 % more than the transfer of 2 (n - 1) / n M / B, measured with 4 and 8
+ * ranks): ring where its extra delay is at most 2 %. A hop delays by the link's delay and one chunk. Never on
+ * unshaped wires, nor where the round trip outgrows the staging of one peer. */
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
 /* The size from which on all-reduces are summed in place; SIZE_MAX: the ranks are no threads. */
@@ -488,8 +485,7 @@ DDP_LIB const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *b
 DDP_LIB void   ddp__tell_progress(const ddp__engine *e, int peer, ddp__frame *f);
 DDP_LIB void   ddp__hear_progress(ddp__engine *e, int peer, const ddp__frame *f, double now);
 /* "; rank 2 has been silent for 7.1 s" of those it needs, or "". */
-DDP_LIB const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now,
-                                     char *buf, size_t room);
+DDP_LIB const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf, size_t room);
 /* Seconds between heartbeats. */
 DDP_LIB double ddp__beat(const ddp__engine *e);
 /* A line about the oldest operation that stands still, after 5, 10, 20, ... seconds. */

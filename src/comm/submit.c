@@ -21,8 +21,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
 
     if (m->bytes && sums)
-        return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed",
-                         ddp__verb_name((int)m->verb));
+        return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", ddp__verb_name((int)m->verb));
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, "
                          "are needed", ddp__verb_name((int)m->verb));
@@ -52,11 +51,9 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
 {
     int from_count;
     const ddp_piece *from = ddp__input_of(m, &from_count);
-    const size_t n = ddp__pieces_count(from, from_count),
-                 to = m->to ? ddp__pieces_count(m->to, m->to_count) : n;
+    const size_t n = ddp__pieces_count(from, from_count), to = m->to ? ddp__pieces_count(m->to, m->to_count) : n;
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
-    const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER &&
-                      m->verb != DDP_REDUCE_SCATTER;
+    const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER && m->verb != DDP_REDUCE_SCATTER;
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
     int members;
 
@@ -67,18 +64,15 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
         return ddp__fail(err, DDP_ARG, "a message from %lu values to %lu: both lists need as many",
                          (unsigned long)n, (unsigned long)to);
     if (m->from_count < 0 || (m->to && m->to_count < 0) || pieces > e->strip_room / 2)
-        return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces,
-                         e->strip_room / 2);
-    if (named && !any &&
-        (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
+        return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces, e->strip_room / 2);
+    if (named && !any && (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
         return ddp__fail(err, DDP_ARG,
                          "rank %d cannot be the peer of a message of rank %d in a world of %d",
                          m->peer, e->rank, e->world);
     DDP__TRY(ddp__message_kind(e, m, err));
     DDP__TRY(ddp__group_check(e, m, err));
     members = m->group ? e->group_members[m->group] : e->world;
-    if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members &&
-        !(m->ragged && m->group))
+    if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members && !(m->ragged && m->group))
         return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
                          m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter",
                          (unsigned long)n, members);
@@ -199,12 +193,10 @@ int ddp__ticket_done(const ddp__engine *e, long ticket)
 
 static int ddp__ticket_released(const ddp__engine *e, long ticket)
 {
-    return ddp__ticket_done(e, ticket) ||
-           (ticket < e->submitted && e->ops[ticket % e->cfg.queue].released);
+    return ddp__ticket_done(e, ticket) || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].released);
 }
 
-static ddp_status ddp__wait_until(ddp__engine *e, long ticket,
-                                  int (*over)(const ddp__engine *, long), ddp_error *err)
+static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const ddp__engine *, long), ddp_error *err)
 {
     ddp_status status = DDP_OK;
 

@@ -22,15 +22,14 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec 
         const char *whole = p->out.coding && p->out.coding != (int)DDP__AS_BYTES
                                 ? (const char *)p->coded
                             : p->out_slot >= 0 ? (const char *)e->slot[p->out_slot].data
-                            : op               ? NULL
+                            : op ? NULL
                                                : p->out_text;
         if (whole) {
             iov[n].iov_base = (char *)(uintptr_t)whole + at;
             iov[n].iov_len = p->out.length - at;
         } else {
             size_t values = at / op->unit, part = at % op->unit, here;
-            char *data = (char *)ddp__memory_at(
-                op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
+            char *data = (char *)ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
                 p->out.offset + values, p->out.length / op->unit - values, &here);
             iov[n].iov_base = data + part;
             iov[n].iov_len = here * op->unit - part;
@@ -55,8 +54,7 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
     return h;
 }
 
-/* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to
- * be sent. */
+/* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to be sent. */
 static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double leaves)
 {
     ddp__peer *p = &e->peers[peer];
@@ -135,10 +133,9 @@ static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp_
     return f->type == DDP__FRAME_RESULT ? x->u.flow.results : x->u.flow.sent;
 }
 
-/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation,
- * results before contributions, then the peer that was given least. Equals go in the order rank +
- * 1, rank + 2, ...: so at any time each rank sends to another one, and no downlink has to serve two
- * of them. */
+/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results before
+ * contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...: so at any time
+ * each rank sends to another one, and no downlink has to serve two of them. */
 static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f,
                        const ddp__op *best_op, int best_peer, const ddp__frame *best)
 {
@@ -169,8 +166,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
         if (!op) break; /* ddp__next_frame took the control frame off its list */
     }
     if (chosen < 0) return 0;
-    e->peers[chosen].release =
-        ddp__link_send(&e->link, &e->path[chosen], now, DDP__FRAME_BYTES + best.length);
+    e->peers[chosen].release = ddp__link_send(&e->link, &e->path[chosen], now, DDP__FRAME_BYTES + best.length);
     if (!ddp__start_frame(e, chosen, &best, best_op, e->peers[chosen].release)) return 0;
     if (best_op) ddp__op_moves(e, best_op, now);
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
@@ -206,8 +202,7 @@ int ddp__send_all(ddp__engine *e, double now)
 static int ddp__goes_straight(const ddp__engine *e, const ddp__op *op, const ddp__frame *f)
 {
     return !e->shaped && op && (f->type == DDP__FRAME_RESULT || f->type == DDP__FRAME_DATA) &&
-           (f->coding == (int)DDP_AS_FLOAT || f->coding == (int)DDP__AS_BYTES) &&
-           !op->m.divergence && !op->m.add;
+           (f->coding == (int)DDP_AS_FLOAT || f->coding == (int)DDP__AS_BYTES) && !op->m.divergence && !op->m.add;
 }
 
 /* Chooses where the payload goes; 0 if it has to wait for a slot. */
@@ -340,9 +335,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
     p->closed = 1;
     if (p->out_of_world) return;
     if (p->goodbye_read || p->abort_read || e->closing) return;
-    ddp__peer_lost(e, peer,
-                   why && why != ECONNRESET && why != EPIPE ? strerror(why)
-                                                            : "connection closed by peer");
+    ddp__peer_lost(e, peer, why && why != ECONNRESET && why != EPIPE ? strerror(why) : "connection closed by peer");
 }
 
 /* The head of a frame is here; 0: nothing more can be read from that peer. */

@@ -52,8 +52,7 @@ static const char ddp__html_head[] =
 static void ddp__html_fact(ddp__text *t, const char *name, const char *value, int code)
 {
     if (!value || !*value) return;
-    ddp__add_page(t, code ? "<dt>%s</dt><dd><code>$</code></dd>\n" : "<dt>%s</dt><dd>$</dd>\n",
-                  name, value);
+    ddp__add_page(t, code ? "<dt>%s</dt><dd><code>$</code></dd>\n" : "<dt>%s</dt><dd>$</dd>\n", name, value);
 }
 
 static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
@@ -161,8 +160,7 @@ static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
     int i, any = 0;
 
     for (i = 0; i < d->run_count; i++)
-        any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow ||
-               d->runs[i].replans > 0;
+        any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow || d->runs[i].replans > 0;
     if (!any) return;
     ddp__text_addf(t, "<h2>What changed</h2>\n");
     for (i = 0; i < d->run_count; i++) {
@@ -171,11 +169,9 @@ static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
     }
 }
 
-/* The notes of all runs as marks of a chart over seconds, or over steps; those on slow ranks, which
- * can be many, are left to the table. *out is the caller's (NULL without notes). Returns how
- * many. */
-static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time,
-                              ddp__mark **out)
+/* The notes of all runs as marks of a chart over seconds, or over steps; those on slow ranks, which can be many, are
+ * left to the table. *out is the caller's (NULL without notes). Returns how many. */
+static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time, ddp__mark **out)
 {
     size_t all = 0;
     int i, k, n = 0;
@@ -297,8 +293,7 @@ static int ddp__html_smooth_over(const ddp_report_data *d)
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
 }
 
-static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading,
-                            ddp__curve what)
+static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading, ddp__curve what)
 {
     int over = what == DDP__CURVE_DIVERGENCE ? 1 : ddp__html_smooth_over(d), i, j, count = 0;
     size_t total = 0;
@@ -319,7 +314,7 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
         for (j = 0; j < n; j++) {
             const ddp_report_step *step = &r->steps[j];
 
-            x[j] = what == DDP__CURVE_TIME    ? step->time_s
+            x[j] = what == DDP__CURVE_TIME ? step->time_s
                    : what == DDP__CURVE_BYTES ? (double)step->bytes / 1e6
                                               : j + 1;
             y[j] = what == DDP__CURVE_DIVERGENCE ? step->divergence : step->loss;
@@ -340,9 +335,7 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
         x += (size_t)n * 3;
     }
     memset(&chart, 0, sizeof chart);
-    chart.x_label = what == DDP__CURVE_TIME    ? "seconds"
-                    : what == DDP__CURVE_BYTES ? "MB sent by a worker"
-                                               : "step";
+    chart.x_label = what == DDP__CURVE_TIME ? "seconds" : what == DDP__CURVE_BYTES ? "MB sent by a worker" : "step";
     chart.y_label = what == DDP__CURVE_DIVERGENCE ? "divergence (log scale)" : "loss";
     chart.log_y = what == DDP__CURVE_DIVERGENCE;
     chart.series = series;
@@ -384,16 +377,14 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         ddp__html_chart(t, d, "Loss against bytes sent", DDP__CURVE_BYTES);
     }
     if (divergence)
-        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged",
-                        DDP__CURVE_DIVERGENCE);
+        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
     ddp__text_addf(t, "</div>\n");
 }
 
 /* ---- layers, prediction ---- */
 
 /* The step of the period that averages a layer, then those that fill bubbles with it: "2 (+4)". */
-static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
-                                int layer)
+static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
 {
     int h, count = 0;
 
@@ -480,8 +471,7 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__html_prediction(&t, d);
     ddp__text_addf(&t, "</body>\n</html>\n");
     if (t.failed)
-        status =
-            ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
+        status = ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
     else
         status = ddp__file_write(path, t.data, t.size, err);
     ddp__text_free(&t);

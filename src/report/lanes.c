@@ -4,15 +4,13 @@
 
 static int ddp__lane_order(const void *pa, const void *pb)
 {
-    const ddp_span *a = &((const ddp__lane_item *)pa)->span,
-                   *b = &((const ddp__lane_item *)pb)->span;
+    const ddp_span *a = &((const ddp__lane_item *)pa)->span, *b = &((const ddp__lane_item *)pb)->span;
 
     if (a->begin_s < b->begin_s || a->begin_s > b->begin_s) return a->begin_s < b->begin_s ? -1 : 1;
     return (a->end_s < b->end_s) - (a->end_s > b->end_s);
 }
 
-int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end,
-                   ddp__lane *out)
+int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out)
 {
     double *row_end;
     int i, row;
@@ -36,8 +34,7 @@ int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, dou
     }
     if (out->count) qsort(out->items, (size_t)out->count, sizeof *out->items, ddp__lane_order);
     for (i = 0; i < out->count; i++) {
-        for (row = 0; row < i && row < out->rows && row_end[row] > out->items[i].span.begin_s;
-             row++) {
+        for (row = 0; row < i && row < out->rows && row_end[row] > out->items[i].span.begin_s; row++) {
         }
         if (row == out->rows) out->rows++;
         out->items[i].row = row;
@@ -155,8 +152,7 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
     }
 }
 
-void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
-                        double scale_s)
+void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s)
 {
     int workers = r->worker_count < DDP__SWIM_WORKERS ? r->worker_count : DDP__SWIM_WORKERS, w;
     int bottom = DDP__SWIM_TOP + 2 + workers * DDP__SWIM_WORKER;
@@ -181,8 +177,7 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
             break;
         }
         if (w == 0) ddp__swim_steps(t, &m, &compute, bottom);
-        ddp__add_page(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8,
-                      top + 17, w);
+        ddp__add_page(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8, top + 17, w);
         ddp__swim_lane(t, d, &m, &compute, top, DDP__SWIM_COMPUTE);
         ddp__swim_lane(t, d, &m, &comm, top + DDP__SWIM_COMPUTE + 1, DDP__SWIM_COMM);
         ddp__lane_free(&compute);
@@ -191,6 +186,5 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
     if (w < workers) t->failed = 1;
     ddp__text_addf(t, "</svg>\n");
     if (workers < r->worker_count)
-        ddp__text_addf(t, "<p class=\"note\">The first %d of %d workers.</p>\n", workers,
-                       r->worker_count);
+        ddp__text_addf(t, "<p class=\"note\">The first %d of %d workers.</p>\n", workers, r->worker_count);
 }

@@ -137,8 +137,7 @@ static double ddp__axes_y(const ddp__axes *a, double y)
 {
     double v = a->log_y ? log10(y) : y;
 
-    return DDP__CHART_TOP +
-           (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
+    return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
 /* Is point i of s on the chart? */
@@ -176,8 +175,7 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 }
 
 /* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
-static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent,
-                            int decimals)
+static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
 {
     double at = ddp__axes_y(a, y);
 

@@ -70,8 +70,7 @@ typedef struct ddp__lane {
 
 /* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row
  * that is free. 0 when memory is short (*out is then empty). O(n log n + n x rows). */
-DDP_LIB int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end,
-                           ddp__lane *out);
+DDP_LIB int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out);
 DDP_LIB void ddp__lane_free(ddp__lane *lane);
 
 /* The window of a run: what it says, or from its first to its last span (0, 0 if there is none). */
@@ -81,8 +80,7 @@ DDP_LIB void ddp__run_window(const ddp_report_run *r, double *begin, double *end
  * by eye: per worker a lane of computing and one of communication; spans carry class "k<kind>" and
  * a <title> with kind, layer, step, ms and MB. At most DDP__SWIM_WORKERS workers are drawn. */
 #define DDP__SWIM_WORKERS 8
-DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
-                                double scale_s);
+DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s);
 
 /* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
 
@@ -91,7 +89,6 @@ DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const dd
 /* Heading of column 0..DDP__SUMMARY_COLUMNS-1, and the cell of a run: strategy, step ms, ratio to
  * S-SGD, seconds to the common loss, MB sent per worker, hidden %, final loss. */
 DDP_LIB const char *ddp__summary_heading(int column);
-DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
-                               int column);
+DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
 
 #endif /* DDP_REPORT_PAGE_H */

@@ -46,13 +46,11 @@ static void ddp__perfetto_us(ddp__text *t, long long ns)
 
 static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 {
-    long long begin = llround((s->begin_s - p->origin) * 1e9),
-              end = llround((s->end_s - p->origin) * 1e9);
+    long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
     const char *name = ddp_span_kind_name(s->kind);
 
     ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid,
-                   tid, name);
+    ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
     ddp__perfetto_us(&p->text, begin);
     ddp__text_addf(&p->text, ",\"dur\":");
     ddp__perfetto_us(&p->text, end - begin);
@@ -67,8 +65,7 @@ static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 }
 
 /* One lane of a worker, as many threads as it has rows. 0 when memory is short. */
-static int ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds,
-                              const char *name)
+static int ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds, const char *name)
 {
     char numbered[40];
     ddp__lane lane;
@@ -126,8 +123,7 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
     }
     ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
     if (!ok || p.text.failed)
-        status =
-            ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
+        status = ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
     else
         status = ddp__file_write(path, p.text.data, p.text.size, err);
     ddp__text_free(&p.text);

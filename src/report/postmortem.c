@@ -50,16 +50,14 @@ static double ddp__pm_number(const ddp__json *v, const char *key, double otherwi
     return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
 }
 
-static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v,
-                               ddp__pm_rank **rank)
+static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v, ddp__pm_rank **rank)
 {
     double number = ddp__pm_number(v, "rank", -1), world = ddp__pm_number(v, "world", -1);
     const char *run = ddp__pm_string(v, "run_id", "");
     const ddp__json *peers = ddp__json_get(v, "peers"), *p;
 
     if (!(world >= 1 && world <= 65535) || !(number >= 0 && number < world))
-        return ddp__fail(pm->err, DDP_FORMAT, "%s is no dump: rank %g of %g ranks", path, number,
-                         world);
+        return ddp__fail(pm->err, DDP_FORMAT, "%s is no dump: rank %g of %g ranks", path, number, world);
     if (!pm->rank) {
         pm->world = (int)world;
         snprintf(pm->run, sizeof pm->run, "%s", run);
@@ -107,9 +105,7 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
     o->bytes = ddp__pm_number(v, "bytes", 0);
     o->left = ddp__pm_number(v, "left", 0);
     o->send = !strcmp(verb, "send");
-    o->state = !strcmp(state, "done")     ? DDP__PM_DONE
-               : !strcmp(state, "active") ? DDP__PM_ACTIVE
-                                          : DDP__PM_QUEUED;
+    o->state = !strcmp(state, "done") ? DDP__PM_DONE : !strcmp(state, "active") ? DDP__PM_ACTIVE : DDP__PM_QUEUED;
     if (layer && !strcmp(layer, "barrier")) snprintf(o->what, sizeof o->what, "a barrier");
     else
         snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer ? "layer " : "",
@@ -133,8 +129,7 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     if (!v) return pm->err->code;
     event = ddp__pm_string(v, "event", "");
     if (!*rank && strcmp(event, "dump"))
-        s = ddp__fail(pm->err, DDP_FORMAT, "%s is no dump of a rank: its first line has no "
-                      "\"event\":\"dump\"", path);
+        s = ddp__fail(pm->err, DDP_FORMAT, "%s is no dump of a rank: its first line has no \"event\":\"dump\"", path);
     else if (!*rank) s = ddp__pm_head(pm, path, v, rank);
     else if (!strcmp(event, "operation")) s = ddp__pm_operation(pm, *rank, v);
     ddp__json_free(v);
@@ -277,8 +272,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
     for (r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
         if (waits[r] && own)
-            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r,
-                    own->left);
+            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
     }
     return 1;
 }
@@ -326,9 +320,7 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
     found |= ddp__pm_pairs(pm);
     if (!found) fprintf(pm->out, "no operation is unfinished: the ranks did not part\n");
     DDP_FREE(flag);
-    return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s",
-                                       strerror(errno))
-                           : DDP_OK;
+    return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s", strerror(errno)) : DDP_OK;
 }
 
 ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err)

@@ -30,8 +30,7 @@ static int ddp__progress_eta(char *out, size_t room, double s)
     return snprintf(out, room, "%ldh%02ldm", n / 3600, n / 60 % 60);
 }
 
-static void ddp__progress_line(const ddp_progress *p, long done, double loss,
-                               char line[DDP__PROGRESS_LINE])
+static void ddp__progress_line(const ddp_progress *p, long done, double loss, char line[DDP__PROGRESS_LINE])
 {
     char part[6][40], rate[2] = "";
     double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
@@ -45,15 +44,13 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss,
     snprintf(part[3], sizeof part[3], "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
     if (tokens > 0) {
         if (tokens >= 1e4) rate[0] = 'k';
-        snprintf(part[4], sizeof part[4], "  %.*f%s tok/s", rate[0] ? 1 : 0,
-                 rate[0] ? tokens / 1e3 : tokens, rate);
+        snprintf(part[4], sizeof part[4], "  %.*f%s tok/s", rate[0] ? 1 : 0, rate[0] ? tokens / 1e3 : tokens, rate);
     }
     if (done < p->total) {
         memcpy(part[5], "  ETA ", 6);
         ddp__progress_eta(part[5] + 6, sizeof part[5] - 6, (double)(p->total - done) * p->step_s);
     }
-    snprintf(line, DDP__PROGRESS_LINE, "%s%s%s%s%s%s", part[0], part[1], part[2], part[3], part[4],
-             part[5]);
+    snprintf(line, DDP__PROGRESS_LINE, "%s%s%s%s%s%s", part[0], part[1], part[2], part[3], part[4], part[5]);
 }
 
 void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
@@ -176,8 +173,7 @@ ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
     ddp__summary_text(&t, d);
     if (t.failed) {
         ddp__text_free(&t);
-        return ddp__fail(err, DDP_MEMORY, "cannot print the table of %d runs: out of memory",
-                         d->run_count);
+        return ddp__fail(err, DDP_MEMORY, "cannot print the table of %d runs: out of memory", d->run_count);
     }
     bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
     why = errno;

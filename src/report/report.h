@@ -137,12 +137,11 @@ DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, d
  * DDP_IO (names the path and the reason). Safe from any thread. */
 DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err);
 
-/* ddp_dump_merge - post-mortem: reads what ddp_dump wrote on several ranks (count files, any order,
- * ranks may be missing) and writes to out (borrowed) where they part, one sentence a line: which
- * rank left no dump, the errors, operations that differ between ranks, the first operation that
- * somebody waits in and who never submitted it, receives that nobody sends to. Errors: DDP_IO,
- * DDP_FORMAT (names file and line), DDP_MISMATCH (two runs, two worlds, a rank twice), DDP_MEMORY.
- * Any thread. */
+/* ddp_dump_merge - post-mortem: reads what ddp_dump wrote on several ranks (count files, any order, ranks may be
+ * missing) and writes to out (borrowed) where they part, one sentence a line: which rank left no dump, the errors,
+ * operations that differ between ranks, the first operation that somebody waits in and who never submitted it,
+ * receives that nobody sends to. Errors: DDP_IO, DDP_FORMAT (names file and line), DDP_MISMATCH (two runs, two
+ * worlds, a rank twice), DDP_MEMORY. Any thread. */
 DDP_API ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err);
 
 #endif /* DDP_REPORT_REPORT_H */
