@@ -6,7 +6,6 @@
 #include "base/status.h"
 #include "base/core.h"
 #include "comm/message.h"
-#include "comm/reduce.h"
 #include "emulate/links.h"
 #include "wire/wire.h"
 
@@ -31,6 +30,13 @@ typedef struct ddp__op_span {
     ddp_verb verb;
     char    algorithm;   /* ddp__algorithm.letter */
 } ddp__op_span;
+
+/* Blocks of int8 (DDP_AS_INT8), which the engine knows by their size alone. What was decoded must be decoded to the same
+ * bits when it is encoded again. Both fail with a sentence about x[index], or about the payload. */
+typedef struct ddp__coder {
+    ddp_status (*encode)(unsigned char *out, const float *x, size_t count, ddp_error *err);
+    ddp_status (*decode)(float *out, const unsigned char *payload, size_t count, ddp_error *err);
+} ddp__coder;
 
 typedef struct ddp__engine_config {
     ddp__wire    *wire;             /* owned by the engine from a successful open on */

@@ -143,10 +143,10 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     for (int k = 2; k <= e->members && op->u.ring.results_left > 0; k++) {
         int of = ddp__ring_after(e, e->rank, k);
         const ddp__exchange *x = ddp__row(e, op, of);
-        size_t count = x->u.segment.finished - x->u.segment.results;
+        size_t count = x->u.ring.finished - x->u.ring.results;
         if (count == 0) continue;
         ddp__segment(e, op, of, &from, &to);
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.segment.results, count < e->chunk ? count : e->chunk);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.ring.results, count < e->chunk ? count : e->chunk);
         return 1;
     }
     if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
@@ -156,7 +156,7 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         return 1;
     }
     ddp__segment(e, op, start, &from, &to);
-    at = from + ddp__row(e, op, start)->u.segment.sent;
+    at = from + ddp__row(e, op, start)->u.ring.sent;
     if (at < to && ddp__may_stage(e, op, peer, 0)) {
         ddp__describe(f, op, DDP__FRAME_SUM, at, to - at < e->chunk ? to - at : e->chunk);
         return 1;
@@ -172,11 +172,11 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     int slot;
 
     if (f->type == DDP__FRAME_RESULT) {
-        x->u.segment.results += count;
+        x->u.ring.results += count;
         op->u.ring.results_left -= count;
         return -1;
     }
-    x->u.segment.sent += count;
+    x->u.ring.sent += count;
     op->u.ring.sums_left -= count;
     ddp__hold_credit(e, op, peer);
     if (of == ddp__ring_prev(e)) {
@@ -187,21 +187,6 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     op->u.ring.first_sum = e->slot[slot].next;
     if (op->u.ring.first_sum < 0) op->u.ring.last_sum = -1;
     return slot;
-}
-
-static void ddp__ring_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
-{
-    (void)peer;
-    (void)now;
-    ddp__op_advance(e, op, f->length / sizeof(float));
-}
-
-static int ddp__ring_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
-{
-    (void)e;
-    (void)op;
-    (void)peer;
-    return (f->type == DDP__FRAME_SUM || f->type == DDP__FRAME_RESULT) && f->coding == (int)DDP_AS_FLOAT;
 }
 
 /* Counts a chunk as received; 0 if no rank of this ring would send it. */
@@ -221,7 +206,7 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
                    peer, (unsigned long)f->offset, (unsigned long)op->seq);
         return 0;
     }
-    if (!ddp__in_order(e, peer, op, f, from, to, result ? &x->u.segment.finished : &x->u.segment.taken))
+    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.ring.finished : &x->u.ring.taken))
         return 0;
     op->u.ring.to_come -= count;
     /* Results, and the sums of the own segment, have been at every rank. */
@@ -241,13 +226,13 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
         e->terms[0] = s->data;
         ddp__memory_sum(e, op, f->offset, count, 1, 2, op->m.divergence ? &x->divergence : NULL);
         ddp__guard_update(e, op, f->offset, count);
-        x->u.segment.finished += count;
+        x->u.ring.finished += count;
         ddp__slot_free(e, slot);
         return;
     }
     for (; done < count; done += here) {
         const void *own = ddp__memory_at(op, &op->from, f->offset + done, count - done, &here);
-        e->memory.add(s->data + done, (const float *)own, here);
+        ddp__floats_add(s->data + done, (const float *)own, here);
     }
     s->next = -1;
     if (op->u.ring.last_sum >= 0) e->slot[op->u.ring.last_sum].next = slot;
@@ -259,14 +244,12 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
 static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__frame *f)
 {
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
-    size_t count = f->length / sizeof(float), done = 0, here;
+    const size_t count = f->length / sizeof(float);
+    const float *data = e->slot[slot].data;
 
     if (!ddp__guard_check(e, op, f->offset, count)) return;
-    for (; op->m.add && done < count; done += here) {
-        void *result = ddp__memory_at(op, ddp__result_of(op), f->offset + done, count - done, &here);
-        memcpy(result, e->slot[slot].data + done, here * sizeof(float));
-    }
-    ddp__memory_store(e, op, f->offset, e->slot[slot].data, count, op->m.divergence ? &x->divergence : NULL);
+    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), f->offset, count, data);
+    ddp__memory_store(op, f->offset, data, count, op->m.divergence ? &x->divergence : NULL);
     ddp__slot_free(e, slot);
 }
 
@@ -286,10 +269,9 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 
 const ddp__algorithm *ddp__ring_way(void)
 {
-    static const ddp__algorithm way = {'r', "ring", "averages by ring", 0, 0, ddp__ring_fits,
-                                       ddp__ring_begin, ddp__ring_frame, ddp__ring_leaves,
-                                       ddp__ring_sent, ddp__ring_agrees, ddp__ring_arrived,
-                                       ddp__ring_unsent, ddp__ring_over, NULL};
+    static const ddp__algorithm way = {'r', "ring", "averages by ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT,
+                                       0, 0, 1, ddp__ring_fits, ddp__ring_begin, ddp__ring_frame, ddp__ring_leaves, NULL,
+                                       NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
 
     return &way;
 }

@@ -106,14 +106,6 @@ static void ddp__share_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);
 }
 
-static int ddp__share_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
-{
-    (void)e;
-    (void)op;
-    (void)peer;
-    return f->type == DDP__FRAME_OFFER || f->type == DDP__FRAME_SUMMED;
-}
-
 /* The end of the chunk at an offset. */
 static size_t ddp__share_chunk_end(ddp__engine *e, const ddp__op *op, size_t at)
 {
@@ -200,14 +192,12 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
             e->terms[i] = (const float *)ddp__memory_at(theirs, &theirs->from, at, here, &here);
         }
         sum = (float *)ddp__memory_at(op, ddp__result_of(op), at, here, &skip);
-        e->memory.reduce(sum, e->terms, team.place[e->rank], team.members, here, op->scale,
-                         ddp__share_divergence(e, own));
+        ddp__floats_sum(sum, e->terms, team.members, here, op->scale, ddp__share_divergence(e, own));
         for (int i = 0; i < team.members; i++) {
             const ddp__offer *offer = ddp__offered(e, op, team.member[i]);
             to = (float *)ddp__memory_at(offer->op, &offer->op->to, at, here, &skip);
-            if (offer->op->m.add) e->memory.add(to, sum, here);
-            else if (offer != own)
-                e->memory.store(to, sum, here, ddp__share_divergence(e, offer));
+            if (offer->op->m.add) ddp__floats_add(to, sum, here);
+            else if (offer != own) ddp__floats_store(to, sum, here, ddp__share_divergence(e, offer));
         }
     }
 }
@@ -314,10 +304,10 @@ int ddp__share_run(ddp__engine *e, double now)
 const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
-    static const ddp__algorithm way = {'d', "direct", NULL, 0, 0, ddp__share_fits, ddp__share_begin,
-                                       ddp__share_next, ddp__share_leaves, ddp__share_sent,
-                                       ddp__share_agrees, ddp__share_arrived, ddp__share_unsent,
-                                       ddp__share_is_over, ddp__share_finished};
+    static const ddp__algorithm way = {'d', "direct", NULL, 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
+                                       ddp__share_fits, ddp__share_begin, ddp__share_next, ddp__share_leaves,
+                                       ddp__share_sent, NULL, ddp__share_arrived, ddp__share_unsent, ddp__share_is_over,
+                                       ddp__share_finished};
 
     return &way;
 }

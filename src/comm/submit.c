@@ -1,5 +1,69 @@
-/* What a program does with an engine: submits messages, waits for them, aborts. */
+/* What a program does with an engine: makes groups, submits messages, waits for them, aborts. */
 #include "comm/state.h"
+
+/* ---- groups ---- */
+
+static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+{
+    const int *place;
+
+    if (m->group == 0) return DDP_OK;
+    if (m->group < 0 || m->group >= e->groups)
+        return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
+    place = e->group_place + (size_t)m->group * (size_t)e->world;
+    if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
+        return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", ddp__verb_name((int)m->verb), m->group);
+    if (place[e->rank] < 0)
+        return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
+    if (m->verb == DDP_BROADCAST && place[m->peer] < 0)
+        return ddp__fail(err, DDP_ARG, "the root %d of a broadcast is not in group %d", m->peer, m->group);
+    return DDP_OK;
+}
+
+ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err)
+{
+    ddp_status status = DDP_OK;
+    int *member, *place;
+
+    for (int i = 0; i < n; i++)
+        if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
+            return ddp__fail(err, DDP_ARG,
+                             "a group of rank %d at place %d: ranks rise from 0 to %d at most",
+                             ranks[i], i, e->world - 1);
+    if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
+    if (e->membership)
+        return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
+    pthread_mutex_lock(&e->lock);
+    if (e->groups == DDP__GROUPS) {
+        status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
+    } else {
+        member = e->group_member + (size_t)e->groups * (size_t)e->world;
+        place = e->group_place + (size_t)e->groups * (size_t)e->world;
+        for (int r = 0; r < e->world; r++) place[r] = -1;
+        for (int i = 0; i < n; i++) {
+            member[i] = ranks[i];
+            place[ranks[i]] = i;
+        }
+        e->group_members[e->groups] = n;
+        *group = e->groups++;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+int ddp__engine_group_size(const ddp__engine *e, int group)
+{
+    if (group == 0) return e->world;
+    return group > 0 && group < e->groups ? e->group_members[group] : 1;
+}
+
+const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
+{
+    if (group <= 0 || group >= e->groups) return NULL;
+    return e->group_member + (size_t)group * (size_t)e->world;
+}
+
+/* ---- messages ---- */
 
 /* Values of a list of pieces; SIZE_MAX where they are more than a frame can count. */
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
@@ -186,7 +250,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket
     return DDP_OK;
 }
 
-int ddp__ticket_done(const ddp__engine *e, long ticket)
+static int ddp__ticket_done(const ddp__engine *e, long ticket)
 {
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
