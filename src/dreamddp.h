@@ -114,7 +114,6 @@
 #include "io/safetensors.h"
 
 #include "report/report.h"
-#include "report/jsonl.h"
 
 #include "base/backend.h"
 
@@ -363,7 +362,6 @@
 #ifndef DDP_NO_REPORTS
 #include "report/page.h"
 #include "report/page.c"
-#include "report/lanes.c"
 #include "report/progress.c"
 #include "report/jsonl.c"
 #include "report/postmortem.c"

@@ -129,9 +129,8 @@ double ddp__last_due(const ddp__engine *e, int peer)
 {
     ddp__link l = e->link;
     double last = -1;
-    int s;
 
-    for (s = e->first_due; s >= 0; s = e->slot[s].next) {
+    for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
         double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
     }

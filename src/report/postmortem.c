@@ -181,9 +181,7 @@ static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out,
 /* The newest operation with that number; NULL if there is none or it was forgotten. */
 static const ddp__pm_op *ddp__pm_find(const ddp__pm_rank *r, long sequence)
 {
-    int i;
-
-    for (i = r->ops - 1; i >= 0; i--)
+    for (int i = r->ops - 1; i >= 0; i--)
         if (r->op[i].peer < 0 && r->op[i].sequence == sequence) return &r->op[i];
     return NULL;
 }
@@ -216,10 +214,9 @@ static int ddp__pm_differ(const ddp__pm *pm)
 static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
 {
     const ddp__pm_op *first = NULL;
-    int r, i;
 
-    for (r = 0; r < pm->world; r++)
-        for (i = 0; i < pm->rank[r].ops; i++) {
+    for (int r = 0; r < pm->world; r++)
+        for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
             if (o->peer >= 0 || o->state != DDP__PM_ACTIVE) continue;
             if (!first || o->sequence < first->sequence) first = o;
@@ -247,12 +244,11 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
 {
     const ddp__pm_op *o = ddp__pm_first(pm);
     char who[160], others[160];
-    int r;
 
     if (!o) return 0;
     memset(flag, 0, (size_t)pm->world);
     memset(waits, 0, (size_t)pm->world);
-    for (r = 0; r < pm->world; r++) {
+    for (int r = 0; r < pm->world; r++) {
         const ddp__pm_rank *x = &pm->rank[r];
         const ddp__pm_op *own = x->present ? ddp__pm_find(x, o->sequence) : NULL;
         flag[r] = x->present ? x->begun <= o->sequence : x->told >= 0 && x->told <= o->sequence;
@@ -262,14 +258,14 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
     if (ddp__pm_list(pm, flag, who, sizeof who)) {
         fprintf(pm->out, "%s never submitted %s (step %ld), operation %ld; %s wait%s in it\n", who,
                 o->what, o->step, o->sequence, others, strchr(others, 's') ? "" : "s");
-        for (r = 0; r < pm->world; r++)
+        for (int r = 0; r < pm->world; r++)
             if (flag[r]) ddp__pm_last(pm, r);
         return 1;
     }
     fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is "
             "known of submitted: a rank or the network between them stands still\n", others,
             o->what, o->step, o->sequence);
-    for (r = 0; r < pm->world; r++) {
+    for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
         if (waits[r] && own)
             fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
@@ -306,13 +302,13 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
 {
     unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
     char who[160];
-    int r, found;
+    int found;
 
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
-    for (r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
+    for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
     if (ddp__pm_list(pm, flag, who, sizeof who))
         fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
-    for (r = 0; r < pm->world; r++)
+    for (int r = 0; r < pm->world; r++)
         if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by rank"))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
     found = ddp__pm_differ(pm);
@@ -328,7 +324,6 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     ddp_error local;
     ddp__pm pm;
     ddp_status s = DDP_OK;
-    int i;
 
     memset(&pm, 0, sizeof pm);
     memset(&local, 0, sizeof local);
@@ -336,9 +331,9 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     pm.err = err ? err : &local;
     if (count < 1 || !paths || !out)
         s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
-    for (i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
+    for (int i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
     if (s == DDP_OK) s = ddp__pm_tell(&pm);
-    for (i = 0; pm.rank && i < pm.world; i++)
+    for (int i = 0; pm.rank && i < pm.world; i++)
         if (pm.rank[i].op) DDP_FREE(pm.rank[i].op);
     if (pm.rank) DDP_FREE(pm.rank);
     return s;
