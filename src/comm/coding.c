@@ -8,10 +8,8 @@ static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *e
 {
     char text[160];
 
-    ddp__fault(e, DDP_NUMERIC,
-               "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip gradients "
-               "or choose another wire format",
-               ddp__op_text(e, op, text, sizeof text), err->msg);
+    ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip gradients or "
+               "choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
     return 0;
 }
 

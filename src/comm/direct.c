@@ -37,37 +37,20 @@ static int ddp__direct_fits(const ddp__engine *e, const ddp__op *op)
     return ddp__sums(op);
 }
 
-/* The values that a rank sums. */
-static void ddp__direct_part(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
-{
-    *from = 0;
-    *to = op->n;
-    if (!op->way->whole) ddp__segment(e, op, of, from, to);
-}
-
-static size_t ddp__direct_length(const ddp__engine *e, const ddp__op *op, int of)
-{
-    size_t from, to;
-
-    ddp__direct_part(e, op, of, &from, &to);
-    return to - from;
-}
-
 /* Results go to the others. */
 static int ddp__direct_returns(const ddp__op *op) { return op->m.verb == DDP_ALL_REDUCE && !op->way->whole; }
 
 static void ddp__direct_begin(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
-    const size_t own = ddp__direct_length(e, op, e->rank);
+    const size_t own = ddp__segment_length(e, op, e->rank);
 
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
-        const size_t results = ddp__direct_returns(op) ? ddp__direct_length(e, op, r) : 0;
+        const size_t results = ddp__direct_returns(op) ? ddp__segment_length(e, op, r) : 0;
         if (r == e->rank) continue;
-        /* what goes there, what comes back of it, and what comes here, counted once it is summed: in
-         * an all-reduce the same values then go there as results */
-        op->left += ddp__direct_length(e, op, r) + results + own;
+        /* what goes there, what comes back of it, and what comes here, counted once it is summed or goes back */
+        op->left += ddp__segment_length(e, op, r) + results + own;
         if (own + results > 0) ddp__op_expect(e, op, r);
     }
 }
@@ -84,7 +67,7 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
         ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.flow.results, count);
         return 1;
     }
-    ddp__direct_part(e, op, peer, &from, &to);
+    ddp__segment(e, op, peer, &from, &to);
     at = from + x->u.flow.sent;
     if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
     ddp__describe(f, op, DDP__FRAME_PART, at, to - at < e->chunk ? to - at : e->chunk);
@@ -99,10 +82,10 @@ static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         if (r == e->rank) continue;
-        if (ddp__row(e, op, r)->u.flow.sent < ddp__direct_length(e, op, r)) return 0;
+        if (ddp__row(e, op, r)->u.flow.sent < ddp__segment_length(e, op, r)) return 0;
         if (e->peers[r].out_op == op && e->peers[r].out.type != DDP__FRAME_RESULT) return 0;
     }
-    return op->reduced == ddp__direct_length(e, op, e->rank);
+    return op->reduced == ddp__segment_length(e, op, e->rank);
 }
 
 static void ddp__direct_release(ddp__engine *e, ddp__op *op)
@@ -171,7 +154,7 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
     size_t from, to;
 
-    ddp__direct_part(e, op, e->rank, &from, &to);
+    ddp__segment(e, op, e->rank, &from, &to);
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk;
         if (!ddp__chunks_here(e, op, at, count) || !ddp__reduce_chunk(e, op, at, count)) return;
@@ -202,16 +185,17 @@ static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot,
 
 static int ddp__direct_unsent(ddp__engine *e, const ddp__op *op, int peer)
 {
-    return ddp__row(e, op, peer)->u.flow.sent < ddp__direct_length(e, op, peer);
+    return ddp__row(e, op, peer)->u.flow.sent < ddp__segment_length(e, op, peer);
 }
 
 static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t own = ddp__direct_length(e, op, e->rank), got = x->u.flow.taken;
+    size_t own = ddp__segment_length(e, op, e->rank), got = x->u.flow.taken;
 
     if (ddp__direct_unsent(e, op, peer) || x->expected) return 0;
-    if (ddp__direct_returns(op)) return x->u.flow.results >= own && x->u.flow.finished >= ddp__direct_length(e, op, peer);
+    if (ddp__direct_returns(op))
+        return x->u.flow.results >= own && x->u.flow.finished >= ddp__segment_length(e, op, peer);
     /* nothing comes back after it, so a peer may go before its values are added up */
     for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
         if (e->slot[s].f.seq == op->seq && !e->slot[s].f.p2p) got += ddp__frame_values(&e->slot[s].f);
@@ -220,18 +204,20 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 
 const ddp__algorithm *ddp__direct_way(void)
 {
-    static const ddp__algorithm way = {'d', "direct", NULL, 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
-                                       ddp__direct_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves,
-                                       ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
+    static const ddp__algorithm way = {
+        'd', "direct", NULL, 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
+        ddp__direct_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
+        ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
 
     return &way;
 }
 
 const ddp__algorithm *ddp__full_way(void)
 {
-    static const ddp__algorithm way = {'f', "full", NULL, 1u << DDP__FRAME_PART, 1, 1, 0,
-                                       ddp__full_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves,
-                                       ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
+    static const ddp__algorithm way = {
+        'f', "full", NULL, 1u << DDP__FRAME_PART, 1, 1, 0,
+        ddp__full_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
+        ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
 
     return &way;
 }

@@ -108,10 +108,8 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
         return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
-            return ddp__fail(err, DDP_UNSUPPORTED,
-                             "this transport cannot drop a connection, as the script wants at t=%g: "
-                             "choose tcp or threads",
-                             cfg->links->act[i].at);
+            return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
+                             "t=%g: choose tcp or threads", cfg->links->act[i].at);
     if (cfg->coding == DDP_AS_INT8 && !cfg->coder)
         return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
     if (cfg->check_writes && cfg->max_count == 0)

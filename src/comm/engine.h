@@ -31,8 +31,8 @@ typedef struct ddp__op_span {
     char    algorithm;   /* ddp__algorithm.letter */
 } ddp__op_span;
 
-/* Blocks of int8 (DDP_AS_INT8), which the engine knows by their size alone. What was decoded must be decoded to the same
- * bits when it is encoded again. Both fail with a sentence about x[index], or about the payload. */
+/* Blocks of int8 (DDP_AS_INT8), which the engine knows by their size alone. What was decoded must be decoded to the
+ * same bits when it is encoded again. Both fail with a sentence about x[index], or about the payload. */
 typedef struct ddp__coder {
     ddp_status (*encode)(unsigned char *out, const float *x, size_t count, ddp_error *err);
     ddp_status (*decode)(float *out, const unsigned char *payload, size_t count, ddp_error *err);

@@ -35,16 +35,15 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
     return buf;
 }
 
-/* The oldest operation in flight. */
-static ddp__op *ddp__first_active(ddp__engine *e)
+/* The oldest operation in flight; of one peer: that needs it; NULL when idle. */
+static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
 
     for (int i = 0; i < DDP__WINDOW + DDP__PAIRED * e->world; i++) {
-        const ddp__peer *p = &e->peers[i < DDP__WINDOW ? 0 : (i - DDP__WINDOW) / DDP__PAIRED];
-        ddp__op *op = i < DDP__WINDOW ? e->window[i] : p->paired[(i - DDP__WINDOW) % DDP__PAIRED];
-        if (op && op->state == DDP__OP_ACTIVE && (!oldest || op->ticket < oldest->ticket))
-            oldest = op;
+        const int of = (i - DDP__WINDOW) / DDP__PAIRED;
+        ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[of].paired[(i - DDP__WINDOW) % DDP__PAIRED];
+        if (op && (i < DDP__WINDOW || peer < 0 || peer == of) && (!oldest || op->ticket < oldest->ticket)) oldest = op;
     }
     return oldest;
 }
@@ -84,20 +83,17 @@ static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double wait
         if (ddp__is_missing(e, op, r) && e->peers[r].heard_at > 0)
             snprintf(where, sizeof where, " (rank %d has begun %lu operations)", r, (unsigned long)e->peers[r].begun);
     if (who[0])
-        ddp__log(&e->cfg.log, DDP_LOG_WARN,
-                 "rank %d has waited %.0f s in %s, operation %lu, not submitted by %s%s", e->rank,
-                 waited, text, (unsigned long)op->seq, who, where);
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d has waited %.0f s in %s, operation %lu, not submitted by %s%s",
+                 e->rank, waited, text, (unsigned long)op->seq, who, where);
     else
-        ddp__log(&e->cfg.log, DDP_LOG_WARN,
-                 "rank %d has waited %.0f s in %s, operation %lu: all ranks have submitted it, "
-                 "%lu values are still to send or receive%s",
-                 e->rank, waited, text, (unsigned long)op->seq, (unsigned long)op->left,
-                 ddp__silent_text(e, op, now, where, sizeof where));
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d has waited %.0f s in %s, operation %lu: all ranks have submitted "
+                 "it, %lu values are still to send or receive%s", e->rank, waited, text, (unsigned long)op->seq,
+                 (unsigned long)op->left, ddp__silent_text(e, op, now, where, sizeof where));
 }
 
 static void ddp__note_wait(ddp__engine *e, double now, double *again)
 {
-    ddp__op *op = ddp__first_active(e);
+    ddp__op *op = ddp__oldest_op(e, -1);
     double since;
 
     if (!op) return;
@@ -107,18 +103,6 @@ static void ddp__note_wait(ddp__engine *e, double now, double *again)
         ddp__note(e, op, now, now - since);
     }
     if (since + op->note_s < *again) *again = since + op->note_s;
-}
-
-/* The oldest operation in flight, or the oldest that needs that peer; NULL when idle. */
-static const ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
-{
-    const ddp__op *oldest = NULL;
-
-    for (int i = 0; i < DDP__ROWS; i++) {
-        const ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[peer].paired[i - DDP__WINDOW];
-        if (op && (!oldest || op->ticket < oldest->ticket)) oldest = op;
-    }
-    return oldest;
 }
 
 const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room)
@@ -162,17 +146,14 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
     }
     ddp__missing_text(e, op, who, sizeof who);
     if (who[0])
-        ddp__fault(e, DDP_TIMEOUT,
-                   "%s timed out: %s did not submit it within %.1f s of the first rank; look "
-                   "there first, or raise DREAMDDP_OP_TIMEOUT (now %g s)",
-                   ddp__op_text(e, op, text, sizeof text), who, passed, limit);
+        ddp__fault(e, DDP_TIMEOUT, "%s timed out: %s did not submit it within %.1f s of the first rank; look there "
+                   "first, or raise DREAMDDP_OP_TIMEOUT (now %g s)", ddp__op_text(e, op, text, sizeof text), who,
+                   passed, limit);
     else
-        ddp__fault(e, DDP_TIMEOUT,
-                   "%s timed out after %.1f s with %lu values still to send or receive, the last "
-                   "of them moved %.1f s ago%s: a rank is stopped or the network stalls; raise "
-                   "DREAMDDP_OP_TIMEOUT (now %g s) if it is merely slow",
-                   ddp__op_text(e, op, text, sizeof text), passed, (unsigned long)op->left,
-                   now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who),
+        ddp__fault(e, DDP_TIMEOUT, "%s timed out after %.1f s with %lu values still to send or receive, the last of "
+                   "them moved %.1f s ago%s: a rank is stopped or the network stalls; raise DREAMDDP_OP_TIMEOUT (now "
+                   "%g s) if it is merely slow", ddp__op_text(e, op, text, sizeof text), passed,
+                   (unsigned long)op->left, now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who),
                    limit);
 }
 
@@ -186,11 +167,9 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)
-        ddp__fault(e, DDP_TIMEOUT,
-                   "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
-                   "submitted: all ranks must submit the same operations; raise "
-                   "DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely slow",
-                   peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
+        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not submitted: all "
+                   "ranks must submit the same operations; raise DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely "
+                   "slow", peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
     else if (e->slot[s].arrived + limit < *again)
         *again = e->slot[s].arrived + limit;

@@ -184,8 +184,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE,
-                           "the check of writes cannot begin while %ld messages are in flight",
+        status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
                            e->submitted - e->first);
         ddp__release(&e->cfg.allocator, sums, bytes);
     } else {

@@ -17,9 +17,8 @@ const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t r
 
 const char *ddp__verb_name(int verb)
 {
-    static const char *const text[] = {"all-reduce", "broadcast", "all-gather", "reduce-scatter",
-                                       "send",       "push",      "answer",     "request",
-                                       "receive",    "serve",     "pull"};
+    static const char *const text[] = {"all-reduce", "broadcast", "all-gather", "reduce-scatter", "send", "push",
+                                       "answer", "request", "receive", "serve", "pull"};
     return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "unknown operation";
 }
 
@@ -131,13 +130,22 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     size_t parts = (size_t)(all ? e->world : team.members), j;
 
     *from = *to = 0;
-    if (team.place[of] < 0) return;
+    if (op->way->whole) *to = op->n;
+    if (op->way->whole || team.place[of] < 0) return;
     j = (size_t)(all ? of : team.place[of]);
     *from = op->n / parts * j + op->n % parts * j / parts;
     *to = op->n / parts * (j + 1) + op->n % parts * (j + 1) / parts;
     if (op->m.coding != DDP_AS_INT8) return;
     *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
     if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
+}
+
+size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of)
+{
+    size_t from, to;
+
+    ddp__segment(e, op, of, &from, &to);
+    return to - from;
 }
 
 int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
@@ -294,10 +302,8 @@ void ddp__check_left(ddp__engine *e, int peer)
             e->membership->left(e, peer);
             return;
         }
-        ddp__fault(e, DDP_PEER_LOST,
-                   "rank %d has left (it closed its context) and %s still needs it: every "
-                   "rank must run the same number of steps",
-                   peer, ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context) and %s still needs it: every rank must "
+                   "run the same number of steps", peer, ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }

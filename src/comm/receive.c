@@ -4,9 +4,8 @@
 
 static const char *ddp__verb_does(int verb, int ring, int coding)
 {
-    static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of",
-                                       "sends",    "pushes",     "answers", "asks for",
-                                       "receives", "serves",     "pulls"};
+    static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of", "sends", "pushes",
+                                       "answers", "asks for", "receives", "serves", "pulls"};
 
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
     if (verb == (int)DDP_ALL_REDUCE && coding)
@@ -127,13 +126,10 @@ static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
         }
     }
     if (!ok)
-        ddp__fault(
-            e, DDP_NET,
-            "rank %d sent a chunk that fits no operation (type %d, operation %lu, coding %d, values "
-            "%lu of %lu, %lu bytes): all ranks must use the same wire format and chunk size and submit "
-            "in the same order",
-            peer, f->type, (unsigned long)f->seq, f->coding, (unsigned long)f->offset,
-            (unsigned long)f->count, (unsigned long)f->length);
+        ddp__fault(e, DDP_NET, "rank %d sent a chunk that fits no operation (type %d, operation %lu, coding %d, values "
+            "%lu of %lu, %lu bytes): all ranks must use the same wire format and chunk size and submit in the same "
+            "order", peer, f->type, (unsigned long)f->seq, f->coding, (unsigned long)f->offset, (unsigned long)f->count,
+            (unsigned long)f->length);
     return ok;
 }
 
@@ -157,29 +153,20 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
     op->way->arrived(e, op, s->peer, slot, &f, now);
 }
 
-static void ddp__frame_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f, double now)
-{
-    ddp__op_seen(e, op, peer);
-    op->way->arrived(e, op, peer, -1, f, now);
-}
-
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
-    int s;
-
-    for (int peer = 0; peer < e->world; peer++) {
-        if (peer == e->rank || (op->p2p && (op->m.verb < DDP_RECEIVE || peer != op->m.peer)))
+    for (int i = 0; i < 2 * e->world; i++) { /* twice: nothing counts before all are known to agree */
+        const int peer = i % e->world;
+        int s = -1;
+        if (peer != e->rank && (!op->p2p || (op->m.verb >= DDP_RECEIVE && peer == op->m.peer)))
+            s = ddp__pending(e, peer, op);
+        if (s >= 0 && i < e->world) {
+            if (!ddp__agrees(e, peer, op, &e->slot[s].f)) return;
+            ddp__op_seen(e, op, peer);
+            if (e->slot[s].arrived < op->clock) op->clock = e->slot[s].arrived;
             continue;
-        s = ddp__pending(e, peer, op);
-        if (s < 0) continue;
-        if (!ddp__agrees(e, peer, op, &e->slot[s].f)) return;
-        ddp__op_seen(e, op, peer);
-        if (e->slot[s].arrived < op->clock) op->clock = e->slot[s].arrived;
-    }
-    for (int peer = 0; peer < e->world; peer++) {
-        if (peer == e->rank || (op->p2p && (op->m.verb < DDP_RECEIVE || peer != op->m.peer)))
-            continue;
-        while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && (s = ddp__pending(e, peer, op)) >= 0) {
+        }
+        for (; s >= 0 && e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE; s = ddp__pending(e, peer, op)) {
             const ddp__frame f = e->slot[s].f;
             if (!op->way->stages) ddp__pending_remove(e, peer, s);
             op->way->arrived(e, op, peer, s, &f, now);
@@ -246,10 +233,8 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     }
     if (solicited ? p->solicited >= e->extra : p->staged >= e->credits) {
         if (!solicited)
-            ddp__fault(e, DDP_NET,
-                       "rank %d sent more than its credits allow; all ranks must use the "
-                       "same link rate, delay and chunk size",
-                       peer);
+            ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the same link rate, "
+                       "delay and chunk size", peer);
         return 0;
     }
     if (solicited) p->solicited++;
@@ -296,11 +281,9 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
         h = ddp__crc32c(h, data, here);
     }
     if (h == f->check) return 1;
-    ddp__fault(e, DDP_NET,
-               "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory is "
-               "faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names "
-               "the layer); restart the job from its last checkpoint",
-               (unsigned long)f->length, (unsigned long)f->seq, peer,
+    ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory is "
+               "faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the layer); restart "
+               "the job from its last checkpoint", (unsigned long)f->length, (unsigned long)f->seq, peer,
                e->wire->table->peer_name(e->wire, peer));
     return 0;
 }
@@ -339,7 +322,8 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
     if (ddp__is_control(&p->in)) {
         ddp__control_read(e, peer, now);
     } else if (p->in_op) {
-        ddp__frame_ready(e, peer, p->in_op, &p->in, now);
+        ddp__op_seen(e, p->in_op, peer); /* in memory, or without any */
+        p->in_op->way->arrived(e, p->in_op, peer, -1, &p->in, now);
     } else {
         ddp__slot *s = &e->slot[p->in_slot];
         s->arrived = now;
@@ -371,10 +355,8 @@ static int ddp__head_read(ddp__engine *e, int peer)
     if (!ddp__frame_decode(p->in_head, &p->in)) {
         if (p->out_of_world) p->closed = 1;
         else
-            ddp__fault(e, DDP_NET,
-                       "rank %d (%s) sent bytes that do not begin a frame: its stream is damaged "
-                       "or it runs another version of this library",
-                       peer, e->wire->table->peer_name(e->wire, peer));
+            ddp__fault(e, DDP_NET, "rank %d (%s) sent bytes that do not begin a frame: its stream is damaged or it "
+                       "runs another version of this library", peer, e->wire->table->peer_name(e->wire, peer));
         return 0;
     }
     if (e->membership && e->membership->drops(e, peer, &p->in)) {

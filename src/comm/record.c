@@ -2,22 +2,15 @@
  * belongs to the comm thread is read by that thread, or when it has let go of everything. */
 #include "comm/state.h"
 
-static void ddp__span_finish(ddp__engine *e, const ddp__op *op)
-{
-    ddp__op_span *s = &e->spans[e->span_count++ % DDP__SPANS];
-
-    *s = op->span;
-    e->stats.operations++;
-    if (op->m.verb == DDP_ALL_REDUCE) e->stats.algorithm = op->span.algorithm;
-}
-
 void ddp__publish(ddp__engine *e)
 {
     pthread_mutex_lock(&e->lock);
     while (e->finished) {
         ddp__op *op = e->finished;
         e->finished = op->next_done;
-        ddp__span_finish(e, op);
+        e->spans[e->span_count++ % DDP__SPANS] = op->span;
+        e->stats.operations++;
+        if (op->m.verb == DDP_ALL_REDUCE) e->stats.algorithm = op->span.algorithm;
         op->done = 1;
     }
     while (e->first < e->submitted && e->ops[e->first % e->cfg.queue].done) {

@@ -106,15 +106,6 @@ static void ddp__share_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);
 }
 
-/* The end of the chunk at an offset. */
-static size_t ddp__share_chunk_end(ddp__engine *e, const ddp__op *op, size_t at)
-{
-    size_t from, to;
-
-    ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
-    return at + e->chunk < to ? at + e->chunk : to;
-}
-
 static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     if (f->type == DDP__FRAME_OFFER) {
@@ -123,9 +114,9 @@ static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
         return;
     }
     if (f->offset > 0) { /* it found values that are not those that were submitted */
-        size_t at = f->offset - 1;
-        if (ddp__guard_check(e, op, at, ddp__share_chunk_end(e, op, at) - at))
-            ddp__guard_fault(e, op);
+        size_t at = f->offset - 1, from, to;
+        ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
+        if (ddp__guard_check(e, op, at, to - at < e->chunk ? to - at : e->chunk)) ddp__guard_fault(e, op);
         return;
     }
     ddp__row(e, op, peer)->u.share.over = 1;
@@ -304,10 +295,10 @@ int ddp__share_run(ddp__engine *e, double now)
 const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
-    static const ddp__algorithm way = {'d', "direct", NULL, 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
-                                       ddp__share_fits, ddp__share_begin, ddp__share_next, ddp__share_leaves,
-                                       ddp__share_sent, NULL, ddp__share_arrived, ddp__share_unsent, ddp__share_is_over,
-                                       ddp__share_finished};
+    static const ddp__algorithm way = {
+        'd', "direct", NULL, 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
+        ddp__share_fits, ddp__share_begin, ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL,
+        ddp__share_arrived, ddp__share_unsent, ddp__share_is_over, ddp__share_finished};
 
     return &way;
 }

@@ -13,10 +13,8 @@ static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 
     while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
     if (i == DDP__SLOTS_MAX) {
-        ddp__fault(e, DDP_NET,
-                   "rank %d sends more than its credits allow: it runs another version of this "
-                   "library or its stream is damaged",
-                   peer);
+        ddp__fault(e, DDP_NET, "rank %d sends more than its credits allow: it runs another version of this library or "
+                   "its stream is damaged", peer);
         return;
     }
     if (i == p->owed_count) {
@@ -130,14 +128,8 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
                    "version of this library or its stream is damaged", peer);
 }
 
-/* As long as sixteen chunks travel. */
-static double ddp__credit_patience(const ddp__engine *e)
-{
-    return 16 * (double)(e->chunk * sizeof(float)) / e->slowest;
-}
-
 /* Credits go back together where chunks are small against the slots: each frame wakes a thread.
- * They wait for one another while the peer has half of its slots left, and not for long. */
+ * They wait for one another while the peer has half of its slots left, and as long as sixteen chunks travel. */
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
@@ -145,7 +137,7 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
     if (p->owed_count == 0) return 0;
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
-    if (p->owed_by <= 0) p->owed_by = ddp_now() + ddp__credit_patience(e);
+    if (p->owed_by <= 0) p->owed_by = ddp_now() + 16 * (double)(e->chunk * sizeof(float)) / e->slowest;
     return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 || ddp_now() >= p->owed_by;
 }
 
@@ -178,8 +170,9 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 
 int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at)
 {
-    ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all ranks must "
-               "use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq, (unsigned long)at);
+    ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all ranks "
+               "must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
+               (unsigned long)at);
     return 0;
 }
 

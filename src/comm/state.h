@@ -11,7 +11,8 @@
 #include "emulate/shape.h"
 #include "wire/offer.h"
 
-enum { /* lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing else */
+/* Lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing else. */
+enum {
     DDP__LANE_URGENT = 1,
     DDP__LANE_SERVE = 2,
     DDP__LANE_ANSWER = 3,
@@ -183,7 +184,7 @@ typedef struct ddp__algorithm {
     const char *name;
     const char *does;  /* "averages by ring", for the sentence about ranks that do not agree; or NULL */
     unsigned    types; /* of the frames that peers send: 1 << DDP__FRAME_PART, ... */
-    int         whole; /* every rank sums all values: chunks count through them, not through segments */
+    int         whole; /* every rank sums all values, which are the segment of each */
     int         stages; /* contributions stay pending until those of all are here */
     int         relays; /* sums are sent on from the slot that they came in, from rank to rank */
     /* 1 if it is for this operation, whose message is known, not yet its memory. */
@@ -355,8 +356,9 @@ DDP_LIB int  ddp__seq_past(const ddp__engine *e, uint32_t seq);
 DDP_LIB int  ddp__sums(const ddp__op *op);
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
 DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
-/* Segment of rank `of`: what it owns in an all-reduce, its block in an all-gather. */
+/* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
+DDP_LIB size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of);
 DDP_LIB int  ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset);
 /* The lane of a message between two, and its place in ddp__peer.paired. */
 DDP_LIB int  ddp__paired_lane(const ddp__op *op);
@@ -382,7 +384,8 @@ DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
 /* ---- memory.c ---- */
 /* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order; own may be one of them. Where
  * divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added to it. */
-DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale, double *divergence);
+DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale,
+                             double *divergence);
 DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *divergence);
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
 /* out = x as bfloat16, rounded to nearest even; infinities stay, NaN stay NaN. */

@@ -27,9 +27,8 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
 
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
-            return ddp__fail(err, DDP_ARG,
-                             "a group of rank %d at place %d: ranks rise from 0 to %d at most",
-                             ranks[i], i, e->world - 1);
+            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks rise from 0 to %d at most", ranks[i],
+                             i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
         return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
@@ -130,9 +129,8 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
     if (m->from_count < 0 || (m->to && m->to_count < 0) || pieces > e->strip_room / 2)
         return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces, e->strip_room / 2);
     if (named && !any && (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
-        return ddp__fail(err, DDP_ARG,
-                         "rank %d cannot be the peer of a message of rank %d in a world of %d",
-                         m->peer, e->rank, e->world);
+        return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d", m->peer,
+                         e->rank, e->world);
     DDP__TRY(ddp__message_kind(e, m, err));
     DDP__TRY(ddp__group_check(e, m, err));
     members = m->group ? e->group_members[m->group] : e->world;
@@ -324,10 +322,10 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 
 int ddp__engine_left(ddp__engine *e)
 {
-    int r, gone = -1;
+    int gone = -1;
 
     pthread_mutex_lock(&e->lock);
-    for (r = e->world - 1; r >= 0; r--)
+    for (int r = e->world - 1; r >= 0; r--)
         if (r != e->rank && e->peers[r].left) gone = r;
     pthread_mutex_unlock(&e->lock);
     return gone;
@@ -387,11 +385,11 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {
-    int i, found = -1;
+    int found = -1;
 
     pthread_mutex_lock(&e->lock);
     for (;;) {
-        for (i = 0; found < 0 && i < count; i++)
+        for (int i = 0; found < 0 && i < count; i++)
             if (ddp__ticket_done(e, tickets[i])) found = i;
         if (found >= 0 || e->quiet || ddp__atomic_load(stop)) break;
         pthread_cond_wait(&e->changed, &e->lock);

@@ -40,13 +40,6 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
     return next;
 }
 
-static double ddp__next_due(const ddp__engine *e)
-{
-    double when;
-    (void)ddp__next_event(e, &when);
-    return when;
-}
-
 static void ddp__control_due(ddp__engine *e, double when)
 {
     ddp__control *c = &e->control[e->control_first];
@@ -270,7 +263,8 @@ int ddp__round(ddp__engine *e, double *until)
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
     if (e->shaped) {
-        double due = ddp__next_due(e);
+        double due;
+        (void)ddp__next_event(e, &due);
         if (due >= 0 && due < *until) *until = due;
         *until = ddp__credit_by(e, now, *until);
     }

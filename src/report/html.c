@@ -68,15 +68,16 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     ddp__text_addf(t, "<h2>Summary</h2>\n<div class=\"scroll\"><table>\n<tr>");
     for (int i = -1; i < d->run_count; i++) {
         const ddp_report_run *run = i < 0 ? NULL : &d->runs[i];
-        if (run) ddp__add_page(t, run == best ? "<tr class=\"best\"><td>$" : "<tr><td>$", run->strategy ? run->strategy : "-");
+        const char *name = run && run->strategy ? run->strategy : "-";
+        if (run) ddp__add_page(t, run == best ? "<tr class=\"best\"><td>$" : "<tr><td>$", name);
         for (int c = run ? 1 : 0; c < DDP__SUMMARY_COLUMNS; c++) {
             ddp__text_addf(t, run ? "</td><td>" : c ? "</th><th>" : "<th>");
             ddp__summary_cell(t, d, run, c);
         }
         ddp__text_addf(t, run ? "</td></tr>\n" : "</th></tr>\n");
     }
-    ddp__text_addf(t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> bytes. Hidden: the share "
-                      "of the communication time during which the worker computes.");
+    ddp__text_addf(t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> bytes. Hidden: the "
+                      "share of the communication time during which the worker computes.");
     if (fabs(d->target_loss) <= DBL_MAX && d->target_loss > 0)
         ddp__add_page(t, " s to loss: seconds until the loss is @4 or below.", d->target_loss);
     ddp__text_addf(t, "</p>\n");
@@ -111,7 +112,8 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
                       "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
     for (int i = first; i < r->note_count; i++) {
         ddp__add_page(t, named ? "<tr><td>$</td>" : "<tr>", r->strategy);
-        ddp__add_page(t, "<td>%ld</td><td>^1</td><td>$</td></tr>\n", r->notes[i].step, r->notes[i].time_s, r->notes[i].text);
+        ddp__add_page(t, "<td>%ld</td><td>^1</td><td>$</td></tr>\n", r->notes[i].step, r->notes[i].time_s,
+                      r->notes[i].text);
     }
     ddp__text_addf(t, "</table></div>\n");
     if (first > 0) ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
@@ -162,7 +164,6 @@ static long ddp__html_window_steps(const ddp_report_run *r, double begin, double
 
     for (int i = 0; r->worker_count > 0 && i < r->workers[0].count; i++) {
         const ddp_span *s = &r->workers[0].spans[i];
-
         if (s->kind != DDP_SPAN_BACKWARD || s->end_s <= begin || s->begin_s >= end) continue;
         if (s->step < first) first = s->step;
         if (s->step > last) last = s->step;
@@ -179,14 +180,15 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
         ddp__run_window(&d->runs[i], &begin, &end);
         if (end - begin > scale) scale = end - begin;
         for (int w = 0; w < d->runs[i].worker_count; w++)
-            for (int k = 0; k < d->runs[i].workers[w].count; k++) kinds |= 1u << (d->runs[i].workers[w].spans[k].kind & 31);
+            for (int k = 0; k < d->runs[i].workers[w].count; k++)
+                kinds |= 1u << (d->runs[i].workers[w].spans[k].kind & 31);
     }
     if (!(scale > 0)) return;
     ddp__text_addf(t, "<h2>Who does what, when</h2>\n"
-                      "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward<i class=\"k2\"></i>update"
-                      "<i class=\"k3\"></i>waiting<i class=\"k4\"></i>communication%s%s</p>\n"
-                      "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. All pictures have the "
-                      "same time scale.</p>\n",
+                      "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward<i class=\"k2\"></i>"
+                      "update<i class=\"k3\"></i>waiting<i class=\"k4\"></i>communication%s%s</p>\n"
+                      "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. All pictures have "
+                      "the same time scale.</p>\n",
                    kinds & 1u << DDP_SPAN_FILL ? "<i class=\"k5\"></i>bubble filling" : "",
                    kinds & 1u << DDP_SPAN_PEER_WAIT ? "<i class=\"k6\"></i>waiting for a peer" : "");
     for (int i = 0; i < d->run_count; i++) {
@@ -225,7 +227,6 @@ static void ddp__html_smooth(const double *raw, int n, int over, double *out)
     for (int i = 0; i < n; i++) {
         double sum = 0;
         int count = 0;
-
         for (int j = i; j >= 0 && j > i - over; j--) {
             if (!(fabs(raw[j]) <= DBL_MAX)) continue;
             sum += raw[j];
@@ -262,7 +263,6 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
         ddp__series *s = &series[chart.count++];
         const int n = r->step_count;
         double *y = x + n;
-
         for (int j = 0; j < n; j++) {
             const ddp_report_step *step = &r->steps[j];
             x[j] = what == DDP__CURVE_TIME ? step->time_s : diverges ? j + 1 : (double)step->bytes / 1e6;
@@ -355,7 +355,6 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
     ddp__text_addf(t, "</tr>\n");
     for (int l = 0; l < d->layer_count; l++) {
         const ddp_report_layer *layer = &d->layers[l];
-
         if (layer->name) ddp__add_page(t, "<tr><td>$", layer->name);
         else ddp__add_page(t, "<tr><td>%d", l);
         ddp__add_page(t, "</td><td>^0</td><td>^3</td><td>^3</td>", layer->params,
@@ -382,10 +381,9 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
     for (int i = 0; i < d->run_count; i++) {
         const ddp_report_run *r = &d->runs[i];
         const double off = (r->step_ms / r->predicted_step_ms - 1) * 100;
-
         if (!(r->predicted_step_ms > 0)) continue;
-        ddp__add_page(t, "<tr><td>$</td><td>^2</td><td>^2</td><td>%s^1 %%</td><td>^1</td><td>^1</td></tr>\n", r->strategy,
-                      r->predicted_step_ms, r->step_ms, off > 0 ? "+" : "", off,
+        ddp__add_page(t, "<tr><td>$</td><td>^2</td><td>^2</td><td>%s^1 %%</td><td>^1</td><td>^1</td></tr>\n",
+                      r->strategy, r->predicted_step_ms, r->step_ms, off > 0 ? "+" : "", off,
                       r->predicted_hidden_pct, r->hidden_pct);
     }
     ddp__text_addf(t, "</table></div>\n");

@@ -1,5 +1,5 @@
-/* Pieces of a page: numbers, escaped text, line charts, and what workers did when: spans sorted into the rows of lanes, and
- * the picture of them. */
+/* Pieces of a page: numbers, escaped text, line charts, and what workers did when: spans sorted into the rows of lanes,
+ * and the picture of them. */
 #include "base/core.h"
 #include "io/json.h"
 #include "report/page.h"
@@ -48,7 +48,6 @@ static void ddp__add_escaped(ddp__text *t, const char *s)
 
     while (left) {
         int n = ddp__utf8_length((const unsigned char *)s, left);
-
         if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
             n = 0; /* the two that XML forbids */
         switch (*s) {
@@ -76,7 +75,6 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
     while (*fmt) {
         const size_t plain = strcspn(fmt, "$^@%");
         char kind;
-
         ddp__text_add(t, fmt, plain);
         fmt += plain;
         kind = *fmt ? *fmt++ : 0;
@@ -158,15 +156,14 @@ static int ddp__series_has(const ddp__series *s, int i, int log_y)
 /* Bounds over all points; 0 if there is none. */
 static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 {
-    int i, k, any = 0;
+    int any = 0;
     double pad;
 
     memset(a, 0, sizeof *a);
     a->log_y = c->log_y;
-    for (k = 0; k < c->count; k++) {
-        for (i = 0; i < c->series[k].count; i++) {
+    for (int k = 0; k < c->count; k++) {
+        for (int i = 0; i < c->series[k].count; i++) {
             double y = c->series[k].y[i], x = c->series[k].x[i];
-
             if (!ddp__series_has(&c->series[k], i, c->log_y)) continue;
             if (c->log_y) y = log10(y);
             if (x > a->x1) a->x1 = x;
@@ -203,7 +200,6 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
     if (a->log_y) {
         static const int part[3] = {1, 2, 5};
         int parts = a->y1 - a->y0 <= 2 ? 3 : 1, every = (int)((a->y1 - a->y0) / 8) + 1;
-
         for (int k = (int)floor(a->y0); k <= (int)ceil(a->y1); k += every) {
             for (int i = 0; i < parts; i++) {
                 v = part[i] * pow(10, k);
@@ -218,26 +214,21 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
     step = ddp__tick_step(a->x1, 6, &decimals);
     for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
         const double x = ddp__axes_x(a, v * step);
-
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/>"
-                         "<text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>",
-                      x, DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals,
-                      v * step);
+        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>", x,
+                      DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals, v * step);
     }
-    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>"
-                     "<text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
-                     "<text class=\"label\" x=\"4\" y=\"11\">$</text>",
-                  DDP__CHART_LEFT, DDP__CHART_TOP, DDP__CHART_BOTTOM, DDP__CHART_RIGHT,
-                  (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6, c->x_label,
-                  c->y_label);
+    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid "
+                  "label\" x=\"%d\" y=\"%d\">$</text><text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT,
+                  DDP__CHART_TOP, DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2,
+                  DDP__CHART_H - 6, c->x_label, c->y_label);
 }
 
 /* One path; *end_y is where it stops. A long series is thinned to about a thousand points. */
 static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, double *end_y)
 {
-    int i, points = 0, stride = s->count / 1000 + 1;
+    int points = 0, stride = s->count / 1000 + 1;
 
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
         if (points == 1)
@@ -254,25 +245,23 @@ static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s,
 static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_y, int *order)
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
-    int i, j, n = 0;
+    int j, n = 0;
 
-    for (i = 0; i < c->count; i++) {
+    for (int i = 0; i < c->count; i++) {
         if (!c->series[i].name || end_y[i] < 0) continue;
         for (j = n++; j > 0 && end_y[order[j - 1]] > end_y[i]; j--) order[j] = order[j - 1];
         order[j] = i;
     }
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         const ddp__series *s = &c->series[order[i]];
         double y = end_y[order[i]];
-
         limit = DDP__CHART_BOTTOM - (double)(n - 1 - i) * DDP__CHART_NAME_H;
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
-        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/>"
-                         "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
-                      s->style, DDP__CHART_RIGHT + 8, y, s->style, DDP__CHART_RIGHT + 31, y + 4,
-                      s->name);
+        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/><text class=\"name "
+                      "s%d\" x=\"%d\" y=\"@1\">$</text>", s->style, DDP__CHART_RIGHT + 8, y, s->style,
+                      DDP__CHART_RIGHT + 31, y + 4, s->name);
     }
 }
 
@@ -280,9 +269,8 @@ static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c
 {
     for (int i = 0; i < c->marks; i++) {
         if (!(c->mark[i].x >= 0 && c->mark[i].x <= a->x1)) continue;
-        ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>",
-                      ddp__axes_x(a, c->mark[i].x), DDP__CHART_TOP, DDP__CHART_BOTTOM,
-                      c->mark[i].text);
+        ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__axes_x(a, c->mark[i].x),
+                      DDP__CHART_TOP, DDP__CHART_BOTTOM, c->mark[i].text);
     }
 }
 
@@ -414,7 +402,6 @@ static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__sw
     for (int i = 0; i < lane->count; i++) {
         const ddp_span *s = &lane->items[i].span;
         double x = ddp__swim_x(m, s->begin_s), w = ddp__swim_x(m, s->end_s) - x;
-
         ddp__add_page(t, "<rect class=\"k%d\" x=\"@2\" y=\"@1\" width=\"@2\" height=\"@1\">",
                       (int)s->kind, x, top + row_h * lane->items[i].row, w > 0.3 ? w : 0.3, row_h);
         ddp__swim_title(t, d, s);
@@ -431,7 +418,6 @@ static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *l
 
     for (int i = 0; i < lane->count; i++) {
         double x = ddp__swim_x(m, lane->items[i].span.begin_s);
-
         if (lane->items[i].span.step <= step || lane->items[i].span.kind == DDP_SPAN_WAIT) continue;
         step = lane->items[i].span.step;
         ddp__add_page(t, "<path class=\"step\" d=\"M@1 4V%d\"/>", x, bottom);
@@ -448,7 +434,6 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
 
     for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
         double x = ddp__swim_x(m, m->begin + v * step / 1e3);
-
         ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/>"
                          "<text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>",
                       x, DDP__SWIM_TOP, bottom, x, bottom + 13, decimals, v * step,
@@ -469,7 +454,8 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
         return;
     }
     m.per_s = (DDP__SWIM_W - DDP__SWIM_LEFT - 16) / scale_s;
-    ddp__text_addf(t, "<svg class=\"lanes\" viewBox=\"0 0 %d %d\" role=\"img\">", DDP__SWIM_W, bottom + DDP__SWIM_BOTTOM);
+    ddp__text_addf(t, "<svg class=\"lanes\" viewBox=\"0 0 %d %d\" role=\"img\">", DDP__SWIM_W,
+                   bottom + DDP__SWIM_BOTTOM);
     ddp__swim_axis(t, &m, scale_s, bottom);
     for (int w = 0; w < workers; w++) {
         const int top = DDP__SWIM_TOP + 4 + w * DDP__SWIM_WORKER;

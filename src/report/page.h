@@ -91,8 +91,8 @@ DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const dd
 
 #define DDP__SUMMARY_COLUMNS 7
 
-/* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, ratio to the strategy
- * that others are measured against, seconds to the common loss, MB sent per worker, hidden %, final loss. */
+/* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, ratio to the
+ * strategy that others are measured against, seconds to the common loss, MB sent per worker, hidden %, final loss. */
 DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
 
 #endif /* DDP_REPORT_PAGE_H */

@@ -23,7 +23,8 @@ static void ddp__perfetto_begin(ddp__perfetto *p)
 static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, const char *name, long index)
 {
     ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":", what, p->pid, tid);
+    ddp__text_addf(&p->text, "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":", what,
+                   p->pid, tid);
     ddp__json_string(&p->text, name);
     ddp__text_addf(&p->text, "}},\n{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%ld,\"tid\":%ld,\"args\":"
                              "{\"sort_index\":%ld}}", what, p->pid, tid, index);
@@ -48,8 +49,8 @@ static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
     ddp__perfetto_us(&p->text, end - begin);
     ddp__text_addf(&p->text, ",\"name\":");
     ddp__json_string(&p->text, layer ? layer : name);
-    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", name, s->step,
-                   s->layer, s->bytes);
+    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", name,
+                   s->step, s->layer, s->bytes);
 }
 
 /* One lane of a worker, as many threads as it has rows. */

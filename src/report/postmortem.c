@@ -66,8 +66,7 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
         for (int r = 0; r < pm->world; r++) pm->rank[r].told = -1;
     }
     if (pm->world != (int)world || strcmp(pm->run, run))
-        return ddp__fail(pm->err, DDP_MISMATCH,
-                         "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
+        return ddp__fail(pm->err, DDP_MISMATCH, "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
                          "%d: merge the dumps of one run", path, run, world, pm->run, pm->world);
     *rank = &pm->rank[(int)number];
     if ((*rank)->present)
@@ -163,11 +162,11 @@ static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
 static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out, size_t room)
 {
     size_t used;
-    int r, count = 0, shown = 0;
+    int count = 0, shown = 0;
 
-    for (r = 0; r < pm->world; r++) count += flag[r] != 0;
+    for (int r = 0; r < pm->world; r++) count += flag[r] != 0;
     used = (size_t)snprintf(out, room, count == 1 ? "rank " : "ranks ");
-    for (r = 0; r < pm->world; r++) {
+    for (int r = 0; r < pm->world; r++) {
         if (!flag[r]) continue;
         if (used + 40 > room) {
             snprintf(out + used, room - used, " and %d more", count - shown);
@@ -190,11 +189,11 @@ static const ddp__pm_op *ddp__pm_find(const ddp__pm_rank *r, long sequence)
 static int ddp__pm_differ(const ddp__pm *pm)
 {
     const ddp__pm_op *found = NULL, *other = NULL;
-    int first = 0, second = 0, a, b, i;
+    int first = 0, second = 0;
 
-    for (a = 0; a < pm->world; a++)
-        for (b = a + 1; b < pm->world; b++)
-            for (i = 0; i < pm->rank[a].ops; i++) {
+    for (int a = 0; a < pm->world; a++)
+        for (int b = a + 1; b < pm->world; b++)
+            for (int i = 0; i < pm->rank[a].ops; i++) {
                 const ddp__pm_op *x = &pm->rank[a].op[i], *y;
                 if (x->peer >= 0 || (found && x->sequence >= found->sequence)) continue;
                 y = ddp__pm_find(&pm->rank[b], x->sequence);
@@ -202,10 +201,8 @@ static int ddp__pm_differ(const ddp__pm *pm)
                 found = x, other = y, first = a, second = b;
             }
     if (!found) return 0;
-    fprintf(pm->out,
-            "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d "
-            "%s (step %ld, %.0f bytes)\n",
-            found->sequence, first, found->what, found->step, found->bytes, second, other->what,
+    fprintf(pm->out, "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d %s (step "
+            "%ld, %.0f bytes)\n", found->sequence, first, found->what, found->step, found->bytes, second, other->what,
             other->step, other->bytes);
     return 1;
 }
@@ -262,9 +259,8 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
             if (flag[r]) ddp__pm_last(pm, r);
         return 1;
     }
-    fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is "
-            "known of submitted: a rank or the network between them stands still\n", others,
-            o->what, o->step, o->sequence);
+    fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
+            "rank or the network between them stands still\n", others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
         if (waits[r] && own)
@@ -276,16 +272,16 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
 /* Sends and receives that the other side never submitted. */
 static int ddp__pm_pairs(const ddp__pm *pm)
 {
-    int r, i, k, found = 0;
+    int found = 0;
 
-    for (r = 0; r < pm->world; r++)
-        for (i = 0; i < pm->rank[r].ops; i++) {
+    for (int r = 0; r < pm->world; r++)
+        for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
             const ddp__pm_rank *peer;
             int met = 0;
             if (o->peer < 0 || o->peer >= pm->world || o->state != DDP__PM_ACTIVE) continue;
             peer = &pm->rank[o->peer];
-            for (k = 0; k < peer->ops && !met; k++)
+            for (int k = 0; k < peer->ops && !met; k++)
                 met = peer->op[k].peer == r && peer->op[k].send != o->send &&
                       peer->op[k].sequence == o->sequence && peer->op[k].state != DDP__PM_QUEUED;
             if (met || !peer->present) continue;
