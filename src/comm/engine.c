@@ -131,12 +131,27 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
     return e->error.code;
 }
 
-static int ddp__engine_conditions(ddp__engine *e)
+static int ddp__engine_locks(ddp__engine *e)
 {
-    if (ddp__cond_init(&e->changed)) return 0;
-    if (ddp__cond_init(&e->park) == 0) return 1;
-    pthread_cond_destroy(&e->changed);
+    if (pthread_mutex_init(&e->lock, NULL)) return 0;
+    if (ddp__cond_init(&e->changed) == 0) {
+        if (ddp__cond_init(&e->park) == 0) return 1;
+        pthread_cond_destroy(&e->changed);
+    }
+    pthread_mutex_destroy(&e->lock);
     return 0;
+}
+
+static void ddp__engine_free(ddp__engine *e)
+{
+    ddp_allocator allocator = e->cfg.allocator;
+
+    ddp__guard_close(e);
+    if (e->membership) e->membership->close(e);
+    pthread_cond_destroy(&e->park);
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    ddp__release(&allocator, e, e->block_bytes);
 }
 
 ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err)
@@ -167,6 +182,10 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     (void)ddp__engine_layout(&plan, block);
     e = (ddp__engine *)(void *)block;
     *e = plan;
+    if (!ddp__engine_locks(e)) {
+        ddp__release(&cfg->allocator, block, plan.block_bytes);
+        return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
+    }
     ddp__emulate_start(e);
     e->stats.staging_bytes = e->block_bytes;
     for (int r = 0; r < e->world; r++) {
@@ -178,49 +197,24 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->epoch.workers = e->world;
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);
-    if (e->membership) status = e->membership->open(e, err);
-    if (status != DDP_OK) {
-        ddp__release(&cfg->allocator, block, plan.block_bytes);
-        return status;
-    }
-    if (pthread_mutex_init(&e->lock, NULL) == 0) {
-        if (ddp__engine_conditions(e)) {
-            if (cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
-            if (status == DDP_OK) status = ddp__engine_thread(e, err);
-            if (status == DDP_OK) {
-                *out = e;
-                return DDP_OK;
-            }
-            ddp__guard_close(e);
-            pthread_cond_destroy(&e->park);
-            pthread_cond_destroy(&e->changed);
-        }
-        pthread_mutex_destroy(&e->lock);
-    }
-    if (e->membership) e->membership->close(e);
-    ddp__release(&cfg->allocator, block, plan.block_bytes);
-    if (status != DDP_OK) return status;
-    return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
+    if (e->membership && (status = e->membership->open(e, err)) != DDP_OK) e->membership = NULL; /* it holds nothing */
+    if (status == DDP_OK && cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
+    if (status == DDP_OK) status = ddp__engine_thread(e, err);
+    if (status == DDP_OK) *out = e;
+    else ddp__engine_free(e);
+    return status;
 }
 
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
 
 void ddp__engine_close(ddp__engine *e)
 {
-    ddp_allocator allocator;
-
     if (!e) return;
-    allocator = e->cfg.allocator;
     pthread_mutex_lock(&e->lock);
     e->stop = 1;
     ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
     pthread_join(e->thread, NULL);
     e->wire->table->close(e->wire);
-    ddp__guard_close(e);
-    if (e->membership) e->membership->close(e);
-    pthread_cond_destroy(&e->park);
-    pthread_cond_destroy(&e->changed);
-    pthread_mutex_destroy(&e->lock);
-    ddp__release(&allocator, e, e->block_bytes);
+    ddp__engine_free(e);
 }

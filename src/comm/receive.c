@@ -103,34 +103,31 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
 
 static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
 {
+    ddp__op old, *op = NULL;
     int ok;
 
     if (ddp__is_control(f)) {
         ok = ddp__control_possible(e, peer, f);
     } else {
-        ddp__op *op = ddp__find_op(e, peer, f);
         ok = ddp__chunk_possible(e, f);
-        if (op && (ok || f->coding != (int)op->m.coding)) return ddp__agrees(e, peer, op, f);
-        if (ok) {
+        op = ddp__find_op(e, peer, f);
+        if (op && ok) return ddp__agrees(e, peer, op, f);
+        if (op && f->coding == (int)op->m.coding) op = NULL;
+        if (!op && ok) {
             const uint32_t *next = &e->peers[peer].paired_seq[2 * (f->seq >> 30) + 1];
             int past = f->p2p ? (int32_t)((f->seq - *next) << 2) < 0 : ddp__seq_past(e, f->seq);
             /* An operation that is complete here, or not begun, has no use for the frame. */
-            if (f->type == DDP__FRAME_RESULT || f->type == DDP__FRAME_SUMMED || past) {
-                ddp__op old;
-                if (ddp__past_op(e, peer, f, &old)) {
-                    ddp__mismatch(e, peer, &old, f);
-                    return 0;
-                }
-                ok = 0;
-            }
+            ok = f->type != DDP__FRAME_RESULT && f->type != DDP__FRAME_SUMMED && !past;
+            if (!ok && ddp__past_op(e, peer, f, &old)) op = &old;
         }
     }
-    if (!ok)
+    if (op) ddp__mismatch(e, peer, op, f);
+    else if (!ok)
         ddp__fault(e, DDP_NET, "rank %d sent a chunk that fits no operation (type %d, operation %lu, coding %d, values "
-            "%lu of %lu, %lu bytes): all ranks must use the same wire format and chunk size and submit in the same "
-            "order", peer, f->type, (unsigned long)f->seq, f->coding, (unsigned long)f->offset, (unsigned long)f->count,
-            (unsigned long)f->length);
-    return ok;
+                   "%lu of %lu, %lu bytes): all ranks must use the same wire format and chunk size and submit in the "
+                   "same order", peer, f->type, (unsigned long)f->seq, f->coding, (unsigned long)f->offset,
+                   (unsigned long)f->count, (unsigned long)f->length);
+    return ok && !op;
 }
 
 void ddp__slot_ready(ddp__engine *e, int slot, double now)

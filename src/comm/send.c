@@ -127,18 +127,17 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec 
         at -= DDP__FRAME_BYTES;
     }
     while (at < p->out.length && n < DDP__IOV) {
-        const char *whole = p->out.coding && p->out.coding != (int)DDP__AS_BYTES
-                                ? (const char *)p->coded
-                            : p->out_slot >= 0 ? (const char *)e->slot[p->out_slot].data
-                            : op ? NULL
-                                               : p->out_text;
+        const char *whole = op ? NULL : p->out_text;
+        if (p->out_slot >= 0) whole = (const char *)e->slot[p->out_slot].data;
+        if (p->out.coding && p->out.coding != (int)DDP__AS_BYTES) whole = (const char *)p->coded;
         if (whole) {
             iov[n].iov_base = (char *)(uintptr_t)whole + at;
             iov[n].iov_len = p->out.length - at;
         } else {
             size_t values = at / op->unit, part = at % op->unit, here;
-            char *data = (char *)ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
-                p->out.offset + values, p->out.length / op->unit - values, &here);
+            const ddp__strips *in = p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from;
+            char *data = (char *)ddp__memory_at(op, in, p->out.offset + values, p->out.length / op->unit - values,
+                                                &here);
             iov[n].iov_base = data + part;
             iov[n].iov_len = here * op->unit - part;
         }
@@ -163,7 +162,7 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
 }
 
 /* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to be sent. */
-static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double leaves)
+static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now, double leaves)
 {
     ddp__peer *p = &e->peers[peer];
 
@@ -179,18 +178,17 @@ static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__
     }
     if (f->length && e->checks) p->out.check = ddp__payload_sum(e, p);
     ddp__frame_encode(&p->out, p->out_head);
+    if (op) ddp__op_moves(e, op, now);
+    p->out_state = DDP__OUT_WRITING;
     return 1;
 }
 
-int ddp__start_control(ddp__engine *e, int peer)
+int ddp__start_next(ddp__engine *e, int peer, double now)
 {
     ddp__frame f;
     ddp__op *op;
 
-    if (!ddp__next_frame(e, peer, &f, &op)) return 0;
-    if (!ddp__start_frame(e, peer, &f, op, ddp_now())) return 0;
-    e->peers[peer].out_state = DDP__OUT_WRITING;
-    return 1;
+    return ddp__next_frame(e, peer, &f, &op) && ddp__start_frame(e, peer, &f, op, now, now);
 }
 
 static void ddp__frame_sent(ddp__engine *e, int peer, double now)
@@ -276,8 +274,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     }
     if (chosen < 0) return 0;
     e->peers[chosen].release = ddp__link_send(&e->link, &e->path[chosen], now, DDP__FRAME_BYTES + best.length);
-    if (!ddp__start_frame(e, chosen, &best, best_op, e->peers[chosen].release)) return 0;
-    if (best_op) ddp__op_moves(e, best_op, now);
+    if (!ddp__start_frame(e, chosen, &best, best_op, now, e->peers[chosen].release)) return 0;
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
     return 1;
 }
@@ -287,19 +284,11 @@ int ddp__send_all(ddp__engine *e, double now)
     int moved = 0;
 
     for (int k = 1; k < e->world; k++) {
-        int peer = (e->rank + k) % e->world;
-        ddp__peer *p = &e->peers[peer];
-        ddp__frame f;
-        ddp__op *op;
+        const int peer = (e->rank + k) % e->world;
         moved |= ddp__continue_frame(e, peer, now);
-        if (e->paced || p->out_state != DDP__OUT_IDLE) continue;
-        if (!ddp__next_frame(e, peer, &f, &op)) continue;
-        if (!ddp__start_frame(e, peer, &f, op, now)) return 1;
-        if (op) ddp__op_moves(e, op, now);
-        p->out_state = DDP__OUT_WRITING;
-        moved |= ddp__continue_frame(e, peer, now);
+        if (!e->paced && e->peers[peer].out_state == DDP__OUT_IDLE && ddp__start_next(e, peer, now))
+            moved |= ddp__continue_frame(e, peer, now);
     }
-    if (e->paced)
-        while (ddp__load_uplink(e, now)) moved = 1;
+    while (e->paced && ddp__load_uplink(e, now)) moved = 1;
     return moved;
 }

@@ -171,7 +171,7 @@ static void ddp__give_up(ddp__engine *e)
             ddp__peer *p = &e->peers[r];
             if (r == e->rank) continue;
             (void)ddp__continue_frame(e, r, now);
-            if (p->out_state == DDP__OUT_IDLE && p->want_abort && ddp__start_control(e, r))
+            if (p->out_state == DDP__OUT_IDLE && p->want_abort && ddp__start_next(e, r, now))
                 (void)ddp__continue_frame(e, r, now);
             e->want_send[r] = p->out_state == DDP__OUT_WRITING;
             busy |= e->want_send[r];
