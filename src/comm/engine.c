@@ -34,13 +34,11 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
         e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
         e->exact = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
     }
-    e->member = (int *)ddp__carve(block, &used, world, sizeof *e->member);
-    e->place = (int *)ddp__carve(block, &used, world, sizeof *e->place);
+    e->member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->member);
+    e->place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->place);
     e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
     e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
     e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
-    e->group_member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof(int));
-    e->group_place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof(int));
     for (int r = 0; r < e->world; r++) {
         void *coded = NULL;
         if (r == e->rank) continue;

@@ -48,9 +48,9 @@ typedef struct ddp__engine_config {
     size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
                           SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
     size_t full_bytes; /* all-reduces up to this size are full exchanges, unless rings; 0 = by the
-                          link, 1 = none. Same on all ranks; never in elastic worlds */
+                          link, 1 = none. Same on all ranks; never with a membership */
     size_t share_bytes; /* all-reduces from this size on, of ranks that are threads of one process,
-                           unshaped and not elastic, are summed where the values are (share.c);
+                           unshaped and without a membership, are summed where the values are (share.c);
                            0 = 256 KiB, SIZE_MAX = none. Same on all ranks */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s; /* an operation fails so long after the first rank began it; 0 = never */
@@ -64,7 +64,7 @@ typedef struct ddp__engine_config {
     const ddp__coder *coder;        /* of int8 blocks; borrowed */
     int           no_checksum;      /* 1: payloads go without a CRC-32C; each rank for what it sends */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
-    const struct ddp__membership *membership; /* NULL: a lost peer is an error; member/elastic.h */
+    const struct ddp__membership *membership; /* NULL: a lost peer is an error */
     int           min_world;        /* membership: as in ddp_config */
     size_t        elastic_bytes;    /* membership: for inputs and results in flight: more operations queue,
                                        a longer message is an error; 0 = grows with the longest */
@@ -104,7 +104,7 @@ DDP_LIB void ddp__engine_nudge(ddp__engine *e);
 DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err);
 /* Makes a group of n distinct ranks in rising order; *group numbers it, from 1. All ranks make all groups in the
  * same order, those included that they are not in; the n-th collective of a group meets the n-th of its other
- * members, whatever the world and other groups do meanwhile. Not in an elastic world (DDP_UNSUPPORTED). At most 63. */
+ * members, whatever the world and other groups do meanwhile. Not with a membership (DDP_UNSUPPORTED). At most 63. */
 DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
 /* Its ranks; 1 where it is none. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
@@ -202,7 +202,7 @@ DDP_LIB void       ddp__oplog_free(ddp__oplog *log);
  * a lost root's broadcast is that of the lowest live id. */
 typedef struct ddp__epoch_info {
     uint32_t ballot;     /* rises with every epoch, 0 at first; not by 1 */
-    uint64_t live;       /* bit r: worker r is in it; all ones of world where not elastic */
+    uint64_t live;       /* bit r: worker r is in it; all ones of world without a membership */
     int      workers;    /* how many */
     long     changes;    /* epochs that this engine has begun */
     double   recovery_s; /* from the first sign of the loss to the last change's new epoch */

@@ -73,8 +73,8 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
     ddp__members team;
 
     team.members = op->m.group ? e->group_members[op->m.group] : e->members;
-    team.member = op->m.group ? e->group_member + at : e->member;
-    team.place = op->m.group ? e->group_place + at : e->place;
+    team.member = e->member + at;
+    team.place = e->place + at;
     return team;
 }
 

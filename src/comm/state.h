@@ -249,7 +249,7 @@ struct ddp__engine {
     ddp__wire         *wire;
     int                rank, world;
     int               *member;        /* ids that are live, rising; collectives run over them */
-    int               *place;         /* [world] index in member, -1: not live */
+    int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
@@ -313,7 +313,6 @@ struct ddp__engine {
     /* shared, under lock */
     pthread_mutex_t    lock;
     int                groups;        /* made so far, the world included */
-    int               *group_member, *group_place; /* [DDP__GROUPS x world] */
     int                group_members[DDP__GROUPS];
     pthread_cond_t     changed;
     pthread_t          thread;

@@ -10,7 +10,7 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, d
     if (m->group == 0) return DDP_OK;
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
-    place = e->group_place + (size_t)m->group * (size_t)e->world;
+    place = e->place + (size_t)m->group * (size_t)e->world;
     if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
         return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", ddp__verb_name((int)m->verb), m->group);
     if (place[e->rank] < 0)
@@ -23,7 +23,6 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, d
 ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err)
 {
     ddp_status status = DDP_OK;
-    int *member, *place;
 
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
@@ -36,8 +35,8 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
     if (e->groups == DDP__GROUPS) {
         status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
     } else {
-        member = e->group_member + (size_t)e->groups * (size_t)e->world;
-        place = e->group_place + (size_t)e->groups * (size_t)e->world;
+        int *member = e->member + (size_t)e->groups * (size_t)e->world;
+        int *place = e->place + (size_t)e->groups * (size_t)e->world;
         for (int r = 0; r < e->world; r++) place[r] = -1;
         for (int i = 0; i < n; i++) {
             member[i] = ranks[i];
@@ -59,7 +58,7 @@ int ddp__engine_group_size(const ddp__engine *e, int group)
 const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
 {
     if (group <= 0 || group >= e->groups) return NULL;
-    return e->group_member + (size_t)group * (size_t)e->world;
+    return e->member + (size_t)group * (size_t)e->world;
 }
 
 /* ---- messages ---- */
@@ -73,30 +72,25 @@ static size_t ddp__pieces_count(const ddp_piece *piece, int count)
     return n > UINT32_MAX ? SIZE_MAX : n;
 }
 
-static int ddp__is_served(ddp_verb verb)
-{
-    return verb == DDP_PUSH || verb == DDP__ASK || verb == DDP_ANSWER || verb >= DDP_SERVE;
-}
-
 /* Only an all-reduce is summed, measured, coded; only values that lie apart can be added to. */
 static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
+    const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
 
     if (m->bytes && sums)
         return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", ddp__verb_name((int)m->verb));
     if (m->add && (!m->to || m->bytes))
-        return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, "
-                         "are needed", ddp__verb_name((int)m->verb));
+        return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
+                         ddp__verb_name((int)m->verb));
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
         return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s",
                          ddp__verb_name((int)m->verb), m->to ? " with a `to` of its own" : "");
-    if (ddp__is_served(m->verb) && e->lanes < (int)DDP__LANES)
+    if (serves && e->lanes < (int)DDP__LANES)
         return ddp__fail(err, DDP_USAGE, "%s in a context whose strategy does not serve: set "
                          "DDP_SERVES in its traits", ddp__verb_name((int)m->verb));
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
-        return ddp__fail(err, DDP_ARG,
-                         "only an all-reduce can travel as %s, over an engine opened for it",
+        return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
                          m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16");
     return DDP_OK;
 }
@@ -118,7 +112,7 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
     const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER && m->verb != DDP_REDUCE_SCATTER;
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
-    int members;
+    const int members = ddp__engine_group_size(e, m->group);
 
     if (n == SIZE_MAX)
         return ddp__fail(err, DDP_ARG, "a message of more than %lu values is too long; split it",
@@ -133,11 +127,9 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
                          e->rank, e->world);
     DDP__TRY(ddp__message_kind(e, m, err));
     DDP__TRY(ddp__group_check(e, m, err));
-    members = m->group ? e->group_members[m->group] : e->world;
     if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members && !(m->ragged && m->group))
         return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
-                         m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter",
-                         (unsigned long)n, members);
+                         m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter", (unsigned long)n, members);
     return DDP_OK;
 }
 
@@ -146,8 +138,7 @@ static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
 
-    if (start % e->strip_room + count > e->strip_room)
-        start += e->strip_room - start % e->strip_room;
+    if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
 
@@ -212,8 +203,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
 /* Under the lock, which it lets go of: after a failure until nobody touches any memory. */
 static void ddp__settle(ddp__engine *e)
 {
-    while (e->error.code != DDP_OK && !e->quiet)
-        pthread_cond_wait(&e->changed, &e->lock);
+    while (e->error.code != DDP_OK && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
 }
 
 ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
@@ -333,24 +323,19 @@ int ddp__engine_left(ddp__engine *e)
 
 /* ---- blocking calls ----
  *
- * To wake the comm thread for each of calls that follow each other closely, and to be woken by it,
- * takes as long as a small message. So for a moment after such a call the comm thread, if it has
- * nothing to do, parks, and the next caller moves its message itself. Only one of the two touches the
- * engine at a time, and they hand it over under the lock. */
+ * To wake the comm thread for each of calls that follow each other closely, and to be woken by it, takes as long as a
+ * small message. So for a moment after such a call the comm thread, if it has nothing to do, parks, and the next caller
+ * moves its message itself. Only one of the two touches the engine at a time, and they hand it over under the lock. */
 
 /* Moves bytes until the message is done, or the comm thread has to go on. */
 static void ddp__drive(ddp__engine *e, long ticket)
 {
     double until;
-    int done = 0;
 
-    while (!done) {
-        int moved = ddp__round(e, &until);
-        if (e->fault.code != DDP_OK || e->stopping) return;
-        pthread_mutex_lock(&e->lock);
-        done = ddp__ticket_done(e, ticket);
-        pthread_mutex_unlock(&e->lock);
-        if (!moved && !done) ddp__sleep(e, until);
+    for (;;) {
+        const int moved = ddp__round(e, &until);
+        if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
+        if (!moved) ddp__sleep(e, until);
     }
 }
 
