@@ -16,7 +16,7 @@
 /* What an operation makes of its arrays. */
 typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
-typedef struct ddp__nccl {
+typedef struct ddp__cuda_nccl {
     ddp__cuda    *dev;
     ncclComm_t    comm;    /* NULL: alone, or given up */
     ddp_backend_peers peers;
@@ -27,10 +27,10 @@ typedef struct ddp__nccl {
     cudaEvent_t  *done;    /* [slots] they are averages */
     double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
     int           slots;
-} ddp__nccl;
+} ddp__cuda_nccl;
 
 /* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
-static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, const char *what,
+static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what,
                                                ddp_error *err)
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
@@ -48,7 +48,7 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, con
 
 /* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
  * that is known to be lost. */
-static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
+static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, ncclComm_t comm, const char *what,
                                                ddp_error *err)
 {
     const double until = ddp_now() + n->peers.join_timeout_s;
@@ -68,7 +68,7 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
 
 /* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer
  * to all that is asked of n from here on. */
-static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
+static DDP__UNUSED void ddp__nccl_give_up(ddp__cuda_nccl *n, const ddp_error *why)
 {
     if (n->comm) (void)ncclCommAbort(n->comm);
     n->comm = NULL;
@@ -76,14 +76,14 @@ static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
 }
 
 /* Why it was given up, if it was. */
-static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__nccl *n, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *err)
 {
     if (n->why.code && err) *err = n->why;
     return n->why.code;
 }
 
 /* 1: the slot's average has ended, or there was none. */
-static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;
     if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
@@ -93,7 +93,7 @@ static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
 
 /* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation
  * older than the time-out. */
-static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
     double oldest = 0;
@@ -117,7 +117,7 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
 }
 
 /* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
-static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
+static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
 {
     ddp_error why;
 
@@ -130,7 +130,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
 }
 
 /* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
-static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
+static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     int i;
 
@@ -150,7 +150,7 @@ static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
     DDP_FREE(n);
 }
 
-static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
     const size_t count = (size_t)slots;
@@ -174,11 +174,11 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error
 
 /* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
  * on failure; freed by ddp__nccl_leave. */
-static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
+static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
                                              ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ddp__nccl *n = (ddp__nccl *)ddp__calloc(1, sizeof *n);
+    ddp__cuda_nccl *n = (ddp__cuda_nccl *)ddp__calloc(1, sizeof *n);
     ncclUniqueId id;
     ncclResult_t r;
 
@@ -211,7 +211,7 @@ failed:
 }
 
 /* One array, in place. */
-static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__nccl *n, ddp__nccl_verb verb, float *x,
+static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x,
                                                 size_t count)
 {
     if (verb == DDP__NCCL_SPREAD)
@@ -222,7 +222,7 @@ static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__nccl *n, ddp__nccl_verb ver
 
 /* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
  * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
-static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_verb verb,
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb,
                                               float *const *arrays, const size_t *counts,
                                               int arrays_count, ddp_error *err)
 {
@@ -250,7 +250,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_
 }
 
 /* Later work on the computing stream waits for the slot's operation; the host does not. */
-static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
+static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] > 0)
         (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
@@ -259,7 +259,7 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 /* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
  * in the old order. What was in flight is given up: its arrays hold anything. */
-static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
+static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__cuda_nccl *n, const int *lost, int count,
                                                ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

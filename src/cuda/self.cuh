@@ -38,7 +38,7 @@ typedef struct ddp__cuda_self {
     unsigned         *flag;     /* [slots] pinned: the turn that may pass */
     unsigned         *flag_there; /* as the device sees them */
     int               slots;
-    ddp__nccl        *nccl;
+    ddp__cuda_nccl        *nccl;
     /* times */
     cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
     int               marks;
