@@ -67,6 +67,10 @@ DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
 /* DDP_NUMERIC: x[at] is NaN. */
 DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err);
 
+/* A selection's arguments. */
+DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
+                                     size_t have, size_t need, const uint64_t *index, ddp_error *err);
+
 /* DDP_ARG if bytes do not fit the capacity. */
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);

@@ -252,9 +252,8 @@ static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t 
     return (int32_t)(nth > DDP__INFINITE ? DDP__INFINITE : nth) - 1;
 }
 
-/* A selection's arguments. */
-static ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
-                                    size_t have, size_t need, const uint64_t *index, ddp_error *err)
+ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
+                             size_t have, size_t need, const uint64_t *index, ddp_error *err)
 {
     if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
     if (k < 1 || k > n) return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k, n);
