@@ -179,12 +179,14 @@ struct ddp_ctx {
     double       sum_step_s, sum_wait_s;
 };
 
-/* First line of every hook: the sticky error. */
-#define DDP__ENTER(d)                                        \
-    do {                                                     \
-        if (!(d)) return DDP_ARG;                            \
+/* First line of every hook: the sticky error; events of strategies do not call hooks. */
+#define DDP__ENTER(d)                                               \
+    do {                                                            \
+        if (!(d)) return DDP_ARG;                                   \
         if ((d)->host.error.code) return (int)(d)->host.error.code; \
+        if ((d)->event) return ddp__hook_in_event(d);               \
     } while (0)
+DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 
 /* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
 DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);

@@ -31,6 +31,35 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 }
 #define DDP__VERB(verb) DDP__TRY(ddp__verb_enter(d, verb))
 
+int ddp__hook_in_event(ddp_ctx *d)
+{
+    return ddp__ctx_failf(d, DDP_USAGE, "strategy %s calls a hook or a collective of the program in its event "
+                          "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
+}
+
+/* NULL: there is no such layer. */
+static const ddp__unit *ddp__unit_of(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers ? &d->unit[layer] : NULL;
+}
+
+static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
+{
+    DDP__VERB(verb);
+    if (ddp__unit_of(d, layer)) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_ARG, "strategy %s: %s: layer %d does not exist; %d layers are "
+                     "registered, numbered from 0", d->ops.name, verb, layer, d->layers);
+}
+
+/* Whether messages may begin here. */
+static ddp_status ddp__verb_posts(ddp_ctx *d)
+{
+    if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and "
+                     "wait finishes what is in flight; post in forward_begin, backward_end, step_end, "
+                     "arrived or sync_all", d->ops.name, d->event);
+}
+
 int ddp_complain(ddp_ctx *d, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
@@ -148,6 +177,39 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
+/* What would be looked at before the engine has checked the message. */
+static ddp_status ddp__message_looks(ddp_ctx *d, const ddp_message *m)
+{
+    const ddp_piece *list[2] = {m->from, m->to};
+    const int count[2] = {m->from_count, m->to ? m->to_count : 0};
+    int k, i;
+
+    if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
+        return ddp__fail(&d->host.error, DDP_ARG, "strategy %s posts a message of verb %d, which does not exist",
+                         d->ops.name, (int)m->verb);
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
+        return ddp__fail(&d->host.error, DDP_ARG, "strategy %s posts a message over link %d, which does not "
+                         "exist; a second one is opened where net2 or addr2 is set, or nccl is 2",
+                         d->ops.name, m->link);
+    for (k = 0; k < 2; k++)
+        for (i = 0; i < count[k] || count[k] < 0; i++)
+            if (count[k] < 0 || !list[k] || (!list[k][i].data && list[k][i].count))
+                return ddp__fail(&d->host.error, DDP_ARG, "strategy %s posts a message whose %s is NULL",
+                                 d->ops.name, list[k] && count[k] > 0 ? "array" : "list");
+    return DDP_OK;
+}
+
+/* A mistake in a message is the strategy's, whoever found it. */
+static ddp_status ddp__posted_refused(ddp_ctx *d)
+{
+    ddp_error *e = &d->host.error;
+    char text[sizeof e->msg];
+
+    if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
+    snprintf(text, sizeof text, "%s", e->msg);
+    return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
+}
+
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
@@ -156,17 +218,14 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     if (!m || !ticket)
         return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
                               "a place for its ticket", d->ops.name);
-    if (!strcmp(d->event, "wait") || !strcmp(d->event, "start"))
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start "
-                              "declares state and wait finishes what is in flight; post in "
-                              "forward_begin, backward_end, step_end, arrived or sync_all",
-                              d->ops.name, d->event);
+    DDP__TRY(ddp__verb_posts(d));
+    DDP__TRY(ddp__message_looks(d, m));
     if (d->posted_count == d->posted_room)
         return (int)ddp__fail(&d->host.error, DDP_USAGE,
                               "strategy %s has %d messages that it did not hold; hold some of them "
                               "before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
-    DDP__TRY(ddp__posted_send(d, p, m, &d->host.error));
+    if (ddp__posted_send(d, p, m, &d->host.error)) return (int)ddp__posted_refused(d);
     p->layer = m->layer;
     p->link = m->link;
     p->step = d->step;
@@ -227,6 +286,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     held = *p;
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
+    if (!ddp__unit_of(d, layer)) layer = DDP_NO_LAYER;
     DDP__TRY(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     for (i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
@@ -254,25 +314,31 @@ int ddp_is_done(ddp_ctx *d, long ticket)
 
 int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
 {
-    DDP__VERB("ddp_average");
+    DDP__TRY(ddp__verb_layer(d, "ddp_average", layer));
+    DDP__TRY(ddp__verb_posts(d));
+    if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: ddp_average of layer %s, whose last "
+                              "average is still on its way: hold it first with ddp_average_hold", d->ops.name,
+                              d->unit[layer].name);
     return (int)ddp__average_layer(d, layer, priority, filler, &d->host.error);
 }
 
 int ddp_average_hold(ddp_ctx *d, int layer)
 {
-    DDP__VERB("ddp_average_hold");
+    DDP__TRY(ddp__verb_layer(d, "ddp_average_hold", layer));
     return (int)ddp__average_hold(d, layer, &d->host.error);
 }
 
 int ddp_average_exact(ddp_ctx *d, int layer)
 {
-    DDP__VERB("ddp_average_exact");
+    DDP__TRY(ddp__verb_layer(d, "ddp_average_exact", layer));
+    DDP__TRY(ddp__verb_posts(d));
     return (int)ddp__average_exact(d, layer, &d->host.error);
 }
 
 int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
 {
-    DDP__VERB("ddp_update_layer");
+    DDP__TRY(ddp__verb_layer(d, "ddp_update_layer", layer));
     ddp__update_layer(d, layer, from);
     return 0;
 }
@@ -388,25 +454,44 @@ int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = d->unit[layer].gradients;
-    return d->unit[layer].gradient;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
+    *count = u ? u->gradients : 0;
+    return u ? u->gradient : NULL;
 }
 
 const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = d->unit[layer].averages;
-    return d->unit[layer].average;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
+    *count = u ? u->averages : 0;
+    return u ? u->average : NULL;
 }
 
-int ddp_group_of(const ddp_ctx *d, int layer) { return d->unit[layer].group; }
+int ddp_group_of(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
+    return u ? u->group : 0;
+}
 
 const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
-int ddp_link_of(const ddp_ctx *d, int layer) { return d->unit[layer].link; }
+int ddp_link_of(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = ddp__unit_of(d, layer);
 
-float *ddp_residual_of(const ddp_ctx *d, int layer) { return d->unit[layer].residual; }
+    return u ? u->link : 0;
+}
+
+float *ddp_residual_of(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
+    return u ? u->residual : NULL;
+}
 
 int ddp_has_forward(const ddp_ctx *d)
 {
