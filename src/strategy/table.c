@@ -50,7 +50,7 @@ ddp_strategy ddp_strategy_named(const char *name)
     return DDP_STRATEGY_DEFAULT;
 }
 
-ddp_strategy ddp_strategy_number(int i)
+static ddp_strategy ddp__strategy_number(int i)
 {
     int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
@@ -60,7 +60,7 @@ ddp_strategy ddp_strategy_number(int i)
 
 const ddp__strategies *ddp__built_in(void)
 {
-    static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
+    static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp__strategy_number,
                                           ddp_strategy_name};
 
     return &table;
