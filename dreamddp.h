@@ -24,7 +24,7 @@
  *     run/session.h     the calls of a training loop: open, layers, hooks, close
  *     run/config.h      settings and their defaults
  *     graph/layer.h     what a layer is; nn/optimizer.h, nn/schedule.h  when and how it is updated
- *     run/stats.h       what was measured; run/checkpoint.h, collective.h, probe.h, group.h
+ *     run/stats.h       what was measured; run/checkpoint.h, run/collective.h
  *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
  *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
  *     [graph] [nn]      models as static graphs of operators, forward and backward
@@ -200,14 +200,12 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
-/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on
- * a free loopback port), or once here when a launcher already made the ranks or world <= 1. fn
- * gets an open context, which ddp_launch closes; it returns 0 or a ddp_status. With processes
- * the parent only supervises: nothing that fn stores is seen by it.
- * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed
- * or lost), else the first failure with its sentence in *err. */
-DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user,
-                       ddp_error *err);
+/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free loopback port),
+ * or once here when a launcher already made the ranks or world <= 1. fn gets an open context, which ddp_launch closes;
+ * it returns 0 or a ddp_status. With processes the parent only supervises: nothing that fn stores is seen by it.
+ * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost), else the
+ * first failure with its sentence in *err. */
+DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
@@ -326,11 +324,10 @@ typedef enum ddp_algorithm {
     DDP_RING               /* from rank to rank; not where deterministic, nor with two ranks */
 } ddp_algorithm;
 
-/* Everything is optional: zero = the default named last on the line. Strings are read during
- * ddp_open and need not outlive it. With world == 0 and no_env == 0 the environment says rank,
- * world and address (DREAMDDP_*, then torchrun, Open MPI, MPICH, PMIx, Slurm names) and fills what
- * is zero and marked [env], from DREAMDDP_ and the field's name in capitals, without _s or _path
- * (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP). world > 0 makes rank literal. */
+/* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and need not
+ * outlive it. With world == 0 and no_env == 0 the environment says rank, world and address (DREAMDDP_*, then torchrun,
+ * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero and marked [env], from DREAMDDP_ and the field's name in
+ * capitals, without _s or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP). world > 0 makes rank literal. */
 struct ddp_config {
     ddp_strategy strategy;    /* [env] dreamddp */
     const struct ddp_strategy_ops *own_strategy; /* yours instead (docs/own-strategy.md); copied; NULL */
@@ -424,6 +421,7 @@ struct ddp_config {
  *   transport  tcp, threads, mpi */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
+DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
@@ -742,9 +740,9 @@ DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps. NULL: the context has the error.
- * ddp_complain - notes an error of the strategy's own and returns DDP_FAILED. */
+ * ddp_complain - notes an error of the strategy's own and returns its code. */
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
-DDP_API int    ddp_complain(ddp_ctx *d, const char *fmt, ...) DDP__PRINTF(2, 3);
+DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
  * its group; the settings in force; the wire's coding and the link for a message of that layer, what its
@@ -836,9 +834,8 @@ typedef struct ddp_stats {
     double   slow_ratio;      /* ... against the median; 0 = not known yet */
 } ddp_stats;
 
-/* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last
- * averaging of that layer. ddp_last_algorithm - how the last all-reduce travelled: "full"
- * (exchange), "direct", "ring"; "none": no one did. */
+/* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of that layer.
+ * ddp_last_algorithm - how the last all-reduce travelled: "full" (exchange), "direct", "ring"; "none": no one did. */
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
@@ -849,20 +846,17 @@ DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 DDP_API const struct ddp_plan    *ddp_plan_get(const ddp_ctx *d);
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
-DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out,
-                                 ddp_error *err);
+DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
-/* ddp_trace_copy - copies the newest spans (compute of this rank and its communication), oldest
- * first; returns how many. ddp_dump - writes what this rank knows of its last 2,000 operations to
- * path (%r becomes the rank) as JSON lines: the run and its error, then one line per operation, the
- * newest last; those in flight name the ranks that have not begun them. Any thread, also while
- * others wait and after a failure, not during ddp_add_layer or ddp_close. The file appears whole or
- * not at all. Errors: DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error is left as it is. */
+/* ddp_trace_copy - copies the newest spans (compute of this rank and its communication), oldest first; returns how
+ * many. ddp_dump - writes what this rank knows of its last 2,000 operations to path (%r becomes the rank) as JSON
+ * lines: the run and its error, then one line per operation, the newest last; those in flight name the ranks that have
+ * not begun them. Any thread, also while others wait and after a failure, not during ddp_add_layer or ddp_close. The
+ * file appears whole or not at all. Errors: DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error is left as it is. */
 DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
-/* What changed while a run went on: who is slow, when the plan followed the link, who came and
- * went. */
+/* What changed while a run went on: who is slow, when the plan followed the link, who came and went. */
 typedef enum ddp_note_kind {
     DDP_NOTE_SLOW,   /* rank computes `now` seconds a step, the median rank `before` */
     DDP_NOTE_EVEN,   /* the rank that was slow is slow no more */
@@ -894,42 +888,38 @@ DDP_API void        ddp_note_text(const ddp_note *note, char *out, size_t room);
 /* ==== run/checkpoint.h ==== [run] */
 /* Checkpoints: everything a run needs to go on as if it had not stopped. */
 
-/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors
- * (parameters, buffers, optimizer state, counts of updates, step, learning rate, the number that
- * dropout masks depend on, the plan, ddp_taken), and manifest.json (step, world, strategy, period,
- * optimizer, layers, a hash of the operators and one of every file), which the lowest live rank
- * writes when all files are there: a folder without it is no checkpoint. Every file is written under
- * another name, flushed and renamed; a step that is saved once more leaves the files of the save
- * before alone until the new manifest is there. Where ranks do not see one file system, each machine
- * gets the manifest beside its ranks' files, and every rank has to be started where its file is.
- * Where the data go on follows from ddp_taken. In an elastic world those who are lost have no file; when the run is started
- * again with as many ranks, they take that of another rank, as a newcomer would
- * (docs/elastic-join.md).
+/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters, buffers,
+ * optimizer state, counts of updates, step, learning rate, the number that dropout masks depend on, the plan,
+ * ddp_taken), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators and one of
+ * every file), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
+ * file is written under another name, flushed and renamed; a step that is saved once more leaves the files of the save
+ * before alone until the new manifest is there. Where ranks do not see one file system, each machine gets the manifest
+ * beside its ranks' files, and every rank has to be started where its file is. Where the data go on follows from
+ * ddp_taken. In an elastic world those who are lost have no file; when the run is started again with as many ranks,
+ * they take that of another rank, as a newcomer would (docs/elastic-join.md).
  *
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
  * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
  * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
  * that is an error unless this run has loaded it, or ddp_config.overwrite is set.
- * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder.
- * ddp_step then says where to go on, and *world (may be NULL) of how many ranks it is. With the
- * same layers, optimizer, world, strategy and period every rank goes on from its own file, bit
- * for bit as if the run had not stopped (a plan that was measured stays and no longer follows the
- * link; one that was not yet made is made as many steps later). With another world, strategy or
- * period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside:
- * always under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers
- * (running statistics) then come from the rank of the same number, counted around.
- * The graphs must have the same operators and arguments, but for the batch and dropout.
- * All is checked before anything is changed.
+ * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step then says
+ * where to go on, and *world (may be NULL) of how many ranks it is. With the same layers, optimizer, world, strategy
+ * and period every rank goes on from its own file, bit for bit as if the run had not stopped (a plan that was measured
+ * stays and no longer follows the link; one that was not yet made is made as many steps later). With another world,
+ * strategy or period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside: always
+ * under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers (running statistics) then come
+ * from the rank of the same number, counted around. The graphs must have the same operators and arguments, but for the
+ * batch and dropout. All is checked before anything is changed.
  * Both are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 /* ==== run/collective.h ==== [run] */
-/* Plain collectives over all ranks or over one of two links, and who is there. */
+/* Plain collectives over all ranks, some of them, or in two levels; links, who is there, and what the
+ * links between all ranks measure. */
 
-/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first
- * error. In place; n counts floats. All ranks call them in the same order, never between the
- * first hook and ddp_step_end of a step.
+/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first error. In place; n
+ * counts floats. All ranks call them in the same order, never between the first hook and ddp_step_end of a step.
  *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
  *   ddp_all_mean    x[n] becomes the mean over the live workers
  *   ddp_broadcast   if root is not live: the lowest live rank's
@@ -951,9 +941,8 @@ DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
-/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm
- * worker and measurements; operations on the two do not wait for one another. ddp_exchange takes
- * either link (0 or 1); the others are link 0's.
+/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm worker and measurements;
+ * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
  *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
  *                       devices' network is the first
  *   ddp_measure_links   times averages on each link alone. Collective, between steps
@@ -978,9 +967,6 @@ DDP_API int      ddp_workers(const ddp_ctx *d);
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 
-/* ==== run/probe.h ==== [run] */
-/* Measuring the links between all ranks. */
-
 struct ddp_network;
 
 /* From one rank to another. */
@@ -1003,22 +989,17 @@ typedef struct ddp_probe_result {
     double    seconds;   /* the probing took */
 } ddp_probe_result;
 
-/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of
- * disjoint pairs that work at the same time; 20 pings (8 where they take more than 3 s), then
- * 64 KiB and what fits 0.25 s, at most 1 MiB, each three times and, where a busy machine or other
- * traffic disturbs it, again until the two fastest agree to 3 % (16 times or 3 s at most).
- * Collective, under the rules of the plain collectives. Returns 0 or the context's first error;
+/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of disjoint pairs that
+ * work at the same time; 20 pings (8 where they take more than 3 s), then 64 KiB and what fits 0.25 s, at most 1 MiB,
+ * each three times and, where a busy machine or other traffic disturbs it, again until the two fastest agree to 3 % (16
+ * times or 3 s at most). Collective, under the rules of the plain collectives. Returns 0 or the context's first error;
  * DDP_USAGE with one worker. */
 DDP_API int  ddp_probe(ddp_ctx *d, ddp_probe_result *out);
 DDP_API void ddp_probe_free(ddp_probe_result *r);
 
 /* ddp_probe_network - the same as delays and rates of a network, for ddp_network_write and the
  * planners; freed by ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
-DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out,
-                                     ddp_error *err);
-
-/* ==== run/group.h ==== [run] */
-/* Collectives over some of the ranks, in two levels, and over the measured ring. */
+DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out, ddp_error *err);
 
 /* How the ranks lie in sites, as this rank sees it. */
 typedef struct ddp_sites {
@@ -1036,29 +1017,26 @@ typedef struct ddp_ring_choice {
     double from_bytes; /* all-reduces from here on go round the ring; INFINITY = none */
 } ddp_ring_choice;
 
-/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All
- * ranks make all groups in the same order, those included that they are not in; at most 63. Then
- * the members exchange messages of that group (ddp_exchange; blocks count through the members, peer
- * is a rank of the world), and layers may belong to it. Ranks in several groups must order their
- * operations without a circle. Errors: DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
+/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make all groups
+ * in the same order, those included that they are not in; at most 63. Then the members exchange messages of that group
+ * (ddp_exchange; blocks count through the members, peer is a rank of the world), and layers may belong to it. Ranks in
+ * several groups must order their operations without a circle. Errors: DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
 /* ddp_sites_open - makes the groups of a world whose rank r lies in site site_of[r] (any numbers;
  * [world], the same on all ranks). Collective.
- * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow
- * between: a site's ranks sum their blocks among each other, those of one place in all sites sum
- * theirs over the slow links, and each site gathers. Between sites each rank thus sends 2 (S - 1) / S
- * n / k values (S sites of k ranks), not 2 (n_ranks - 1) / n_ranks n. Sites of unlike size sum to
- * their lowest ranks, which then spread the result. Same bits on all ranks, not those of a direct
- * sum in rank order. Collective. */
+ * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow between: a site's ranks
+ * sum their blocks among each other, those of one place in all sites sum theirs over the slow links, and each site
+ * gathers. Between sites each rank thus sends 2 (S - 1) / S n / k values (S sites of k ranks), not 2 (n_ranks - 1) /
+ * n_ranks n. Sites of unlike size sum to their lowest ranks, which then spread the result. Same bits on all ranks, not
+ * those of a direct sum in rank order. Collective. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
 
-/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size
- * on it is faster than direct: direct takes 2 a + d M with d of the slowest pair or of the slowest
- * access link and a tenth for incast, the ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is
- * that of ddp_probe, the same on all ranks; nothing may be in flight. Collective in effect: call it
- * on all ranks. A deterministic context keeps direct sums. out may be NULL. */
+/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size on it is faster than
+ * direct: direct takes 2 a + d M with d of the slowest pair or of the slowest access link and a tenth for incast, the
+ * ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is that of ddp_probe, the same on all ranks; nothing may be in
+ * flight. Collective in effect: call it on all ranks. A deterministic context keeps direct sums. out may be NULL. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 /* ==== emulate/netspec.h ==== [emulate] */
@@ -15406,66 +15384,6 @@ DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
 /* A worker asks on this connection, which is ours from now on, for a relay to another. */
 DDP_LIB ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err);
 
-/* ==== run/env.h ==== [run] */
-/* What the environment says: which rank this is, and the DREAMDDP_ variables. */
-
-/* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
-typedef struct ddp__env {
-    const char
-        *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
-    int rank, world;        /* 0 and 1 without a launcher */
-    int local_rank;         /* among the ranks of this machine */
-    char addr[320];         /* host:port of rank 0; "" = unknown */
-    char run_id[128];       /* what the run is called; "" = unknown */
-    const char *note;       /* NULL, or a sentence for the log about what was concluded */
-    const char *log, *net, *net_script, *net2, *addr2, *wire, *strategy, *period, *transport,
-        *min_world, *max_world, *join, *peer_timeout, *op_timeout, *connect_timeout, *join_timeout, *dump,
-        *insecure, *threads, *tcp_congestion, *deterministic, *socket_ifname, *tls_psk, *tls_ca,
-        *tls_cert, *tls_key, *site;
-} ddp__env;
-
-/* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
- * MPICH (PMI), PMIx under Slurm, Slurm. DREAMDDP_ADDR and DREAMDDP_RUN_ID override the launcher's.
- * Not while another thread changes the environment.
- * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
- * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
-DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
-/* What goes over the wire for the name of a run: a number stands for itself, other text for its
- * hash, NULL and "" for 0. */
-DDP_LIB uint64_t ddp__run_id(const char *text);
-
-/* ==== run/spawn.h ==== [run] */
-/* Ranks on this machine: forked processes under a supervisor, or threads. */
-
-/* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
- * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
-typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user,
-                                   ddp_error *err);
-
-/* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
- *
- *   cancel   NULL, or looked at several times a second: nonzero ends the ranks by SIGINT, 3 s
- *            later SIGTERM, 2 s later SIGKILL
- *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s
- *            later, SIGKILL; 0 = 15
- *
- * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are
- * flushed before the fork and by each rank. Call it before other threads exist.
- * Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a signal, with rank, process
- * and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed first.
- * Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
-DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
-                              ddp__rank_fn fn, void *user, ddp_error *err);
-
-/* ddp__spawn_elastic - the same, but ranks that are killed by a signal or fail with DDP_PEER_LOST are
- * no failure while min_world are left: DDP_OK if at least so many return it. 0 = as above. */
-DDP_LIB ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel,
-                                      double grace_s, ddp__rank_fn fn, void *user, ddp_error *err);
-
-/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when
- * all have. */
-DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
-
 /* ==== wire/offer.h ==== [wire] */
 /* Where ranks that are threads of one process offer each other their memory; comm/share.c has the
  * rules. */
@@ -21005,679 +20923,6 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     if (!bad && !r->resume) ddp__wire_tcp_tls(*out, r->tls);
     ddp__meeting_free(&m, bad != DDP_OK);
     return bad;
-}
-
-/* ==== run/env.c ==== [run] */
-
-#ifdef __APPLE__
-#include <crt_externs.h>
-#define DDP__ENVIRON (*_NSGetEnviron())
-#else
-#define DDP__ENVIRON environ
-#endif
-
-static const char *const ddp__env_known[] = {"RANK",
-                                             "WORLD_SIZE",
-                                             "LOCAL_RANK",
-                                             "ADDR",
-                                             "RUN_ID",
-                                             "LOG",
-                                             "NET",
-                                             "NET_SCRIPT",
-                                             "NET2",
-                                             "ADDR2",
-                                             "WIRE",
-                                             "SITE",
-                                             "STRATEGY",
-                                             "PERIOD",
-                                             "TRANSPORT",
-                                             "MIN_WORLD",
-                                             "MAX_WORLD",
-                                             "PEER_TIMEOUT",
-                                             "OP_TIMEOUT",
-                                             "CONNECT_TIMEOUT",
-                                             "JOIN_TIMEOUT",
-                                             "JOIN",
-                                             "RESUME",
-                                             "DUMP",
-                                             "INSECURE",
-                                             "THREADS",
-                                             "TCP_CONGESTION",
-                                             "DETERMINISTIC",
-                                             "TLS_PSK",
-                                             "TLS_CA",
-                                             "TLS_CERT",
-                                             "TLS_KEY",
-                                             "SOCKET_IFNAME",
-                                             NULL};
-
-/* A launcher's variables; NULL where it has none. */
-typedef struct ddp__launcher {
-    const char *name, *rank, *world, *local_rank, *local_world;
-} ddp__launcher;
-
-static const ddp__launcher ddp__launchers[] = {
-    {"DREAMDDP_RANK", "DREAMDDP_RANK", "DREAMDDP_WORLD_SIZE", "DREAMDDP_LOCAL_RANK", NULL},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
-};
-enum {
-    DDP__LAUNCHED_OWN,
-    DDP__LAUNCHED_TORCH,
-    DDP__LAUNCHED_OMPI,
-    DDP__LAUNCHED_MPICH,
-    DDP__LAUNCHED_PMIX,
-    DDP__LAUNCHED_SLURM,
-    DDP__LAUNCHERS
-};
-
-/* An empty variable counts as unset. */
-static const char *ddp__env_get(const char *name)
-{
-    const char *v = name ? getenv(name) : NULL;
-    return v && *v ? v : NULL;
-}
-
-static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
-{
-    const char *text = ddp__env_get(name);
-    long v;
-
-    if (!text) return DDP_OK;
-    if (!ddp__parse_long(text, &v) || v < least || v > most)
-        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text,
-                         least, most);
-    *out = (int)v;
-    return DDP_OK;
-}
-
-/* Levenshtein distance of two short words. */
-static int ddp__word_distance(const char *a, size_t an, const char *b)
-{
-    int row[32], bn = (int)strlen(b), i, j;
-
-    if (an > 40 || bn > 30) return 99;
-    for (j = 0; j <= bn; j++) row[j] = j;
-    for (i = 1; i <= (int)an; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (j = 1; j <= bn; j++) {
-            int best = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[bn];
-}
-
-/* A mistyped variable would otherwise be ignored in silence. */
-static ddp_status ddp__env_check_names(ddp_error *err)
-{
-    char **e;
-
-    for (e = DDP__ENVIRON; e && *e; e++) {
-        const char *name = *e + 9, *end = strchr(*e, '=');
-        int i, nearest = 0, least = 100;
-        size_t n;
-        if (strncmp(*e, "DREAMDDP_", 9) || !end) continue;
-        n = (size_t)(end - name);
-        for (i = 0; ddp__env_known[i] && least; i++) {
-            int d = ddp__word_distance(name, n, ddp__env_known[i]);
-            if (d >= least) continue;
-            least = d;
-            nearest = i;
-        }
-        if (least)
-            return ddp__fail(
-                err, DDP_ARG,
-                "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
-                n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
-    }
-    return DDP_OK;
-}
-
-/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01; 0 if the text is not of that form. */
-static int ddp__first_host(const char *list, char *out, size_t room)
-{
-    size_t n = 0, digits;
-
-    while (*list && *list != ',') {
-        if (n + 1 >= room) return 0;
-        if (*list != '[') {
-            out[n++] = *list++;
-            continue;
-        }
-        list++;
-        digits = strspn(list, "0123456789"); /* as they are: zeros in front belong to the name */
-        if (!digits || n + digits >= room) return 0;
-        memcpy(out + n, list, digits);
-        n += digits;
-        list = strchr(list, ']');
-        if (!list) return 0;
-        list++;
-    }
-    out[n] = 0;
-    return n > 0;
-}
-
-static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
-{
-    const char *host = ddp__env_get("MASTER_ADDR"),
-               *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
-    int port = 0, local = 0;
-
-    if (!host || !ddp__env_get("MASTER_PORT"))
-        return ddp__fail(
-            err, DDP_ARG,
-            "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
-            host ? "MASTER_PORT" : "MASTER_ADDR");
-    DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
-    if (store && !strcmp(store, "True")) {
-        port++; /* torchrun's agent itself listens on MASTER_PORT */
-        env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
-    }
-    /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
-     * the same place and open to nobody else */
-    DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
-    if (local == env->world) host = "127.0.0.1";
-    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
-             port);
-    return DDP_OK;
-}
-
-/* Inside a job step: its first host, else the one that srun was called on. */
-static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
-{
-    char host[256];
-    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
-               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
-    int nodes = 0;
-
-    DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
-    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
-    else if (list && ddp__first_host(list, host, sizeof host))
-        snprintf(env->addr, sizeof env->addr, "%s:29500", host);
-    else if (ip)
-        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500",
-                 ip);
-    return DDP_OK;
-}
-
-/* Where rank 0 is, as far as the launcher says. */
-static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
-{
-    int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
-
-    if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
-    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX)
-        return ddp__slurm_addr(env, err);
-    DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
-    if (which == DDP__LAUNCHED_OWN || local == env->world)
-        snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
-    else if (which == DDP__LAUNCHED_MPICH && step) /* srun --mpi=pmi2 */
-        return ddp__slurm_addr(env, err);
-    return DDP_OK;
-}
-
-/* Slurm's variables say who this process is only inside a job step: in a batch script, without
- * srun, every process would be rank 0. */
-static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
-{
-    int tasks = 1;
-
-    *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
-    if (*applies) return DDP_OK;
-    DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
-    if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
-        env->note = "this Slurm job has several tasks, but this process was started by the batch "
-                    "script, not by srun: it trains alone; start it with srun";
-    return DDP_OK;
-}
-
-/* Takes rank and world from the first launcher of which something is set. */
-static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
-{
-    int i, applies;
-
-    for (i = 0; i < DDP__LAUNCHERS; i++) {
-        const ddp__launcher *l = &ddp__launchers[i];
-        const char *world = l->world;
-        if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {
-            if (i == DDP__LAUNCHED_PMIX) applies = ddp__env_get(l->rank) != NULL;
-            else DDP__TRY(ddp__slurm_applies(env, &applies, err));
-            if (!applies) continue; /* SLURM_NTASKS alone is half of nothing */
-            if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
-        }
-        if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
-        if (!ddp__env_get(l->rank) || !ddp__env_get(world))
-            return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither%s",
-                             ddp__env_get(l->rank) ? l->rank : world,
-                             ddp__env_get(l->rank) ? world : l->rank,
-                             i == DDP__LAUNCHED_PMIX
-                                 ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE"
-                                 : "");
-        DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
-        DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
-        env->local_rank = env->rank;
-        if (i == DDP__LAUNCHED_MPICH && ddp__env_get("SLURM_STEP_ID"))
-            DDP__TRY(ddp__env_int("SLURM_LOCALID", 0, 4095, &env->local_rank, err));
-        DDP__TRY(ddp__env_int(l->local_rank, 0, 4095, &env->local_rank, err));
-        env->launcher = l->name;
-        *which = i;
-        return DDP_OK;
-    }
-    return DDP_OK;
-}
-
-uint64_t ddp__run_id(const char *text)
-{
-    size_t n = text ? strlen(text) : 0;
-
-    if (!n) return 0;
-    if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
-    return ddp__hash(DDP__HASH_START, text, n);
-}
-
-/* The own variable, or what the launcher calls its run. */
-static void ddp__env_run_id(ddp__env *env, int which)
-{
-    const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
-               *step = ddp__env_get("SLURM_STEP_ID");
-
-    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
-    if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
-        snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
-    else if (id)
-        snprintf(env->run_id, sizeof env->run_id, "%.127s", id);
-}
-
-ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
-{
-    ddp__env env;
-    const char *addr = ddp__env_get("DREAMDDP_ADDR");
-    int which = -1;
-
-    memset(&env, 0, sizeof env);
-    env.world = 1;
-    DDP__TRY(ddp__env_check_names(err));
-    DDP__TRY(ddp__env_launcher(&env, &which, err));
-    if (addr) {
-        if (strlen(addr) >= sizeof env.addr)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT",
-                             addr);
-        snprintf(env.addr, sizeof env.addr, "%s", addr);
-    } else if (which >= 0) {
-        DDP__TRY(ddp__launcher_addr(&env, which, err));
-    }
-    ddp__env_run_id(&env, which);
-    env.log = ddp__env_get("DREAMDDP_LOG");
-    env.net = ddp__env_get("DREAMDDP_NET");
-    env.net_script = ddp__env_get("DREAMDDP_NET_SCRIPT");
-    env.net2 = ddp__env_get("DREAMDDP_NET2");
-    env.addr2 = ddp__env_get("DREAMDDP_ADDR2");
-    env.wire = ddp__env_get("DREAMDDP_WIRE");
-    env.site = ddp__env_get("DREAMDDP_SITE");
-    env.strategy = ddp__env_get("DREAMDDP_STRATEGY");
-    env.period = ddp__env_get("DREAMDDP_PERIOD");
-    env.transport = ddp__env_get("DREAMDDP_TRANSPORT");
-    env.min_world = ddp__env_get("DREAMDDP_MIN_WORLD");
-    env.max_world = ddp__env_get("DREAMDDP_MAX_WORLD");
-    env.join = ddp__env_get("DREAMDDP_JOIN");
-    env.peer_timeout = ddp__env_get("DREAMDDP_PEER_TIMEOUT");
-    env.op_timeout = ddp__env_get("DREAMDDP_OP_TIMEOUT");
-    env.connect_timeout = ddp__env_get("DREAMDDP_CONNECT_TIMEOUT");
-    env.join_timeout = ddp__env_get("DREAMDDP_JOIN_TIMEOUT");
-    env.dump = ddp__env_get("DREAMDDP_DUMP");
-    env.insecure = ddp__env_get("DREAMDDP_INSECURE");
-    env.threads = ddp__env_get("DREAMDDP_THREADS");
-    env.tcp_congestion = ddp__env_get("DREAMDDP_TCP_CONGESTION");
-    env.deterministic = ddp__env_get("DREAMDDP_DETERMINISTIC");
-    env.tls_psk = ddp__env_get("DREAMDDP_TLS_PSK");
-    env.tls_ca = ddp__env_get("DREAMDDP_TLS_CA");
-    env.tls_cert = ddp__env_get("DREAMDDP_TLS_CERT");
-    env.tls_key = ddp__env_get("DREAMDDP_TLS_KEY");
-    env.socket_ifname = ddp__env_get("DREAMDDP_SOCKET_IFNAME");
-    *out = env;
-    return DDP_OK;
-}
-
-/* ==== run/spawn.c ==== [run] */
-
-#include <signal.h>
-#include <sys/mman.h>
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
-
-#define DDP__MAX_LOCAL 1024
-#ifdef MAP_ANONYMOUS
-#define DDP__MAP_ANON MAP_ANONYMOUS
-#else
-#define DDP__MAP_ANON MAP_ANON
-#endif
-
-/* What a rank leaves behind in memory shared with the supervisor. */
-typedef struct ddp__verdict {
-    int order;     /* 1 for the first that failed, 0 while there is nothing */
-    ddp_error err;
-} ddp__verdict;
-
-typedef struct ddp__family {
-    int world, alive;
-    int min_world, lost;       /* elastic: ranks whose end is none of the others' */
-    int good;                  /* ended with DDP_OK */
-    int    *failures;          /* shared: how many have failed */
-    ddp__verdict *verdict;     /* shared: [world] */
-    size_t  shared_bytes;
-    void   *shared;
-    pid_t  *pid;               /* [world], 0 = ended */
-    int     killed, killed_by; /* first rank killed by a signal that we did not send, -1 */
-    long    killed_pid;
-    int     odd, odd_code;     /* first rank that ended with a code but no verdict, -1 */
-    long    odd_pid;
-    int     rung;              /* next step of the ladder below, -1 = all is well */
-    double  rung_at;           /* when it is due */
-    int     sent;              /* a signal was sent to all */
-} ddp__family;
-
-/* Signals of increasing force and the seconds that each is given. */
-typedef struct ddp__rung {
-    int signal;
-    double wait_s;
-} ddp__rung;
-static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}};
-enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
-
-/* The life of a forked rank. */
-static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr,
-                          ddp__rank_fn fn, void *user)
-{
-    ddp_error e;
-    ddp_status s;
-
-#ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
-#else
-    (void)parent;
-#endif
-    if (rank != 0) close(fd);
-    memset(&e, 0, sizeof e);
-    s = fn(rank, rank == 0 ? fd : -1, addr, user, &e);
-    if (s != DDP_OK) {
-        ddp__verdict *v = &f->verdict[rank];
-        if (!e.msg[0]) snprintf(e.msg, sizeof e.msg, "%s", ddp_status_text(s));
-        e.code = s;
-        v->err = e;
-        ddp__atomic_store(&v->order, 1 + ddp__atomic_add(f->failures, 1));
-    }
-    fflush(NULL);
-    _exit((int)s);
-}
-
-static void ddp__family_signal(ddp__family *f, int signal_number)
-{
-    int r;
-    for (r = 0; r < f->world; r++)
-        if (f->pid[r] > 0) kill(f->pid[r], signal_number);
-}
-
-/* Of an error that a rank ended with: it was lost, or left. */
-static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code == DDP_ABORTED; }
-
-/* The others may go on without a rank that ended like that. */
-static int ddp__is_lost(const ddp__family *f, int rank, int code)
-{
-    const ddp__verdict *v = &f->verdict[rank];
-
-    if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
-    return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
-}
-
-/* Notes how a rank ended. */
-static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
-{
-    int bad = 0;
-    if (ddp__is_lost(f, rank, code)) {
-        f->lost++;
-    } else if (WIFSIGNALED(code)) {
-        bad = 1;
-        if (f->killed < 0 && !f->sent) {
-            f->killed = rank;
-            f->killed_by = WTERMSIG(code);
-            f->killed_pid = (long)f->pid[rank];
-        }
-    } else if (WEXITSTATUS(code)) {
-        bad = 1;
-        if (f->odd < 0 && !f->sent && !ddp__atomic_load(&f->verdict[rank].order)) {
-            f->odd = rank;
-            f->odd_code = WEXITSTATUS(code);
-            f->odd_pid = (long)f->pid[rank];
-        }
-    }
-    if (!bad && WIFEXITED(code) && !WEXITSTATUS(code)) f->good++;
-    f->pid[rank] = 0;
-    f->alive--;
-    if (bad && f->rung < 0) {
-        f->rung = DDP__RUNG_FAILED;
-        f->rung_at = ddp_now() + grace_s;
-    }
-}
-
-/* Waits for all, urging those that do not end. 1 if it was cancelled. */
-static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
-{
-    double pause = 0.001;
-    int cancelled = 0, r, code;
-
-    while (f->alive) {
-        for (r = 0; r < f->world; r++) {
-            pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
-            if (got < 0 && errno == EINTR) continue;
-            if (got < 0)
-                code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
-            if (got) ddp__rank_ended(f, r, code, grace_s);
-        }
-        if (cancel && !cancelled && ddp__atomic_load(cancel)) {
-            cancelled = 1;
-            f->rung = DDP__RUNG_CANCEL;
-            f->rung_at = ddp_now();
-        }
-        if (f->alive && f->rung >= 0 && ddp_now() >= f->rung_at) {
-            f->sent = 1;
-            ddp__family_signal(f, ddp__ladder[f->rung].signal);
-            f->rung_at = ddp_now() + ddp__ladder[f->rung].wait_s;
-            if (f->rung < DDP__RUNG_LAST) f->rung++;
-        }
-        if (!f->alive) break;
-        ddp__sleep_until(ddp_now() + pause);
-        if (pause < 0.03) pause *= 1.5;
-    }
-    return cancelled;
-}
-
-static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
-{
-    int r, first = -1, order, least = INT_MAX;
-
-    for (r = 0; r < f->world; r++) {
-        order = ddp__atomic_load(&f->verdict[r].order);
-        if (!order || order >= least) continue;
-        if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
-            continue; /* one of those that the others did without */
-        least = order;
-        first = r;
-    }
-    if (first < 0 && f->killed < 0 && f->odd < 0 && !cancelled && f->good < f->min_world)
-        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
-                         f->world, f->min_world);
-    if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST,
-                         "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
-                         f->killed_pid, f->killed_by,
-                         f->killed_by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
-                         first >= 0 ? f->verdict[first].err.msg : "");
-    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent))
-        return ddp__fail(err, DDP_ABORTED, "stopped by request");
-    if (first >= 0)
-        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
-                         f->verdict[first].err.msg);
-    if (f->odd >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd,
-                         f->odd_pid, f->odd_code);
-    return DDP_OK;
-}
-
-/* Forks all ranks; on failure ends those that were. */
-static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn,
-                                   void *user, ddp_error *err)
-{
-    pid_t self = getpid();
-    int r, why, code;
-
-    fflush(NULL);
-    for (r = 0; r < f->world; r++) {
-        f->pid[r] = fork();
-        if (f->pid[r] == 0) ddp__rank_run(f, r, self, fd, addr, fn, user);
-        if (f->pid[r] < 0) break;
-        f->alive++;
-    }
-    if (r == f->world) return DDP_OK;
-    why = errno;
-    f->world = r;
-    ddp__family_signal(f, SIGKILL);
-    while (r-- > 0)
-        while (waitpid(f->pid[r], &code, 0) < 0 && errno == EINTR) {}
-    return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
-}
-
-ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
-                      void *user, ddp_error *err)
-{
-    return ddp__spawn_elastic(world, 0, cancel, grace_s, fn, user, err);
-}
-
-ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel, double grace_s,
-                              ddp__rank_fn fn, void *user, ddp_error *err)
-{
-    ddp__family f;
-    ddp__addr at;
-    char addr[DDP__ADDR_TEXT];
-    ddp_status bad;
-    int fd = -1, count = 0;
-
-    if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
-                         DDP__MAX_LOCAL);
-    memset(&f, 0, sizeof f);
-    f.world = world;
-    f.min_world = min_world;
-    f.killed = f.odd = f.rung = -1;
-    DDP__TRY(ddp__addr_parse("127.0.0.1:0", &at, 1, &count, err));
-    DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
-    ddp__addr_text(&at, addr);
-    f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
-    f.shared =
-        mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
-    f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
-    if (f.shared == MAP_FAILED || !f.pid) {
-        bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
-    } else {
-        f.verdict = (ddp__verdict *)f.shared;
-        f.failures = &f.verdict[world].order;
-        bad = ddp__family_fork(&f, fd, addr, fn, user, err);
-    }
-    close(fd);
-    if (!bad) {
-        int cancelled = ddp__family_watch(&f, cancel, grace_s > 0 ? grace_s : 15);
-        bad = ddp__family_result(&f, cancelled, err);
-    }
-    if (f.shared != MAP_FAILED) munmap(f.shared, f.shared_bytes);
-    DDP_FREE(f.pid);
-    return bad;
-}
-
-/* ---- threads ---- */
-
-typedef struct ddp__team {
-    pthread_mutex_t lock;
-    pthread_cond_t  gate;
-    int open;                /* 1: go, -1: not all could be started */
-    ddp__rank_fn fn;
-    void *user;
-    ddp_error first;
-} ddp__team;
-
-typedef struct ddp__member {
-    ddp__team *team;
-    int rank;
-    pthread_t thread;
-} ddp__member;
-
-static void *ddp__member_run(void *arg)
-{
-    ddp__member *m = (ddp__member *)arg;
-    ddp__team *t = m->team;
-    ddp_error e;
-    ddp_status s;
-    int open;
-
-    pthread_mutex_lock(&t->lock);
-    while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
-    open = t->open;
-    pthread_mutex_unlock(&t->lock);
-    if (open < 0) return NULL;
-    memset(&e, 0, sizeof e);
-    s = t->fn(m->rank, -1, "", t->user, &e);
-    if (s == DDP_OK) return NULL;
-    pthread_mutex_lock(&t->lock);
-    if (t->first.code == DDP_OK)
-        ddp__fail(&t->first, s, "rank %d: %.380s", m->rank, e.msg[0] ? e.msg : ddp_status_text(s));
-    pthread_mutex_unlock(&t->lock);
-    return NULL;
-}
-
-ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
-{
-    ddp__team t;
-    ddp__member *m;
-    int started, why = 0, r;
-
-    if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
-                         DDP__MAX_LOCAL);
-    memset(&t, 0, sizeof t);
-    t.fn = fn;
-    t.user = user;
-    m = (ddp__member *)ddp__calloc((size_t)world, sizeof *m);
-    if (!m) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
-    pthread_mutex_init(&t.lock, NULL);
-    pthread_cond_init(&t.gate, NULL);
-    for (started = 0; started < world; started++) {
-        m[started].team = &t;
-        m[started].rank = started;
-        why = ddp__thread_deep(&m[started].thread, ddp__member_run, &m[started]);
-        if (why) break;
-    }
-    pthread_mutex_lock(&t.lock);
-    t.open = why ? -1 : 1;
-    pthread_cond_broadcast(&t.gate);
-    pthread_mutex_unlock(&t.lock);
-    for (r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
-    pthread_cond_destroy(&t.gate);
-    pthread_mutex_destroy(&t.lock);
-    DDP_FREE(m);
-    if (why)
-        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started,
-                         strerror(why));
-    if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
-    return DDP_OK;
 }
 
 /* ==== comm/frame.h ==== [comm] */
@@ -43376,13 +42621,67 @@ typedef struct ddp__goes_trait { /* a setting that a strategy without this trait
 } ddp__goes_trait;
 
 /* Refuses in a sentence. ops NULL: whatever the strategy. groups: some layer belongs to one. */
-DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups, ddp_error *err);
 /* The table: settings by number, NULL: no more; those that are on, as bits; what they do not go with. */
 DDP_LIB const char            *ddp__feature_name(int i);
 DDP_LIB unsigned               ddp__features_on(const ddp_config *c, int groups);
 DDP_LIB const ddp__goes_row   *ddp__goes_refuses(unsigned on);
 DDP_LIB const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits);
+
+/* ---- env.c: what the environment says ---- */
+
+/* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
+typedef struct ddp__env {
+    const char
+        *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
+    int rank, world;        /* 0 and 1 without a launcher */
+    int local_rank;         /* among the ranks of this machine */
+    char addr[320];         /* host:port of rank 0; "" = unknown */
+    char run_id[128];       /* what the run is called; "" = unknown */
+    const char *note;       /* NULL, or a sentence for the log about what was concluded */
+    const char *log, *net, *net_script, *net2, *addr2, *wire, *strategy, *period, *transport,
+        *min_world, *max_world, *join, *peer_timeout, *op_timeout, *connect_timeout, *join_timeout, *dump,
+        *insecure, *threads, *tcp_congestion, *deterministic, *socket_ifname, *tls_psk, *tls_ca,
+        *tls_cert, *tls_key, *site;
+} ddp__env;
+
+/* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
+ * MPICH (PMI), PMIx under Slurm, Slurm. DREAMDDP_ADDR and DREAMDDP_RUN_ID override the launcher's.
+ * Not while another thread changes the environment.
+ * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
+ * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
+DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
+/* What goes over the wire for the name of a run: a number stands for itself, other text for its
+ * hash, NULL and "" for 0. */
+DDP_LIB uint64_t ddp__run_id(const char *text);
+
+/* ---- spawn.c: ranks on this machine, forked processes under a supervisor or threads ---- */
+
+/* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
+ * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
+typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
+
+/* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
+ *
+ *   cancel   NULL, or looked at several times a second: nonzero ends the ranks by SIGINT, 3 s
+ *            later SIGTERM, 2 s later SIGKILL
+ *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s
+ *            later, SIGKILL; 0 = 15
+ *
+ * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are flushed before the fork and
+ * by each rank. Call it before other threads exist. Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a
+ * signal, with rank, process and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed
+ * first. Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
+DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err);
+
+/* ddp__spawn_elastic - the same, but ranks that are killed by a signal or fail with DDP_PEER_LOST are
+ * no failure while min_world are left: DDP_OK if at least so many return it. 0 = as above. */
+DDP_LIB ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel,
+                                      double grace_s, ddp__rank_fn fn, void *user, ddp_error *err);
+
+/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
+DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
 
 /* ==== run/context.h ==== [run] */
 /* Inside of a ddp_ctx. */
@@ -43480,6 +42779,7 @@ struct ddp_ctx {
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
+    int          level_messages; /* of such an average, on this rank */
     int          mixed;          /* layers belong to unlike groups */
     int          started;
     int          aborts;         /* ddp_abort with one worker: how often; atomic */
@@ -43555,57 +42855,90 @@ struct ddp_ctx {
         if ((d)->host.error.code) return (int)(d)->host.error.code; \
     } while (0)
 
+/* ---- context.c: what it knows of itself ---- */
+
 /* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
 DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);
 DDP_LIB int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
-
-/* ---- start.c, team.c: who takes part ---- */
-
-/* Freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
-DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
+ * the first of those who share its layers. */
+DDP_LIB uint64_t     ddp__live(const ddp_ctx *d);
+DDP_LIB int          ddp__is_first(const ddp_ctx *d);
+DDP_LIB int          ddp__leads(const ddp_ctx *d);
+DDP_LIB int          ddp__two_links(const ddp_config *c);
+DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
+DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
+DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
+DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
  * as numbers, those that a newcomer must have too first; and what they are called. */
 enum { DDP__SETTINGS = 12, DDP__SETTINGS_JOIN = 8 };
-DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
+DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
+DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
 DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
 DDP_LIB const char *ddp__setting_name(int i);
 
-/* links.c: what cfg.net and cfg.net_script say about this rank; *out stays empty if neither is
+/* ---- links.c, connect.c: the others ---- */
+
+/* What cfg.net and cfg.net_script, or cfg.net2, say about this rank; *out stays empty where none is
  * set. Freed by ddp__links_free. */
 DDP_LIB ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err);
+DDP_LIB ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err);
+DDP_LIB void       ddp__session_files(const ddp_ctx *d, ddp__tls_files *f);
+DDP_LIB uint64_t   ddp__session_run(const ddp_ctx *d);
+/* The wire of the first link, or of another that meets at addr. */
+DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
+                                ddp__wire **wire, ddp_error *err);
+/* The engine over a wire, which is its own from here on. */
+DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
+                                     uint64_t live, ddp__engine **out, ddp_error *err);
+/* The second link, if the configuration has one: a wire and an engine of its own, so that its operations
+ * wait for none of the first (DeFT, section 3). They meet where the first link says. */
+DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
- * the first of those who share its layers. */
-DDP_LIB uint64_t   ddp__live(const ddp_ctx *d);
-DDP_LIB int        ddp__is_first(const ddp_ctx *d);
-DDP_LIB int        ddp__leads(const ddp_ctx *d);
+/* ---- start.c, group.c: who takes part ---- */
+
+/* Freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
+DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
 
 /* A team are the ranks that register the same layers, and plan and measure together: those of the
  * group of all of a rank's layers; all ranks where layers belong to none or to several. agree:
- * whether all ranks see teams ([world]; < 0: lost) and the layers' groups alike. */
+ * whether all ranks see teams ([world]; < 0: lost) and the layers' groups the same. */
 DDP_LIB ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err);
 DDP_LIB ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err);
-DDP_LIB int        ddp__team_rank(const ddp_ctx *d, int i); /* number i of its ranks */
-DDP_LIB int        ddp__group_root(const ddp_ctx *d, int group); /* its first rank */
 
-/* state.c: what checkpoints and newcomers hold, with the values of now; to be freed by
- * ddp__worker_free also after an error. apply: the small values become the context's (arrays were
- * written where they are); keep_plan 0: another world plans for itself. follow: the times that the
- * run's plan came from, for a newcomer: it goes on following the link. */
+/* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
+
+/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become the
+ * context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow: the times that
+ * the run's plan came from, for a newcomer: it goes on following the link. */
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+
+/* Members: serves newcomers from now on; the wire is one that resumes. */
+DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
+DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
+/* At the end of a step: at a period's end clones, words, entries. Collective. */
+DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
+/* Before the engine closes; after that, as the coordinator's word may be on its way until then. */
+DDP_LIB void       ddp__admission_stop(ddp_ctx *d);
+DDP_LIB void       ddp__admission_close(ddp_ctx *d);
+
+/* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
+DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
 
 /* ---- post.c: which way a message goes ---- */
 
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
  * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
  * context go this way, or wait for those that did (flush): one order on all ranks. */
-DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket,
-                             ddp_error *err);
+DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* Later work on the layers waits for it: the device, or where there is none, and in the first step,
  * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
  * device has to do, also for work that is held. */
@@ -43615,6 +42948,13 @@ DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_e
 /* The caller waits for it, which is in nobody's account. */
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
 DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
+
+/* ---- words.c: messages that are waited for ---- */
+
+/* With one worker: the scale is applied. Asks for what a pull is to bring. */
+DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
+DDP_LIB ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
+/* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
 /* Posted and waited for, in one level; with one worker only the scale is applied. */
 DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
@@ -43625,16 +42965,7 @@ DDP_LIB void       ddp__own_word(const ddp_ctx *d, ddp_message *m, ddp_verb verb
 DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 
-/* ---- second.c, sites.c: more than one link, more than one level ---- */
-
-DDP_LIB int        ddp__two_links(const ddp_config *c);
-/* What cfg.net2 says about this rank. */
-DDP_LIB ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err);
-/* Where the ranks meet for link 1, told over link 0: the address, and on rank 0 the socket that
- * listens there, or -1. */
-DDP_LIB ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd,
-                                     ddp_error *err);
-DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+/* ---- sites.c: averages in two levels ---- */
 
 /* site: [world] of each rank; all 0: none. Collective. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
@@ -43642,16 +42973,17 @@ DDP_LIB void       ddp__levels_close(ddp_ctx *d);
 /* How this rank lies in sites; NULL: in one level. */
 DDP_LIB const struct ddp_sites *ddp__levels_site(const ddp_ctx *d);
 /* Submits a mean over all ranks in two levels; the ticket of the last message. Divergence is not
- * measured. takes: whether it goes so. messages: how many it is on this rank. */
+ * measured. takes: whether it goes so. */
 DDP_LIB int        ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-DDP_LIB int        ddp__levels_messages(const ddp_ctx *d);
 /* The part of a mean that crosses sites, on the first rank of each. */
 DDP_LIB void       ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
 
-/* balance.c: with two links, each message goes over the one that should finish it first. The team
+/* transfers.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
+/* What a step should take, into the statistics. */
+DDP_LIB ddp_status ddp__predict(ddp_ctx *d, ddp_error *err);
 
 /* ---- verbs.c: the strategy ---- */
 
@@ -43667,21 +42999,16 @@ DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
  * an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell, or
- * memory is short. The caller's. */
-DDP_LIB ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps);
+/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The caller's. */
+DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
 /* Finishes what is in flight. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 
 /* average.c: a layer's average; int8 blocks */
-DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler,
-                                      ddp_error *err);
+DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
-DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
-/* Bytes that averaging a layer moves. */
-DDP_LIB size_t     ddp__layer_bytes(const ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__coded_close(ddp_ctx *d);
 /* Nothing is left to be sent; base: all parameters are equal on all ranks. */
@@ -43712,9 +43039,9 @@ DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err
 DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
-DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
 
-/* meter.c: transfers of one size after the other, each repeated until it is settled */
+/* meter.c: the link as configured; transfers of one size after the other, each repeated until it is settled */
+DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
     int    n, first; /* those from `first` on are of one size */
@@ -43722,8 +43049,7 @@ typedef struct ddp__meter {
 } ddp__meter;
 /* 1: the two fastest of this size agree, or it took long enough, and another begins. */
 DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
-/* Times averages over one link, of at most so many times as many floats; all ranks get the first
- * one's fit. */
+/* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 
@@ -43732,14 +43058,17 @@ DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_erro
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
+/* The plan of the first rank of the team, made or handed in as *plan and freed here, becomes everyone's; p:
+ * for its figures, or NULL. */
+DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 /* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
-DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 
-/* drift.c: the link while training */
-DDP_LIB void       ddp__drift_start(ddp_ctx *d);
-DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
+/* planning.c: after each step, whether to plan again. account.c: the link while training; observe
+ * overwrites op_scratch. */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__drift_start(ddp_ctx *d);
+DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now);
 
 /* ---- what is told ---- */
 
@@ -43760,10 +43089,9 @@ DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin
 DDP_LIB void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering);
 DDP_LIB void ddp__account_step(ddp_ctx *d, double now);
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
-DDP_LIB void ddp__account_predict(ddp_ctx *d);
 
 /* ==== run/device.h ==== [run] */
-/* What a context does through its backend, and what it does here where it has none. */
+/* What a context does through its backend, over the host or from device to device. */
 
 /* Opens the backend of the configuration, if it names one: before the first message. */
 DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
@@ -43786,8 +43114,7 @@ DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
 DDP_LIB void       ddp__nccl_close(ddp_ctx *d);
 /* Whether a message over a layer's memory goes this way. */
 DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
-DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
 DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
 /* One such message, waited for; and DDP__PROBE_FLOATS zeros of the device to make one of. */
@@ -43796,7 +43123,49 @@ DDP_LIB float     *ddp__nccl_zeros(const ddp_ctx *d);
 /* operations, bytes that were averaged (no headers are known), and the algorithm. */
 DDP_LIB void       ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out);
 
-/* ---- times (device_clock.c) ----
+/* ---- over the host (stager.c) ----
+ *
+ * The context's thread only queues: it records an event behind the work so far and hands the message to the stager,
+ * whose first thread waits for the event, copies the arrays into pinned memory and submits them to the engine, first
+ * come, first served, so that all ranks submit in one order. Its second thread takes what the engine has done, in
+ * whatever order, copies it back and raises the message's flag; the device's later work was told to wait for that flag
+ * (hold). So no hook waits for the network, nor for the device. */
+typedef struct ddp__stager ddp__stager;
+
+/* Where a message's pieces lie, and what makes them final. */
+typedef enum ddp__stager_from {
+    DDP__HERE,            /* in this machine's memory, now */
+    DDP__BEHIND_WORK,     /* on the device, when its work so far is done */
+    DDP__BEHIND_AVERAGES  /* on the device, when its averages of devices so far are done */
+} ddp__stager_from;
+
+/* room: messages that may be under way, more make submit wait. bytes: the longest message; total: of all that may be
+ * under way at once, pinned up to a bound. *out is to be freed also after an error. */
+DDP_LIB ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
+                                    size_t bytes, size_t total, ddp__stager **out, ddp_error *err);
+/* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
+ * which may still work in the pinned memory. NULL is fine. */
+DDP_LIB void ddp__stager_stop(ddp__stager *s);
+DDP_LIB void ddp__stager_free(ddp__stager *s);
+
+/* As ddp__engine_submit, which it comes to; m's lists are copied. No coding in int8 blocks, no adding.
+ * Returns the stager's first error, also the engine's. */
+DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
+                                     long *ticket, ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
+/* The flag that is raised when a message is done, for who holds by himself. */
+DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
+DDP_LIB int  ddp__stager_is_done(ddp__stager *s, long ticket);
+/* The caller waits: that message is done; it was copied from the device; or all so far lie in the engine, in order. */
+DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
+/* sum((average - own)^2) of the last message of a layer that asked for it and is done. */
+DDP_LIB double ddp__stager_divergence(ddp__stager *s, int layer);
+
+/* ---- times (account.c) ----
  *
  * Hooks return long before the device has done what was queued, so its times are marks in its own
  * order, read when they have come: then the same accounts are made as of a CPU's hooks. */
@@ -43817,78 +43186,888 @@ DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__
 /* Makes the accounts of what the device has done by now. */
 DDP_LIB void ddp__clock_collect(ddp_ctx *d);
 
-/* ==== run/stager.h ==== [run] */
-/* Messages of a device over the host: slow links are the engine's, whatever computes.
- *
- * The context's thread only queues: it records an event behind the work so far and hands the
- * message to the stager, whose first thread waits for the event, copies the arrays into pinned
- * memory and submits them to the engine, first come, first served, so that all ranks submit in one
- * order. Its second thread takes what the engine has done, in whatever order, copies it back and
- * raises the message's flag; the device's later work was told to wait for that flag (hold). So no
- * hook waits for the network, nor for the device. */
+/* ==== run/dump.c ==== [run] */
+/* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
 
-typedef struct ddp__stager ddp__stager;
+/* Seconds since 1970 at ddp_now() = 0. */
+static double ddp__epoch(void)
+{
+    struct timespec ts;
 
-/* Where a message's pieces lie, and what makes them final. */
-typedef enum ddp__stager_from {
-    DDP__HERE,            /* in this machine's memory, now */
-    DDP__BEHIND_WORK,     /* on the device, when its work so far is done */
-    DDP__BEHIND_AVERAGES  /* on the device, when its averages of devices so far are done */
-} ddp__stager_from;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec - ddp_now();
+}
 
-/* room: messages that may be under way, more make submit wait. bytes: the longest message; total:
- * of all that may be under way at once, pinned up to a bound. *out is to be freed also after an
- * error. */
-DDP_LIB ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers,
-                                   int room, size_t bytes, size_t total, ddp__stager **out,
-                                   ddp_error *err);
-/* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
- * which may still work in the pinned memory. NULL is fine. */
-DDP_LIB void ddp__stager_stop(ddp__stager *s);
-DDP_LIB void ddp__stager_free(ddp__stager *s);
+static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
+{
+    if (at >= 0) ddp__text_addf(t, ",\"%s\":%.6f", key, epoch + at);
+    else ddp__text_addf(t, ",\"%s\":null", key);
+}
 
-/* As ddp__engine_submit, which it comes to; m's lists are copied. No coding in int8 blocks, no adding.
- * Returns the stager's first error, also the engine's. */
-DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
-                                     long *ticket, ddp_error *err);
-/* The device's work that is queued from now on waits until the message is done. */
-DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
-/* The flag that is raised when a message is done, for who holds by himself. */
-DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
-DDP_LIB int  ddp__stager_is_done(ddp__stager *s, long ticket);
-/* The caller waits: that message is done; it was copied from the device; or all so far lie in the
- * engine, in order. */
-DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err);
-DDP_LIB ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err);
-DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
-DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
-/* sum((average - own)^2) of the last message of a layer that asked for it and is done. */
-DDP_LIB double ddp__stager_divergence(ddp__stager *s, int layer);
+static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
+{
+    int r, listed = 0;
 
-/* ==== run/join.h ==== [run] */
-/* Newcomers, as the training sees them: when a clone is made, when they are let in, and how a
- * newcomer's own context begins. */
+    ddp__text_addf(t, ",\"peers\":[");
+    for (r = 0; r < d->world; r++) {
+        const ddp__peer_record *p = &log->peer[r];
+        if (r == d->rank || !p->name[0]) continue;
+        ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
+        ddp__json_string(t, p->name);
+        if (p->begun >= 0) ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
+        if (p->got_s >= 0) ddp__text_addf(t, ",\"silent_s\":%.3f", p->got_s);
+        ddp__text_addf(t, ",\"left\":%s}", p->left ? "true" : "false");
+    }
+    ddp__text_addf(t, "]");
+}
 
-/* Members: serves newcomers from now on; the wire is one that resumes. */
-DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
-DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
-/* At the end of a step: at a period's end clones, words, entries. Collective. */
-DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
-/* Before the engine closes; after that, as the coordinator's word may be on its way until then. */
-DDP_LIB void       ddp__admission_stop(ddp_ctx *d);
-DDP_LIB void       ddp__admission_close(ddp_ctx *d);
+static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why, double epoch)
+{
+    char host[256] = "";
 
-/* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
-DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
-DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
+    (void)gethostname(host, sizeof host - 1);
+    ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
+                   DDP_VERSION_STRING, d->rank, d->world);
+    ddp__json_string(t, host);
+    ddp__text_addf(t, ",\"run_id\":");
+    ddp__json_string(t, d->cfg.run_id);
+    ddp__text_addf(t, ",\"pid\":%ld,\"strategy\":", (long)getpid());
+    ddp__json_string(t, d->ops.name);
+    ddp__dump_time(t, "time", epoch, log->now);
+    ddp__text_addf(t, ",\"error\":");
+    if (why->code != DDP_OK) {
+        ddp__text_addf(t, "{\"code\":%d,\"text\":", (int)why->code);
+        ddp__json_string(t, why->msg);
+        ddp__text_addf(t, "}");
+    } else {
+        ddp__text_addf(t, "null");
+    }
+    ddp__dump_peers(t, d, log);
+    ddp__text_addf(t, ",\"operations\":%d,\"dropped\":%ld}\n", log->count, log->dropped);
+}
 
-/* session.c */
-DDP_LIB void       ddp__session_files(const ddp_ctx *d, ddp__tls_files *f);
-DDP_LIB uint64_t   ddp__session_run(const ddp_ctx *d);
-DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links,
-                                     int joining, uint64_t live, ddp__engine **out,
-                                     ddp_error *err);
+static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r, double epoch)
+{
+    static const char *const stage[] = {"queued", "active", "done"};
+    const ddp__op_span *s = &r->span;
+    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE, i;
+
+    ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
+                   (unsigned long)s->seq, ddp__verb_name((int)s->verb));
+    if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
+    ddp__text_addf(t, ",\"layer\":");
+    if (s->layer >= 0 && s->layer < d->layers) ddp__json_string(t, d->unit[s->layer].name);
+    else ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
+    ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step,
+                   (long long)s->size, (long long)s->bytes, (long long)r->left);
+    ddp__text_addf(t, ",\"algorithm\":\"%s\"", ddp__algorithm_name(s->algorithm));
+    ddp__dump_time(t, "submitted", epoch, s->submitted);
+    ddp__dump_time(t, "begin", epoch, s->begin);
+    ddp__dump_time(t, "end", epoch, s->end);
+    ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
+    for (i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
+    ddp__text_addf(t, "]}\n");
+}
+
+char *ddp__rank_path(const char *path, int rank)
+{
+    size_t room = strlen(path) + 16, n = 0;
+    const char *p;
+    char *out;
+
+    for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
+    out = (char *)ddp__calloc(room, 1);
+    for (p = path; out && *p; p++) {
+        if (p[0] == '%' && p[1] == 'r') {
+            n += (size_t)snprintf(out + n, room - n, "%d", rank);
+            p++;
+        } else {
+            out[n++] = *p;
+        }
+    }
+    return out;
+}
+
+static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
+{
+    double epoch = ddp__epoch();
+    ddp__oplog log;
+    ddp__text t;
+    ddp_status s = DDP_OK;
+    int i;
+
+    memset(&t, 0, sizeof t);
+    memset(&log, 0, sizeof log);
+    /* two threads of one process would write the same temporary file */
+    while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
+    if (d->engine) s = ddp__engine_oplog(d->engine, &log, err);
+    else log.now = ddp_now();
+    if (s == DDP_OK) {
+        ddp__dump_head(&t, d, &log, d->engine ? &log.error : &d->host.error, epoch);
+        for (i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
+        s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
+                     : ddp__file_write(path, t.data, t.size, err);
+    }
+    ddp__atomic_store(&d->dumping, 0);
+    ddp__text_free(&t);
+    ddp__oplog_free(&log);
+    return s;
+}
+
+ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
+{
+    char *own;
+    ddp_status s;
+
+    if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
+    own = ddp__rank_path(path, d->rank);
+    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
+    s = ddp__dump_to(d, own, err);
+    DDP_FREE(own);
+    return s;
+}
+
+void ddp__dump_failure(ddp_ctx *d)
+{
+    ddp_error *e = &d->host.error, why;
+    size_t n = strlen(e->msg);
+    char *own;
+
+    /* who ends a run by request knows why, and wants no file */
+    if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
+    d->dumped = 1;
+    own = ddp__rank_path(d->cfg.dump_path, d->rank);
+    if (!own) return;
+    if (ddp__dump_to(d, own, &why) == DDP_OK)
+        snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
+    else ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
+    DDP_FREE(own);
+}
+
+/* ==== run/context.c ==== [run] */
+/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average takes. */
+
+int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    ddp_error err;
+    va_list ap;
+
+    err.code = code;
+    va_start(ap, fmt);
+    vsnprintf(err.msg, sizeof err.msg, fmt, ap);
+    va_end(ap);
+    return ddp__ctx_fail(d, &err);
+}
+
+int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
+{
+    if (err != &d->host.error) {
+        if (d->host.error.code) return (int)d->host.error.code;
+        d->host.error = *err;
+    }
+    /* a no-op when the failure came from the engine; else the other ranks learn of it */
+    if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
+    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
+    /* who is told of a failure may free what was registered */
+    if (d->engine) ddp__engine_settle(d->engine);
+    if (d->second) ddp__engine_settle(d->second);
+    ddp__dump_failure(d);
+    return (int)d->host.error.code;
+}
+
+/* ---- who is there ---- */
+
+int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
+int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
+
+uint64_t ddp__live(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d->engine) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.live;
+}
+
+int ddp__is_first(const ddp_ctx *d)
+{
+    return d->world > 64 ? d->rank == 0 : !(ddp__live(d) & (((uint64_t)1 << d->rank) - 1));
+}
+
+int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is_first(d); }
+
+int ddp_workers(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !d->engine) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.workers;
+}
+
+uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
+
+unsigned ddp_epoch(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !d->engine) return 0;
+    ddp__engine_epoch(d->engine, &info);
+    return (unsigned)info.ballot;
+}
+
+long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
+int64_t ddp_taken(const ddp_ctx *d) { return d ? d->taken : 0; }
+
+void ddp_set_lr(ddp_ctx *d, float lr)
+{
+    if (d) d->lr = lr;
+}
+
+const ddp_error *ddp_last_error(const ddp_ctx *d)
+{
+    static const ddp_error none = {DDP_ARG,
+                                   "the context is NULL: ddp_open failed, its error says why"};
+
+    return d ? &d->host.error : &none;
+}
+
+void ddp_abort(ddp_ctx *d, const char *why)
+{
+    if (!why) why = "aborted by request";
+    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
+    if (d && d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
+    if (d && d->engine) {
+        ddp__engine_abort(d->engine, DDP_ABORTED, why);
+    } else if (d && ddp__atomic_add(&d->aborts, 1) == 0) {
+        snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
+        ddp__atomic_store(&d->aborted, 1);
+    }
+}
+
+/* ---- links, groups and sizes ---- */
+
+int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
+
+ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
+
+int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
+
+int ddp__group_root(const ddp_ctx *d, int group)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+
+    return ranks ? ranks[0] : 0;
+}
+
+int ddp__team_rank(const ddp_ctx *d, int i)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
+
+    return ranks ? ranks[i] : i;
+}
+
+ddp_coding ddp__wire_coding(ddp_wire wire)
+{
+    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
+           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
+                                   : DDP_AS_FLOAT;
+}
+
+size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
+{
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const ddp__unit *u = &d->unit[layer];
+    const size_t trained = u->trained,
+                 others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
+
+    if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
+    return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
+}
+
+int ddp_has_forward(const ddp_ctx *d)
+{
+    int l;
+
+    if (d->hooks_forward) return 1;
+    for (l = 0; l < d->layers; l++)
+        if (d->unit[l].forward_step != d->step) return 0;
+    return 1;
+}
+
+/* ---- what all ranks must have the same ---- */
+
+uint64_t ddp__unit_hash(const ddp__unit *u)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
+    int b;
+
+    for (b = 0; b < u->blocks; b++) {
+        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
+        h = ddp__hash(h, &n, sizeof n);
+    }
+    return h;
+}
+
+uint64_t ddp__layout_hash(const ddp_ctx *d)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
+    int l;
+
+    for (l = 0; l < d->layers; l++) {
+        uint64_t u = ddp__unit_hash(&d->unit[l]);
+        h = ddp__hash(h, &u, sizeof u);
+    }
+    return h;
+}
+
+void ddp__settings(const ddp_ctx *d, double *value)
+{
+    value[0] = d->cfg.average_state;
+    value[1] = (double)d->cfg.clip_norm;
+    value[2] = (double)d->cfg.bucket_bytes;
+    value[3] = d->cfg.deterministic;
+    value[4] = d->cfg.paper;
+    value[5] = d->links.slowest; /* decides the size of chunks */
+    value[6] = (double)d->cfg.seed;
+    value[7] = (double)d->optimizer.lr;
+    value[8] = d->cfg.period;
+    value[9] = d->cfg.nccl;
+    value[10] = d->cfg.min_world;
+    value[11] = d->cfg.profile_steps;
+}
+
+const char *ddp__setting_name(int i)
+{
+    static const char *const name[DDP__SETTINGS] = {
+        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
+        "profile_steps"};
+
+    return name[i];
+}
+
+uint64_t ddp__model_hash(const ddp_ctx *d)
+{
+    const ddp__owned *o;
+    uint64_t h = DDP__HASH_START;
+
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
+    return h;
+}
+
+/* ==== run/notes.c ==== [run] */
+/* What changed while a run went on, for those who look. */
+
+void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
+{
+    ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+
+    n->kind = kind;
+    n->step = d->step;
+    n->time_s = ddp_now();
+    n->rank = rank;
+    n->workers = ddp_workers(d);
+    n->before = before;
+    n->now = now;
+}
+
+int ddp__note_members(ddp_ctx *d)
+{
+    uint64_t live, changed;
+    int r;
+
+    if (!d->cfg.min_world) return 0;
+    live = ddp__live(d);
+    changed = d->noted_live ? live ^ d->noted_live : 0;
+    for (r = 0; changed && r < d->world; r++)
+        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
+    d->noted_live = live;
+    return changed != 0;
+}
+
+int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
+{
+    long from, n;
+
+    if (!d || !out || room < 1) return 0;
+    n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
+    if (n > room) n = room;
+    for (from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    return (int)n;
+}
+
+const char *ddp_note_name(ddp_note_kind kind)
+{
+    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+
+    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
+}
+
+void ddp_note_text(const ddp_note *n, char *out, size_t room)
+{
+    double part = n->before > 0 ? n->now / n->before - 1 : 0;
+
+    if (room == 0) return;
+    out[0] = 0;
+    switch (n->kind) {
+    case DDP_NOTE_SLOW:
+        snprintf(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
+                 n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
+        break;
+    case DDP_NOTE_EVEN:
+        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
+        break;
+    case DDP_NOTE_REPLAN:
+        snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+                 "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
+        break;
+    case DDP_NOTE_LOST:
+    case DDP_NOTE_JOINED:
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank, n->kind == DDP_NOTE_LOST ? "was lost" : "joined",
+                 n->workers, n->workers == 1 ? "" : "s");
+        break;
+    }
+}
+
+/* ==== run/account.c ==== [run] */
+/* Where the time of a step went: spans, the layer timer and the hidden share. */
+
+void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
+{
+    ddp_span *s = &d->span[d->span_count % d->spans];
+
+    s->begin_s = begin;
+    s->end_s = end;
+    s->step = d->step;
+    s->layer = layer;
+    s->kind = kind;
+    s->bytes = 0;
+    d->span_count++;
+    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
+    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
+        ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
+}
+
+/* Charges the time since the last hook returned to whatever ran in it. entering is the phase
+ * that the hook of layer opens. */
+void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
+{
+    double t = now - d->mark;
+    int profiling = d->step < d->cfg.profile_steps;
+
+    switch (d->phase) {
+    case DDP__OUTSIDE:
+        /* no forward hook: the forward pass and the first layer's backward look like one */
+        if (entering == DDP__IN_FORWARD || entering == DDP__OUTSIDE) return;
+        ddp__record(d, DDP_SPAN_FORWARD, -1, d->mark, now);
+        if (profiling) ddp__timer_add_whole(&d->timer, t);
+        return;
+    case DDP__IN_FORWARD:
+        ddp__record(d, DDP_SPAN_FORWARD, d->phase_layer, d->mark, now);
+        if (profiling) ddp__timer_add(&d->timer, DDP__T_FORWARD, d->phase_layer, t);
+        return;
+    case DDP__IN_BACKWARD:
+        ddp__record(d, DDP_SPAN_BACKWARD, d->phase_layer, d->mark, now);
+        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, d->phase_layer, t);
+        return;
+    case DDP__AFTER_BACKWARD:
+        if (entering != DDP__IN_BACKWARD && entering != DDP__AFTER_BACKWARD) return;
+        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->mark, now);
+        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, layer, t);
+        return;
+    }
+}
+
+/* Of both links, into op_scratch. */
+static int ddp__link_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+
+    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    return n;
+}
+
+/* Collects compute and communication intervals that overlap begin..end, clipped to it. */
+static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = 0, i, ops;
+    long s, oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+
+    for (s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
+        const ddp_span *x = &d->span[s % d->spans];
+        if (x->end_s <= begin) break;
+        if (x->kind == DDP_SPAN_WAIT) continue;
+        d->merge[n] = *x;
+        if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
+        n++;
+    }
+    ops = ddp__link_spans(d, begin, end);
+    for (i = 0; i < ops && n < d->merge_room; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        /* an operation that stands still for a slower peer is not communicating */
+        double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
+        double e = o->end >= 0 && o->end < end ? o->end : end;
+        if (o->filler || e <= b) continue;
+        memset(&d->merge[n], 0, sizeof d->merge[n]);
+        d->merge[n].begin_s = b;
+        d->merge[n].end_s = e;
+        d->merge[n].kind = DDP_SPAN_COMM;
+        if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
+        n++;
+    }
+    return n;
+}
+
+/* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
+static void ddp__sort_spans(ddp_span *s, int n)
+{
+    int i, j;
+
+    for (i = 1; i < n; i++) {
+        ddp_span x = s[i];
+        for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
+        s[j] = x;
+    }
+}
+
+/* One sweep over sorted spans: length of the union of communication, and of the part of it
+ * that no compute span covers. */
+static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
+{
+    double at = -1, comm_until = -1, busy_until = -1;
+    int i;
+
+    *comm = *exposed = 0;
+    for (i = 0; i <= n; i++) {
+        double next = i < n ? s[i].begin_s : DBL_MAX;
+        while (at < next && comm_until > at) { /* communication runs from `at` on */
+            double stop = comm_until < next ? comm_until : next;
+            int covered = busy_until > at;
+            if (covered && busy_until < stop) stop = busy_until;
+            *comm += stop - at;
+            if (!covered) *exposed += stop - at;
+            at = stop;
+        }
+        if (i == n) return;
+        if (at < next) at = next;
+        if (s[i].kind == DDP_SPAN_COMM)
+            comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
+        else busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
+    }
+}
+
+void ddp__account_reset(ddp_ctx *d)
+{
+    d->stats.counted_steps = 0;
+    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    d->sum_step_s = d->sum_wait_s = 0;
+    d->step_begin = ddp_now();
+}
+
+void ddp__account_step(ddp_ctx *d, double now)
+{
+    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
+    if (d->engine) {
+        double comm, exposed;
+        int n = ddp__gather_spans(d, d->step_begin, now);
+        ddp__sort_spans(d->merge, n);
+        ddp__sweep_spans(d->merge, n, &comm, &exposed);
+        d->stats.comm_s += comm;
+        d->stats.exposed_s += exposed;
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+    }
+    d->sum_step_s += now - d->step_begin;
+    d->sum_wait_s += d->wait_this_step;
+    d->stats.counted_steps++;
+    d->wait_this_step = 0;
+    d->step_begin = now;
+}
+
+void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
+{
+    int l;
+
+    memset(out, 0, sizeof *out);
+    if (!d) return;
+    if (d->clock) ddp__clock_collect(d);
+    *out = d->stats;
+    out->strategy = d->ops.name;
+    out->steps = d->step;
+    if (d->stats.counted_steps) {
+        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
+        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
+    }
+    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
+    if (d->engine) {
+        ddp__net_stats net;
+        ddp__engine_stats(d->engine, &net);
+        out->bytes_sent = net.bytes_sent;
+        out->comm_cpu_s = net.cpu_s;
+        if (d->second) {
+            ddp__engine_stats(d->second, &net);
+            out->bytes_sent += net.bytes_sent;
+            out->comm_cpu_s += net.cpu_s;
+        }
+    }
+    out->divergence = 0;
+    for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
+    out->link = d->measured ? d->fit.link : d->link;
+}
+
+double ddp_divergence(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+}
+
+const char *ddp_last_algorithm(const ddp_ctx *d)
+{
+    ddp__net_stats net;
+
+    if (!d || !d->engine) return "none";
+    ddp__engine_stats(d->engine, &net);
+    return ddp__algorithm_name(net.algorithm);
+}
+
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
+{
+    out->begin_s = begin;
+    out->end_s = end;
+    out->step = o->step;
+    out->layer = o->layer >= 0 ? o->layer : -1;
+    out->kind = kind;
+    out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
+}
+
+int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
+{
+    long oldest, s;
+    int n = 0, i, ops = 0;
+
+    if (d->clock) ddp__clock_collect(d);
+    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
+    /* newest last: when room is short the oldest compute spans are left out */
+    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
+    for (s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (i = 0; i < ops; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        if (o->end < 0) continue;
+        /* as in the statistics: standing still for a slower peer is not communicating */
+        if (o->peer_wait > 0 && n + ops - i < room)
+            ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
+    }
+    return n;
+}
+
+/* ---- the times of a device, which come later than its hooks return ---- */
+
+typedef struct ddp__moment {
+    ddp__moment_kind kind;
+    int              layer;
+    ddp__phase       phase;
+} ddp__moment;
+
+/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
+typedef struct ddp__clock ddp__clock;
+struct ddp__clock {
+    ddp__moment *moment; /* [room] */
+    int    room;
+    long   first, next;
+    /* where the accounts stand, behind the hooks */
+    ddp__phase phase;
+    int    phase_layer;
+    double mark, begun;
+    long   step;
+};
+
+ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
+    d->clock = c;
+    /* a host may be so many steps ahead of its device */
+    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
+    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
+    c->step = d->step;
+    c->phase = DDP__OUTSIDE;
+    c->mark = ddp_now();
+    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
+    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
+}
+
+void ddp__clock_free(ddp_ctx *d)
+{
+    if (!d->clock) return;
+    if (d->clock->moment) DDP_FREE(d->clock->moment);
+    DDP_FREE(d->clock);
+    d->clock = NULL;
+}
+
+/* What came at a time, on a device or here. */
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, double *begun)
+{
+    switch (m->kind) {
+    case DDP__M_ENTER:
+        ddp__account_hook(d, now, m->layer, m->phase);
+        break;
+    case DDP__M_LEAVE:
+        d->phase = m->phase;
+        d->phase_layer = m->layer;
+        d->mark = now;
+        break;
+    case DDP__M_HOLD:
+    case DDP__M_UPDATE:
+        *begun = now;
+        break;
+    case DDP__M_HELD:
+        d->wait_this_step += now - *begun;
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, *begun, now);
+        break;
+    case DDP__M_UPDATED:
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, *begun, now);
+        break;
+    case DDP__M_STEP:
+        ddp__account_step(d, now);
+        break;
+    }
+}
+
+void ddp__clock_collect(ddp_ctx *d)
+{
+    ddp__clock *c = d->clock;
+    const ddp__phase phase = d->phase;
+    const int layer = d->phase_layer;
+    const double mark = d->mark;
+    const long step = d->step;
+
+    d->phase = c->phase;
+    d->phase_layer = c->phase_layer;
+    d->mark = c->mark;
+    for (; c->first < c->next; c->first++) {
+        const int i = (int)(c->first % c->room);
+        const double now = d->host.backend->marked(d->host.device, i);
+
+        if (now < 0) break;
+        d->step = c->step;
+        ddp__clock_account(d, &c->moment[i], now, &c->begun);
+        c->step += c->moment[i].kind == DDP__M_STEP;
+    }
+    c->phase = d->phase;
+    c->phase_layer = d->phase_layer;
+    c->mark = d->mark;
+    d->phase = phase;
+    d->phase_layer = layer;
+    d->mark = mark;
+    d->step = step;
+}
+
+void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
+{
+    ddp__clock *c = d->clock;
+    ddp__moment m;
+
+    m.kind = kind;
+    m.layer = layer;
+    m.phase = phase;
+    if (!c) {
+        ddp__clock_account(d, &m, ddp_now(), &d->begun);
+        return;
+    }
+    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
+    ddp__clock_collect(d);
+    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
+        ddp__sleep_until(ddp_now() + 1e-4);
+        ddp__clock_collect(d);
+        if (d->host.backend->check(d->host.device, NULL)) return;
+    }
+    c->moment[c->next % c->room] = m;
+    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
+    c->next++;
+}
+
+/* ---- the link, as operations show it ---- */
+
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the
+ * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
+static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
+{
+    const ddp__op_span *o = d->op_scratch;
+    int j, before = -1, size = 0;
+
+    *begin = o[i].begin;
+    *end = o[i].end;
+    while (size != before) { /* until no further operation overlaps */
+        before = size;
+        size = 0;
+        *bytes = 0;
+        for (j = 0; j < ops; j++) {
+            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
+            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
+            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
+            if (o[j].end > *end) *end = o[j].end;
+            *bytes += (double)ddp__layer_bytes(d, o[j].layer);
+            size++;
+        }
+    }
+    return 1;
+}
+
+/* The messages of an average in two levels become one operation, from the first byte of the first
+ * to the last byte of the last; one that is not all here has no layer. How many are left. */
+static int ddp__chains(ddp_ctx *d, int ops)
+{
+    const int whole = d->level_messages;
+    ddp__op_span *o = d->op_scratch;
+    int i, j, n = 0;
+
+    for (i = 0; i < ops; i++) {
+        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
+        if (j == n) {
+            o[n] = o[i];
+            o[n++].peer = 1; /* messages so far */
+            continue;
+        }
+        o[j].verb = DDP_ALL_REDUCE;
+        o[j].peer++;
+        if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
+        if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
+    }
+    for (j = 0; j < n; j++)
+        if (o[j].peer != whole) o[j].layer = DDP_NO_LAYER;
+    return n;
+}
+
+void ddp__drift_observe(ddp_ctx *d, double since, double now)
+{
+    /* a step more than is new, so that no cluster is seen without its beginning */
+    int ops, i;
+
+    if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
+    ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
+    if (d->levels) ops = ddp__chains(d, ops);
+    for (i = 0; i < ops; i++) {
+        double begin, end, bytes;
+        if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
+        if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
+    }
+}
+
+void ddp__drift_start(ddp_ctx *d)
+{
+    double bytes = 0;
+    int l;
+
+    for (l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    d->mean_layer_bytes = bytes;
+    ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
+    d->drift_ticket = -1;
+}
 
 /* ==== run/stager.c ==== [run] */
 /* Messages of a device over the host: two threads between pinned memory and the engine. */
@@ -43938,10 +44117,7 @@ struct ddp__stager {
     ddp_error    error;
 };
 
-static unsigned ddp__stager_turn(const ddp__stager *s, long ticket)
-{
-    return (unsigned)(ticket / s->room) + 1;
-}
+static unsigned ddp__stager_turn(const ddp__stager *s, long ticket) { return (unsigned)(ticket / s->room) + 1; }
 
 /* Under the lock. Who waits on the device or here must not wait for ever. */
 static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
@@ -44181,9 +44357,8 @@ ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, 
     *out = s;
     if (!ddp__stager_memory(s, bytes, total)) {
         DDP__TRY(b->check(device, err)); /* it may have failed by itself */
-        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes "
-                         "of pinned host memory; use a smaller model, or raise the limit of locked "
-                         "memory", s->ring_bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes of pinned host "
+                         "memory; use a smaller model, or raise the limit of locked memory", s->ring_bytes);
     }
     if (!pthread_create(&s->out, NULL, ddp__stager_out, s)) s->threads = 1;
     if (s->threads == 1 && !pthread_create(&s->in, NULL, ddp__stager_in, s)) s->threads = 2;
@@ -44256,14 +44431,12 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
-ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket,
-                              ddp_error *err)
+ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
 {
     ddp_status bad;
 
     pthread_mutex_lock(&s->lock);
-    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room)
-        pthread_cond_wait(&s->changed, &s->lock);
+    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room) pthread_cond_wait(&s->changed, &s->lock);
     bad = s->error.code;
     if (bad != DDP_OK) {
         if (err) *err = s->error;
@@ -44302,8 +44475,7 @@ int ddp__stager_is_done(ddp__stager *s, long ticket)
 
 void ddp__stager_hold(ddp__stager *s, long ticket)
 {
-    if (!ddp__stager_is_done(s, ticket))
-        s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
+    if (!ddp__stager_is_done(s, ticket)) s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
 }
 
 void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn)
@@ -44313,8 +44485,7 @@ void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *tu
 }
 
 /* Until `over` says of the ticket that it is, or the stager has failed. */
-static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket,
-                                    ddp_error *err)
+static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket, ddp_error *err)
 {
     ddp_status bad = DDP_OK;
 
@@ -44368,665 +44539,8 @@ double ddp__stager_divergence(ddp__stager *s, int layer)
     return x;
 }
 
-/* ==== run/nccl.c ==== [run] */
-/* Averages from device to device, over the network that the devices have of their own (NCCL).
- *
- * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network
- * joins the ranks of one site: they sum, the first of them sends the sum over the slow links to the
- * first ones of the other sites, and the site gets the result from it when later work needs it. Sums
- * go as sites.c says. With nccl 2 this network is one of two links, the engine the other
- * (balance.c). */
-
-/* An average in two levels, until it is held. */
-typedef struct ddp__crossing {
-    float **data;   /* [arrays] */
-    size_t *count;
-    int     arrays, room;
-    long    ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
-} ddp__crossing;
-
-struct ddp__nccl {
-    const ddp_sites *site;       /* NULL = one level */
-    ddp__crossing   *crossing;   /* [slots] and what each averages */
-    int              slots;
-    int64_t          messages, bytes;
-    double           left_s;     /* when a rank was first seen to have left; 0 = none has */
-    float           *zeros;      /* on the device, what the link is probed with */
-};
-
-static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
-{
-    ddp_ctx *d = (ddp_ctx *)user;
-
-    return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
-}
-
-/* Who closed its context has done its part of all that was in flight, or will never do it: what is
- * not done soon after that waits for it in vain. */
-static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
-{
-    ddp_ctx *d = (ddp_ctx *)user;
-    struct ddp__nccl *x = d->nccl;
-    int gone;
-
-    DDP__TRY(ddp__engine_error(d->engine, err));
-    DDP__TRY(ddp__stager_error(d->stager, err));
-    gone = since > 0 ? ddp__engine_left(d->engine) : -1;
-    if (gone < 0) return DDP_OK;
-    if (x->left_s <= 0) x->left_s = ddp_now();
-    if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
-    return ddp__fail(err, DDP_PEER_LOST,
-                     "rank %d closed its context while rank %d waits for an average with it: every "
-                     "rank must run the same steps",
-                     gone, d->rank);
-}
-
-ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
-{
-    const ddp_backend *b = d->host.backend;
-    struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
-    ddp_backend_peers p;
-
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
-    d->nccl = x;
-    x->slots = slots;
-    x->site = ddp__levels_site(d);
-    x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
-    if (!x->crossing)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
-    x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
-    if (!x->zeros) {
-        DDP__TRY(b->check(d->host.device, err));
-        return ddp__fail(err, DDP_MEMORY, "out of device memory for the %d floats that links are "
-                         "probed with; use a smaller batch or model", DDP__PROBE_FLOATS);
-    }
-    memset(&p, 0, sizeof p);
-    p.rank = x->site ? x->site->place : d->rank;
-    p.world = x->site ? x->site->members : d->world;
-    p.join_timeout_s = d->cfg.join_timeout_s;
-    p.op_timeout_s = d->cfg.op_timeout_s;
-    p.share = ddp__nccl_share;
-    p.watch = ddp__nccl_watch;
-    p.user = d;
-    DDP__TRY(b->join(d->host.device, &p, err));
-    d->joined = 1;
-    return DDP_OK;
-}
-
-void ddp__nccl_stop(ddp_ctx *d)
-{
-    const ddp_backend *b = d->host.backend;
-
-    if (!d->joined) return;
-    if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
-    b->leave(d->host.device, d->host.error.code != DDP_OK);
-    d->joined = 0;
-}
-
-void ddp__nccl_close(ddp_ctx *d)
-{
-    struct ddp__nccl *x = d->nccl;
-    int i;
-
-    if (!x) return;
-    if (x->zeros)
-        d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (i = 0; x->crossing && i < x->slots; i++) {
-        if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
-        if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
-    }
-    if (x->crossing) DDP_FREE(x->crossing);
-    DDP_FREE(x);
-    d->nccl = NULL;
-}
-
-int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
-{
-    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to;
-}
-
-float *ddp__nccl_zeros(const ddp_ctx *d) { return d->nccl->zeros; }
-
-void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
-{
-    out->operations = d->nccl->messages;
-    out->bytes_sent = d->nccl->bytes;
-    out->algorithm = "nccl";
-}
-
-/* As the backend takes arrays; *total is their floats. */
-static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total,
-                                   ddp_error *err)
-{
-    const int n = m->from_count;
-    int i;
-
-    if (n > c->room) {
-        if (c->data) DDP_FREE((void *)c->data);
-        if (c->count) DDP_FREE(c->count);
-        c->data = (float **)ddp__calloc((size_t)n, sizeof *c->data);
-        c->count = (size_t *)ddp__calloc((size_t)n, sizeof *c->count);
-        c->room = c->data && c->count ? n : 0;
-        if (!c->room) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
-    }
-    *total = 0;
-    c->arrays = n;
-    for (i = 0; i < n; i++) {
-        c->data[i] = m->from[i].data;
-        c->count[i] = m->from[i].count;
-        *total += m->from[i].count;
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
-{
-    struct ddp__nccl *x = d->nccl;
-    const int slot = (int)(x->messages++ % x->slots);
-    ddp__crossing *c = &x->crossing[slot];
-    ddp_message part;
-    size_t total = 0;
-
-    DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
-    x->bytes += (int64_t)(total * sizeof(float));
-    DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays,
-                                      x->site != NULL, err));
-    *ticket = -2 - slot;
-    c->ticket = -1;
-    if (!x->site || x->site->place) return DDP_OK;
-    /* the first of a site sends the sum of its site when the device has it */
-    ddp__levels_across(d, m, &part);
-    return ddp__stager_submit(d->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
-}
-
-ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
-{
-    const ddp_backend *b = d->host.backend;
-    struct ddp__nccl *x = d->nccl;
-    const int slot = (int)(-2 - ticket);
-    const ddp__crossing *c = &x->crossing[slot];
-
-    if (x->site) {
-        unsigned turn = 0;
-        int held = 0;
-        if (c->ticket >= 0 && d->loaded) ddp__stager_flag(d->stager, c->ticket, &held, &turn);
-        else if (c->ticket >= 0) DDP__TRY(ddp__stager_wait(d->stager, c->ticket, err));
-        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
-    }
-    b->finish(d->host.device, slot);
-    return DDP_OK;
-}
-
-ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
-{
-    long ticket;
-
-    DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
-    DDP__TRY(ddp__nccl_hold(d, ticket, err));
-    DDP__TRY(d->host.backend->wait(d->host.device, err));
-    return ddp__device_check(d, err);
-}
-
-/* ==== run/device_clock.c ==== [run] */
-
-typedef struct ddp__moment {
-    ddp__moment_kind kind;
-    int              layer;
-    ddp__phase       phase;
-} ddp__moment;
-
-/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
-typedef struct ddp__clock ddp__clock;
-struct ddp__clock {
-    ddp__moment *moment; /* [room] */
-    int    room;
-    long   first, next;
-    /* where the accounts stand, behind the hooks */
-    ddp__phase phase;
-    int    phase_layer;
-    double mark, begun;
-    long   step;
-};
-
-ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
-{
-    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
-
-    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
-    d->clock = c;
-    /* a host may be so many steps ahead of its device */
-    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
-    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
-    c->step = d->step;
-    c->phase = DDP__OUTSIDE;
-    c->mark = ddp_now();
-    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
-    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
-    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
-}
-
-void ddp__clock_free(ddp_ctx *d)
-{
-    if (!d->clock) return;
-    if (d->clock->moment) DDP_FREE(d->clock->moment);
-    DDP_FREE(d->clock);
-    d->clock = NULL;
-}
-
-/* What came at a time, on a device or here. */
-static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, double *begun)
-{
-    switch (m->kind) {
-    case DDP__M_ENTER:
-        ddp__account_hook(d, now, m->layer, m->phase);
-        break;
-    case DDP__M_LEAVE:
-        d->phase = m->phase;
-        d->phase_layer = m->layer;
-        d->mark = now;
-        break;
-    case DDP__M_HOLD:
-    case DDP__M_UPDATE:
-        *begun = now;
-        break;
-    case DDP__M_HELD:
-        d->wait_this_step += now - *begun;
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, *begun, now);
-        break;
-    case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, *begun, now);
-        break;
-    case DDP__M_STEP:
-        ddp__account_step(d, now);
-        break;
-    }
-}
-
-void ddp__clock_collect(ddp_ctx *d)
-{
-    ddp__clock *c = d->clock;
-    const ddp__phase phase = d->phase;
-    const int layer = d->phase_layer;
-    const double mark = d->mark;
-    const long step = d->step;
-
-    d->phase = c->phase;
-    d->phase_layer = c->phase_layer;
-    d->mark = c->mark;
-    for (; c->first < c->next; c->first++) {
-        const int i = (int)(c->first % c->room);
-        const double now = d->host.backend->marked(d->host.device, i);
-
-        if (now < 0) break;
-        d->step = c->step;
-        ddp__clock_account(d, &c->moment[i], now, &c->begun);
-        c->step += c->moment[i].kind == DDP__M_STEP;
-    }
-    c->phase = d->phase;
-    c->phase_layer = d->phase_layer;
-    c->mark = d->mark;
-    d->phase = phase;
-    d->phase_layer = layer;
-    d->mark = mark;
-    d->step = step;
-}
-
-void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
-{
-    ddp__clock *c = d->clock;
-    ddp__moment m;
-
-    m.kind = kind;
-    m.layer = layer;
-    m.phase = phase;
-    if (!c) {
-        ddp__clock_account(d, &m, ddp_now(), &d->begun);
-        return;
-    }
-    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
-    ddp__clock_collect(d);
-    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
-        ddp__sleep_until(ddp_now() + 1e-4);
-        ddp__clock_collect(d);
-        if (d->host.backend->check(d->host.device, NULL)) return;
-    }
-    c->moment[c->next % c->room] = m;
-    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
-    c->next++;
-}
-
-/* ==== run/device.c ==== [run] */
-/* A context on a device: opening its backend, and what is checked and waited for there. */
-
-/* ---- opening ---- */
-
-/* The place of this rank among those of its machine, as a launcher says it. */
-static int ddp__device_local(const ddp_ctx *d)
-{
-    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
-                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "SLURM_LOCALID"};
-    size_t i;
-    long v;
-
-    for (i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
-        const char *text = getenv(names[i]);
-        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
-    }
-    return d->rank;
-}
-
-ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
-{
-    const ddp_backend *b = d->cfg.backend;
-
-    if (!b) return DDP_OK;
-    DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
-    d->host.backend = b;
-    return DDP_OK;
-}
-
-/* Messages that may be under way: what the strategy may post, and a few are the context's own. */
-static int ddp__device_room(const ddp_ctx *d) { return d->posted_room + 2 * d->layers + 16; }
-
-ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
-{
-    const ddp_backend *b = d->host.backend;
-    size_t total = 0, largest = 0;
-    int l, k;
-
-    if (!b) return DDP_OK;
-    DDP__TRY(ddp__clock_open(d, err));
-    if (!d->engine) return DDP_OK;
-    for (l = 0; l < d->layers; l++) {
-        const ddp__unit *u = &d->unit[l];
-        size_t layer = u->count + u->state_count;
-
-        for (k = 0; k < u->blocks; k++) /* frozen ones are shared once */
-            if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
-        total += layer;
-        if (layer > largest) largest = layer;
-    }
-    if (d->ops.averages != DDP_AVERAGES_PARAMETERS) largest = total; /* in messages of its own */
-    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
-        largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    DDP__TRY(ddp__stager_open(b, d->host.device, d->engine, d->layers, ddp__device_room(d),
-                             largest * sizeof(float), total * sizeof(float), &d->stager, err));
-    return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
-}
-
-void ddp__device_stop(ddp_ctx *d)
-{
-    ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
-    ddp__stager_stop(d->stager);
-}
-
-void ddp__device_close(ddp_ctx *d)
-{
-    ddp__stager_free(d->stager);
-    ddp__clock_free(d);
-    ddp__nccl_close(d);
-    if (d->host.backend) d->host.backend->close(d->host.device);
-    d->host.backend = NULL;
-    d->stager = NULL;
-}
-
-ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
-{
-    const ddp_backend *b = d->host.backend;
-
-    if (!b) return DDP_OK;
-    DDP__TRY(b->check(d->host.device, err));
-    if (d->joined) DDP__TRY(b->poll(d->host.device, err));
-    return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
-}
-
-ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
-{
-    if (!d->host.backend) return DDP_OK;
-    DDP__TRY(d->host.backend->wait(d->host.device, err));
-    if (d->clock) ddp__clock_collect(d);
-    return ddp__device_check(d, err);
-}
-
-/* ==== run/account.c ==== [run] */
-/* Where the time of a step went: spans, the layer timer and the hidden share. */
-
-void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
-{
-    ddp_span *s = &d->span[d->span_count % d->spans];
-
-    s->begin_s = begin;
-    s->end_s = end;
-    s->step = d->step;
-    s->layer = layer;
-    s->kind = kind;
-    s->bytes = 0;
-    d->span_count++;
-    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
-    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
-        ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
-}
-
-/* Charges the time since the last hook returned to whatever ran in it. entering is the phase
- * that the hook of layer opens. */
-void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
-{
-    double t = now - d->mark;
-    int profiling = d->step < d->cfg.profile_steps;
-
-    switch (d->phase) {
-    case DDP__OUTSIDE:
-        /* no forward hook: the forward pass and the first layer's backward look like one */
-        if (entering == DDP__IN_FORWARD || entering == DDP__OUTSIDE) return;
-        ddp__record(d, DDP_SPAN_FORWARD, -1, d->mark, now);
-        if (profiling) ddp__timer_add_whole(&d->timer, t);
-        return;
-    case DDP__IN_FORWARD:
-        ddp__record(d, DDP_SPAN_FORWARD, d->phase_layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_FORWARD, d->phase_layer, t);
-        return;
-    case DDP__IN_BACKWARD:
-        ddp__record(d, DDP_SPAN_BACKWARD, d->phase_layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, d->phase_layer, t);
-        return;
-    case DDP__AFTER_BACKWARD:
-        if (entering != DDP__IN_BACKWARD && entering != DDP__AFTER_BACKWARD) return;
-        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, layer, t);
-        return;
-    }
-}
-
-/* Of both links, into op_scratch. */
-static int ddp__link_spans(ddp_ctx *d, double begin, double end)
-{
-    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
-
-    if (d->second)
-        n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
-    return n;
-}
-
-/* Collects compute and communication intervals that overlap begin..end, clipped to it. */
-static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
-{
-    int n = 0, i, ops;
-    long s, oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-
-    for (s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
-        const ddp_span *x = &d->span[s % d->spans];
-        if (x->end_s <= begin) break;
-        if (x->kind == DDP_SPAN_WAIT) continue;
-        d->merge[n] = *x;
-        if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
-        n++;
-    }
-    ops = ddp__link_spans(d, begin, end);
-    for (i = 0; i < ops && n < d->merge_room; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
-        /* an operation that stands still for a slower peer is not communicating */
-        double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
-        double e = o->end >= 0 && o->end < end ? o->end : end;
-        if (o->filler || e <= b) continue;
-        memset(&d->merge[n], 0, sizeof d->merge[n]);
-        d->merge[n].begin_s = b;
-        d->merge[n].end_s = e;
-        d->merge[n].kind = DDP_SPAN_COMM;
-        if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
-        n++;
-    }
-    return n;
-}
-
-/* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
-static void ddp__sort_spans(ddp_span *s, int n)
-{
-    int i, j;
-
-    for (i = 1; i < n; i++) {
-        ddp_span x = s[i];
-        for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
-        s[j] = x;
-    }
-}
-
-/* One sweep over sorted spans: length of the union of communication, and of the part of it
- * that no compute span covers. */
-static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
-{
-    double at = -1, comm_until = -1, busy_until = -1;
-    int i;
-
-    *comm = *exposed = 0;
-    for (i = 0; i <= n; i++) {
-        double next = i < n ? s[i].begin_s : DBL_MAX;
-        while (at < next && comm_until > at) { /* communication runs from `at` on */
-            double stop = comm_until < next ? comm_until : next;
-            int covered = busy_until > at;
-            if (covered && busy_until < stop) stop = busy_until;
-            *comm += stop - at;
-            if (!covered) *exposed += stop - at;
-            at = stop;
-        }
-        if (i == n) return;
-        if (at < next) at = next;
-        if (s[i].kind == DDP_SPAN_COMM)
-            comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
-        else busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
-    }
-}
-
-void ddp__account_reset(ddp_ctx *d)
-{
-    d->stats.counted_steps = 0;
-    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
-    d->sum_step_s = d->sum_wait_s = 0;
-    d->step_begin = ddp_now();
-}
-
-void ddp__account_step(ddp_ctx *d, double now)
-{
-    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
-    if (d->engine) {
-        double comm, exposed;
-        int n = ddp__gather_spans(d, d->step_begin, now);
-        ddp__sort_spans(d->merge, n);
-        ddp__sweep_spans(d->merge, n, &comm, &exposed);
-        d->stats.comm_s += comm;
-        d->stats.exposed_s += exposed;
-        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
-    }
-    d->sum_step_s += now - d->step_begin;
-    d->sum_wait_s += d->wait_this_step;
-    d->stats.counted_steps++;
-    d->wait_this_step = 0;
-    d->step_begin = now;
-}
-
-void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
-{
-    int l;
-
-    memset(out, 0, sizeof *out);
-    if (!d) return;
-    if (d->clock) ddp__clock_collect(d);
-    *out = d->stats;
-    out->strategy = d->ops.name;
-    out->steps = d->step;
-    if (d->stats.counted_steps) {
-        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
-        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
-    }
-    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
-    if (d->engine) {
-        ddp__net_stats net;
-        ddp__engine_stats(d->engine, &net);
-        out->bytes_sent = net.bytes_sent;
-        out->comm_cpu_s = net.cpu_s;
-        if (d->second) {
-            ddp__engine_stats(d->second, &net);
-            out->bytes_sent += net.bytes_sent;
-            out->comm_cpu_s += net.cpu_s;
-        }
-    }
-    out->divergence = 0;
-    for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
-    out->link = d->measured ? d->fit.link : d->link;
-}
-
-double ddp_divergence(const ddp_ctx *d, int layer)
-{
-    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
-}
-
-const char *ddp_last_algorithm(const ddp_ctx *d)
-{
-    ddp__net_stats net;
-
-    if (!d || !d->engine) return "none";
-    ddp__engine_stats(d->engine, &net);
-    return ddp__algorithm_name(net.algorithm);
-}
-
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
-                         ddp_span *out)
-{
-    out->begin_s = begin;
-    out->end_s = end;
-    out->step = o->step;
-    out->layer = o->layer >= 0 ? o->layer : -1;
-    out->kind = kind;
-    out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
-}
-
-int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
-{
-    long oldest, s;
-    int n = 0, i, ops = 0;
-
-    if (d->clock) ddp__clock_collect(d);
-    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
-    /* newest last: when room is short the oldest compute spans are left out */
-    if (ops > room / 2) ops = room / 2; /* each may give two */
-    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
-    for (i = 0; i < ops; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
-        if (o->end < 0) continue;
-        /* as in the statistics: standing still for a slower peer is not communicating */
-        if (o->peer_wait > 0 && n + ops - i < room)
-            ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end,
-                     &out[n++]);
-    }
-    return n;
-}
-
 /* ==== run/update.c ==== [run] */
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of
- * the device. */
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device. */
 
 /* No multiply-add: replicas on unlike processors stay equal. */
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
@@ -45118,12 +44632,10 @@ static void ddp__clip_there(ddp_ctx *d)
 
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                        first);
+            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(d->host.device, d->unit[l].gradient[i].data,
-                          d->unit[l].gradient[i].count, d->cfg.clip_norm);
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
 void ddp__clip_gradients(ddp_ctx *d)
@@ -45144,6 +44656,112 @@ void ddp__clip_gradients(ddp_ctx *d)
         for (i = 0; i < d->unit[l].gradients; i++)
             ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
                        (float)((double)d->cfg.clip_norm / (norm + 1e-6)));
+}
+
+/* ==== run/words.c ==== [run] */
+/* Messages that are waited for, and the library's own words among them. */
+
+/* A pull is two messages: its request, and what comes back. */
+ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    ddp_message ask = *m;
+    ddp_piece p;
+
+    p.data = &d->nothing;
+    p.count = 1;
+    ask.verb = DDP__ASK;
+    ask.from = &p;
+    ask.from_count = 1;
+    ask.to = NULL;
+    ask.add = 0;
+    ask.received = NULL;
+    return ddp__engine_submit(ddp__engine_of(d, m->link), &ask, ticket, err);
+}
+
+/* With one worker a sum is its own input. */
+ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+{
+    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
+    const ddp_piece *to = m->to ? m->to : m->from;
+    ddp__walk w;
+    float *x, *y;
+    size_t n;
+
+    if (m->verb > DDP_REDUCE_SCATTER)
+        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
+    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
+    memset(&w, 0, sizeof w);
+    w.from = m->from, w.from_count = m->from_count;
+    w.to = to, w.to_count = m->to ? m->to_count : m->from_count;
+    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
+        if (m->add) {
+            ddp__axpy(d, y, x, n, scale);
+            continue;
+        }
+        if (x != y && there) ddp__host_copy(&d->host, y, x, n * sizeof *y);
+        else if (x != y) memcpy(y, x, n * sizeof *y);
+        if (scale != 1 && there) ddp__scale_there(d, y, n, scale);
+        else if (scale != 1) ddp__scale(y, n, scale);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
+{
+    return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
+}
+
+ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+{
+    long ticket;
+
+    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (there && d->stager) {
+        DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
+        return ddp__stager_wait(d->stager, ticket, err);
+    }
+    DDP__TRY(ddp__post_flush(d, err));
+    if (m->verb == DDP_PULL) DDP__TRY(ddp__post_request(d, m, &ticket, err));
+    return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
+}
+
+void ddp__own_word(const ddp_ctx *d, ddp_message *m, ddp_verb verb, const ddp_piece *p)
+{
+    memset(m, 0, sizeof *m);
+    m->verb = verb;
+    m->from = p;
+    m->from_count = 1;
+    m->bytes = 1;
+    m->step = d->step;
+    m->layer = DDP__OWN_WORD;
+    m->priority = d->layers;
+    m->filler = 1;
+}
+
+ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    p.bytes = bytes;
+    p.count = size;
+    ddp__own_word(d, &m, DDP_BROADCAST, &p);
+    m.group = group;
+    m.peer = ddp__group_root(d, group);
+    return ddp__run(d, &m, 0, err);
+}
+
+ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
+{
+    const int members = group ? ddp__engine_group_size(d->engine, group) : d->world;
+    ddp_message m;
+    ddp_piece p;
+
+    p.bytes = bytes;
+    p.count = size * (size_t)members;
+    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
+    m.group = group;
+    return ddp__run(d, &m, 0, err);
 }
 
 /* ==== run/goes.c ==== [run] */
@@ -45302,8 +44920,7 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
     const ddp__goes_trait *t = ddp__goes_traits(&n);
 
     for (i = 0; i < n; i++)
-        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS)))
-            return &t[i];
+        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
 }
 
@@ -45341,18 +44958,15 @@ static size_t ddp__net_path(const char *net)
 }
 
 /* Which device each worker is: the list behind "@", or the first ones. */
-static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device,
-                                   ddp_error *err)
+static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device, ddp_error *err)
 {
     int r;
 
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.200s' has %d devices for %d workers: start at most %d, or "
-                         "describe more",
-                         c->net, devices, c->world, devices);
+        return ddp__fail(err, DDP_ARG, "network '%.200s' has %d devices for %d workers: start at most %d, or describe "
+                         "more", c->net, devices, c->world, devices);
     }
     for (r = 0; *list; r++) {
         size_t n = strcspn(++list, ",");
@@ -45364,27 +44978,21 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
             if (!ddp__parse_long(number, &v)) v = -1;
         }
         if (v < 0 || v >= devices)
-            return ddp__fail(err, DDP_ARG,
-                             "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
+            return ddp__fail(err, DDP_ARG, "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
                              n > 40 ? 40 : (int)n, list, devices - 1);
         if (r < c->world) device[r] = (int)v;
         list += n;
     }
     if (r != c->world)
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.200s' lists %d devices for %d workers: list one for each",
-                         c->net, r, c->world);
+        return ddp__fail(err, DDP_ARG, "network '%.200s' lists %d devices for %d workers: list one for each", c->net, r,
+                         c->world);
     return DDP_OK;
 }
 
-static double ddp__least_rate(double a, double b)
-{
-    return a > 0 && (!(b > 0) || a < b) ? a : b;
-}
+static double ddp__least_rate(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
 /* The part of the network between the workers' devices, as rank sees it. */
-static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c,
-                           ddp__links *l)
+static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c, ddp__links *l)
 {
     size_t N = (size_t)n->devices;
     double pair = 0, host = 0;
@@ -45409,8 +45017,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
             p->delay_s = delay;
             p->jitter_s = jitter;
             p->rng = ddp__jitter_rng(c->seed, a, b);
-            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) *
-                     (delay + jitter);
+            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) * (delay + jitter);
             if (flight > l->flight) l->flight = flight;
         }
     }
@@ -45427,13 +45034,11 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
-        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path,
-                           events->line);
+        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path, events->line);
     for (v = events ? events->first : NULL; v && status == DDP_OK; v = v->next)
         status = v->kind == DDP__JSON_STRING
                      ? ddp__script_line(path, v->line, v->string, strlen(v->string), world, s, err)
-                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path,
-                                 v->line);
+                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path, v->line);
     ddp__json_free(root);
     return status;
 }
@@ -45455,15 +45060,12 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
         path[path_size] = 0;
         status = ddp_network_read(path, NULL, &n, err);
     }
-    if (status == DDP_OK)
-        status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
+    if (status == DDP_OK) status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
     for (a = 0; status == DDP_OK && a < c->world; a++)
         for (b = 0; b < a && status == DDP_OK; b++)
             if (device[a] == device[b])
-                status = ddp__fail(err, DDP_ARG,
-                                   "network '%.200s': device %d is given to workers %d and %d; "
-                                   "each needs one of its own",
-                                   c->net, device[a], b, a);
+                status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
+                                   "needs one of its own", c->net, device[a], b, a);
     if (status == DDP_OK) ddp__links_cut(&n, device, c, l);
     if (status == DDP_OK) status = ddp__links_events(path, c->world, s, err);
     ddp_network_free(&n);
@@ -45478,10 +45080,8 @@ static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *
 
     for (k = 0; k < s->count; k++)
         if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
-            return ddp__fail(err, DDP_ARG,
-                             "the script kills worker %d at t=%g, but on the threads transport all "
-                             "workers are one process: use tcp",
-                             s->list[k].a, s->list[k].at);
+            return ddp__fail(err, DDP_ARG, "the script kills worker %d at t=%g, but on the threads transport all "
+                             "workers are one process: use tcp", s->list[k].a, s->list[k].at);
     return DDP_OK;
 }
 
@@ -45504,14 +45104,351 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
         if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
         status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);
     }
-    if (status == DDP_OK && c->net_script)
-        status = ddp__script_read(c->net_script, c->world, &s, err);
+    if (status == DDP_OK && c->net_script) status = ddp__script_read(c->net_script, c->world, &s, err);
     if (status == DDP_OK) status = ddp__links_allowed(c, &s, err);
     if (status == DDP_OK) status = ddp__script_apply(&s, c->rank, &l, err);
     ddp__incidents_free(&s);
     if (status == DDP_OK) *out = l;
     else ddp__links_free(&l);
     return status;
+}
+
+ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
+{
+    ddp_config second = *c;
+
+    second.net = c->net2;
+    second.net_script = NULL;
+    second.seed = c->seed + 1;
+    return ddp__links_open(&second, out, err);
+}
+
+/* ==== run/env.c ==== [run] */
+
+#ifdef __APPLE__
+#include <crt_externs.h>
+#define DDP__ENVIRON (*_NSGetEnviron())
+#else
+#define DDP__ENVIRON environ
+#endif
+
+static const char *const ddp__env_known[] = {"RANK",
+                                             "WORLD_SIZE",
+                                             "LOCAL_RANK",
+                                             "ADDR",
+                                             "RUN_ID",
+                                             "LOG",
+                                             "NET",
+                                             "NET_SCRIPT",
+                                             "NET2",
+                                             "ADDR2",
+                                             "WIRE",
+                                             "SITE",
+                                             "STRATEGY",
+                                             "PERIOD",
+                                             "TRANSPORT",
+                                             "MIN_WORLD",
+                                             "MAX_WORLD",
+                                             "PEER_TIMEOUT",
+                                             "OP_TIMEOUT",
+                                             "CONNECT_TIMEOUT",
+                                             "JOIN_TIMEOUT",
+                                             "JOIN",
+                                             "RESUME",
+                                             "DUMP",
+                                             "INSECURE",
+                                             "THREADS",
+                                             "TCP_CONGESTION",
+                                             "DETERMINISTIC",
+                                             "TLS_PSK",
+                                             "TLS_CA",
+                                             "TLS_CERT",
+                                             "TLS_KEY",
+                                             "SOCKET_IFNAME",
+                                             NULL};
+
+/* A launcher's variables; NULL where it has none. */
+typedef struct ddp__launcher {
+    const char *name, *rank, *world, *local_rank, *local_world;
+} ddp__launcher;
+
+static const ddp__launcher ddp__launchers[] = {
+    {"DREAMDDP_RANK", "DREAMDDP_RANK", "DREAMDDP_WORLD_SIZE", "DREAMDDP_LOCAL_RANK", NULL},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
+};
+enum {
+    DDP__LAUNCHED_OWN,
+    DDP__LAUNCHED_TORCH,
+    DDP__LAUNCHED_OMPI,
+    DDP__LAUNCHED_MPICH,
+    DDP__LAUNCHED_PMIX,
+    DDP__LAUNCHED_SLURM,
+    DDP__LAUNCHERS
+};
+
+/* An empty variable counts as unset. */
+static const char *ddp__env_get(const char *name)
+{
+    const char *v = name ? getenv(name) : NULL;
+    return v && *v ? v : NULL;
+}
+
+static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
+{
+    const char *text = ddp__env_get(name);
+    long v;
+
+    if (!text) return DDP_OK;
+    if (!ddp__parse_long(text, &v) || v < least || v > most)
+        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
+    *out = (int)v;
+    return DDP_OK;
+}
+
+/* Levenshtein distance of two short words. */
+static int ddp__word_distance(const char *a, size_t an, const char *b)
+{
+    int row[32], bn = (int)strlen(b), i, j;
+
+    if (an > 40 || bn > 30) return 99;
+    for (j = 0; j <= bn; j++) row[j] = j;
+    for (i = 1; i <= (int)an; i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (j = 1; j <= bn; j++) {
+            int best = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[bn];
+}
+
+/* A mistyped variable would otherwise be ignored in silence. */
+static ddp_status ddp__env_check_names(ddp_error *err)
+{
+    char **e;
+
+    for (e = DDP__ENVIRON; e && *e; e++) {
+        const char *name = *e + 9, *end = strchr(*e, '=');
+        int i, nearest = 0, least = 100;
+        size_t n;
+        if (strncmp(*e, "DREAMDDP_", 9) || !end) continue;
+        n = (size_t)(end - name);
+        for (i = 0; ddp__env_known[i] && least; i++) {
+            int d = ddp__word_distance(name, n, ddp__env_known[i]);
+            if (d >= least) continue;
+            least = d;
+            nearest = i;
+        }
+        if (least)
+            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
+                             n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
+    }
+    return DDP_OK;
+}
+
+/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01; 0 if the text is not of that form. */
+static int ddp__first_host(const char *list, char *out, size_t room)
+{
+    size_t n = 0, digits;
+
+    while (*list && *list != ',') {
+        if (n + 1 >= room) return 0;
+        if (*list != '[') {
+            out[n++] = *list++;
+            continue;
+        }
+        list++;
+        digits = strspn(list, "0123456789"); /* as they are: zeros in front belong to the name */
+        if (!digits || n + digits >= room) return 0;
+        memcpy(out + n, list, digits);
+        n += digits;
+        list = strchr(list, ']');
+        if (!list) return 0;
+        list++;
+    }
+    out[n] = 0;
+    return n > 0;
+}
+
+static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
+{
+    const char *host = ddp__env_get("MASTER_ADDR"),
+               *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
+    int port = 0, local = 0;
+
+    if (!host || !ddp__env_get("MASTER_PORT"))
+        return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
+                         host ? "MASTER_PORT" : "MASTER_ADDR");
+    DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
+    if (store && !strcmp(store, "True")) {
+        port++; /* torchrun's agent itself listens on MASTER_PORT */
+        env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
+    }
+    /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
+     * the same place and open to nobody else */
+    DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
+    if (local == env->world) host = "127.0.0.1";
+    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host, port);
+    return DDP_OK;
+}
+
+/* Inside a job step: its first host, else the one that srun was called on. */
+static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
+{
+    char host[256];
+    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
+               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
+    int nodes = 0;
+
+    DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
+    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    else if (list && ddp__first_host(list, host, sizeof host))
+        snprintf(env->addr, sizeof env->addr, "%s:29500", host);
+    else if (ip)
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500", ip);
+    return DDP_OK;
+}
+
+/* Where rank 0 is, as far as the launcher says. */
+static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
+{
+    int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
+
+    if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
+    DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
+    if (which == DDP__LAUNCHED_OWN || local == env->world)
+        snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    else if (which == DDP__LAUNCHED_MPICH && step) /* srun --mpi=pmi2 */
+        return ddp__slurm_addr(env, err);
+    return DDP_OK;
+}
+
+/* Slurm's variables say who this process is only inside a job step: in a batch script, without
+ * srun, every process would be rank 0. */
+static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
+{
+    int tasks = 1;
+
+    *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
+    if (*applies) return DDP_OK;
+    DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
+    if (tasks > 1 && ddp__env_get("SLURM_JOB_ID"))
+        env->note = "this Slurm job has several tasks, but this process was started by the batch "
+                    "script, not by srun: it trains alone; start it with srun";
+    return DDP_OK;
+}
+
+/* Takes rank and world from the first launcher of which something is set. */
+static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
+{
+    int i, applies;
+
+    for (i = 0; i < DDP__LAUNCHERS; i++) {
+        const ddp__launcher *l = &ddp__launchers[i];
+        const char *world = l->world;
+        if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {
+            if (i == DDP__LAUNCHED_PMIX) applies = ddp__env_get(l->rank) != NULL;
+            else DDP__TRY(ddp__slurm_applies(env, &applies, err));
+            if (!applies) continue; /* SLURM_NTASKS alone is half of nothing */
+            if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
+        }
+        if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
+        if (!ddp__env_get(l->rank) || !ddp__env_get(world))
+            return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither%s",
+                             ddp__env_get(l->rank) ? l->rank : world, ddp__env_get(l->rank) ? world : l->rank,
+                             i == DDP__LAUNCHED_PMIX ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE" : "");
+        DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
+        DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
+        env->local_rank = env->rank;
+        if (i == DDP__LAUNCHED_MPICH && ddp__env_get("SLURM_STEP_ID"))
+            DDP__TRY(ddp__env_int("SLURM_LOCALID", 0, 4095, &env->local_rank, err));
+        DDP__TRY(ddp__env_int(l->local_rank, 0, 4095, &env->local_rank, err));
+        env->launcher = l->name;
+        *which = i;
+        return DDP_OK;
+    }
+    return DDP_OK;
+}
+
+uint64_t ddp__run_id(const char *text)
+{
+    size_t n = text ? strlen(text) : 0;
+
+    if (!n) return 0;
+    if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
+    return ddp__hash(DDP__HASH_START, text, n);
+}
+
+/* The own variable, or what the launcher calls its run. */
+static void ddp__env_run_id(ddp__env *env, int which)
+{
+    const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
+               *step = ddp__env_get("SLURM_STEP_ID");
+
+    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
+    if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
+        snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
+    else if (id)
+        snprintf(env->run_id, sizeof env->run_id, "%.127s", id);
+}
+
+ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
+{
+    ddp__env env;
+    const char *addr = ddp__env_get("DREAMDDP_ADDR");
+    int which = -1;
+
+    memset(&env, 0, sizeof env);
+    env.world = 1;
+    DDP__TRY(ddp__env_check_names(err));
+    DDP__TRY(ddp__env_launcher(&env, &which, err));
+    if (addr) {
+        if (strlen(addr) >= sizeof env.addr)
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT", addr);
+        snprintf(env.addr, sizeof env.addr, "%s", addr);
+    } else if (which >= 0) {
+        DDP__TRY(ddp__launcher_addr(&env, which, err));
+    }
+    ddp__env_run_id(&env, which);
+    env.log = ddp__env_get("DREAMDDP_LOG");
+    env.net = ddp__env_get("DREAMDDP_NET");
+    env.net_script = ddp__env_get("DREAMDDP_NET_SCRIPT");
+    env.net2 = ddp__env_get("DREAMDDP_NET2");
+    env.addr2 = ddp__env_get("DREAMDDP_ADDR2");
+    env.wire = ddp__env_get("DREAMDDP_WIRE");
+    env.site = ddp__env_get("DREAMDDP_SITE");
+    env.strategy = ddp__env_get("DREAMDDP_STRATEGY");
+    env.period = ddp__env_get("DREAMDDP_PERIOD");
+    env.transport = ddp__env_get("DREAMDDP_TRANSPORT");
+    env.min_world = ddp__env_get("DREAMDDP_MIN_WORLD");
+    env.max_world = ddp__env_get("DREAMDDP_MAX_WORLD");
+    env.join = ddp__env_get("DREAMDDP_JOIN");
+    env.peer_timeout = ddp__env_get("DREAMDDP_PEER_TIMEOUT");
+    env.op_timeout = ddp__env_get("DREAMDDP_OP_TIMEOUT");
+    env.connect_timeout = ddp__env_get("DREAMDDP_CONNECT_TIMEOUT");
+    env.join_timeout = ddp__env_get("DREAMDDP_JOIN_TIMEOUT");
+    env.dump = ddp__env_get("DREAMDDP_DUMP");
+    env.insecure = ddp__env_get("DREAMDDP_INSECURE");
+    env.threads = ddp__env_get("DREAMDDP_THREADS");
+    env.tcp_congestion = ddp__env_get("DREAMDDP_TCP_CONGESTION");
+    env.deterministic = ddp__env_get("DREAMDDP_DETERMINISTIC");
+    env.tls_psk = ddp__env_get("DREAMDDP_TLS_PSK");
+    env.tls_ca = ddp__env_get("DREAMDDP_TLS_CA");
+    env.tls_cert = ddp__env_get("DREAMDDP_TLS_CERT");
+    env.tls_key = ddp__env_get("DREAMDDP_TLS_KEY");
+    env.socket_ifname = ddp__env_get("DREAMDDP_SOCKET_IFNAME");
+    *out = env;
+    return DDP_OK;
 }
 
 /* ==== run/config.c ==== [run] */
@@ -45564,8 +45501,7 @@ static ddp_status ddp__env_count(const char *name, const char *text, int *field,
     return DDP_OK;
 }
 
-static ddp_status ddp__env_seconds(const char *name, const char *text, double *field,
-                                   ddp_error *err)
+static ddp_status ddp__env_seconds(const char *name, const char *text, double *field, ddp_error *err)
 {
     double v;
 
@@ -45593,13 +45529,11 @@ static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t r
 
     out[0] = '\0';
     for (i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
-        n += (size_t)snprintf(out + n, room - n, "%s%s",
-                              i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ? " or " : ", ",
-                              list->name(list->number(i)));
+        n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
+                              " or " : ", ", list->name(list->number(i)));
 }
 
-static ddp_status ddp__env_names(const ddp__env *e, const ddp__strategies *list, ddp_config *c,
-                                 ddp_error *err)
+static ddp_status ddp__env_names(const ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     char names[256];
 
@@ -45607,27 +45541,23 @@ static ddp_status ddp__env_names(const ddp__env *e, const ddp__strategies *list,
         c->strategy = list->named(e->strategy);
         ddp__strategy_names(list, names, sizeof names);
         if (c->strategy == DDP_STRATEGY_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s",
-                             e->strategy, names);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s", e->strategy, names);
     }
     if (e->transport && c->transport == DDP_TRANSPORT_DEFAULT) {
         c->transport = ddp_transport_named(e->transport);
         if (c->transport == DDP_TRANSPORT_DEFAULT)
-            return ddp__fail(err, DDP_ARG,
-                             "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi",
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi",
                              e->transport);
     }
     if (e->wire && c->wire == DDP_WIRE_DEFAULT) {
         if (!ddp_wire_named(e->wire, &c->wire))
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8",
-                             e->wire);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", e->wire);
     }
     return DDP_OK;
 }
 
 /* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
-static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c,
-                               ddp_error *err)
+static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0, resume = 0; /* that one is for who connects */
 
@@ -45650,8 +45580,7 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
     DDP__TRY(ddp__env_count("DREAMDDP_SITE", e->site, &c->site, err));
     DDP__TRY(ddp__env_count("DREAMDDP_MAX_WORLD", e->max_world, &c->max_world, err));
     DDP__TRY(ddp__env_count("DREAMDDP_THREADS", e->threads, &c->threads, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s,
-                              err));
+    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_JOIN_TIMEOUT", e->join_timeout, &c->join_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_PEER_TIMEOUT", e->peer_timeout, &c->peer_timeout_s, err));
     DDP__TRY(ddp__env_seconds("DREAMDDP_OP_TIMEOUT", e->op_timeout, &c->op_timeout_s, err));
@@ -45685,34 +45614,26 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d, or 0",
                          c->min_world, c->world, c->world);
     if (c->min_world > 0 && c->world > 64)
-        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d",
-                         c->world);
+        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d", c->world);
     if (c->site < 0 || c->site > 1000000)
         return ddp__fail(err, DDP_ARG, "site %d: 1 to 1000000, or 0 for none", c->site);
     if (c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world))
-        return ddp__fail(err, DDP_ARG,
-                         "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
+        return ddp__fail(err, DDP_ARG, "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
                          c->max_world, c->world, c->world);
-    if (c->micro_batches < 0)
-        return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
+    if (c->micro_batches < 0) return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
     if (!(c->clip_norm >= 0))
-        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none",
-                         (double)c->clip_norm);
+        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
     if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI)
-        return ddp__fail(err, DDP_ARG,
-                         "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
+        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
                          (int)c->transport);
     if (c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8)
-        return ddp__fail(err, DDP_ARG,
-                         "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
+        return ddp__fail(err, DDP_ARG, "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
                          (int)c->wire);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     if (c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING)
-        return ddp__fail(err, DDP_ARG,
-                         "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
+        return ddp__fail(err, DDP_ARG, "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
                          (int)c->algorithm);
-    if (c->nccl < 0 || c->nccl > 2)
-        return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
+    if (c->nccl < 0 || c->nccl > 2) return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
     if ((c->allocator.alloc == NULL) != (c->allocator.free == NULL))
         return ddp__fail(err, DDP_ARG, "allocator: set both alloc and free, or neither");
     return DDP_OK;
@@ -45732,8 +45653,7 @@ static void ddp__config_defaults(ddp_config *c)
     if (!(c->op_timeout_s > 0)) c->op_timeout_s = 1800;
     if (c->profile_steps == 0) c->profile_steps = 6;
     /* a plan that does not come from clocks needs no measured steps */
-    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path)
-        c->profile_steps = 0;
+    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
     c->check_writes = 1;
 #endif
@@ -45761,8 +45681,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
         if (!list->fill(c->strategy, ops))
-            return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ name of %s",
-                             (int)c->strategy, names);
+            return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ name of %s", (int)c->strategy, names);
         c->strategy = list->named(ops->name);
         return DDP_OK;
     }
@@ -45776,8 +45695,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
         return ddp__fail(err, DDP_ARG, "own strategy %s averages %d: use DDP_AVERAGES_GRADIENTS, "
                          "_PARAMETERS or _CHANGES", own->name, (int)own->averages);
     if (own->plan_make && (!own->plan_first || !own->plan_take))
-        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_first and plan_take "
-                         "too", own->name);
+        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_first and plan_take too", own->name);
     *ops = *own;
     return DDP_OK;
 }
@@ -45795,10 +45713,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
     if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
         (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
-        return ddp__fail(err, DDP_ARG,
-                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
-                         "DREAMDDP_ADDR=HOST:PORT on every rank",
-                         env.launcher, c.rank, c.world);
+        return ddp__fail(err, DDP_ARG, "%s says that this is rank %d of %d, but not where rank 0 listens: set "
+                         "DREAMDDP_ADDR=HOST:PORT on every rank", env.launcher, c.rank, c.world);
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)
@@ -45838,108 +45754,420 @@ void ddp__config_free(ddp_config *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ==== run/second.c ==== [run] */
-/* A second link between the same workers: a wire and an engine of its own, so that its operations
- * wait for none of the first. (DeFT, section 3: the slower link takes what the faster one has no
- * time for; mu is how much slower it is.) */
+/* ==== run/spawn.c ==== [run] */
 
-int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
+#include <signal.h>
+#include <sys/mman.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
-ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
+#define DDP__MAX_LOCAL 1024
+#ifdef MAP_ANONYMOUS
+#define DDP__MAP_ANON MAP_ANONYMOUS
+#else
+#define DDP__MAP_ANON MAP_ANON
+#endif
+
+/* What a rank leaves behind in memory shared with the supervisor. */
+typedef struct ddp__verdict {
+    int order;     /* 1 for the first that failed, 0 while there is nothing */
+    ddp_error err;
+} ddp__verdict;
+
+typedef struct ddp__family {
+    int world, alive;
+    int min_world, lost;       /* elastic: ranks whose end is none of the others' */
+    int good;                  /* ended with DDP_OK */
+    int    *failures;          /* shared: how many have failed */
+    ddp__verdict *verdict;     /* shared: [world] */
+    size_t  shared_bytes;
+    void   *shared;
+    pid_t  *pid;               /* [world], 0 = ended */
+    int     killed, killed_by; /* first rank killed by a signal that we did not send, -1 */
+    long    killed_pid;
+    int     odd, odd_code;     /* first rank that ended with a code but no verdict, -1 */
+    long    odd_pid;
+    int     rung;              /* next step of the ladder below, -1 = all is well */
+    double  rung_at;           /* when it is due */
+    int     sent;              /* a signal was sent to all */
+} ddp__family;
+
+/* Signals of increasing force and the seconds that each is given. */
+typedef struct ddp__rung {
+    int signal;
+    double wait_s;
+} ddp__rung;
+static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}};
+enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
+
+/* The life of a forked rank. */
+static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn, void *user)
 {
-    ddp_config second = *c;
+    ddp_error e;
+    ddp_status s;
 
-    second.net = c->net2;
-    second.net_script = NULL;
-    second.seed = c->seed + 1;
-    return ddp__links_open(&second, out, err);
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
+#else
+    (void)parent;
+#endif
+    if (rank != 0) close(fd);
+    memset(&e, 0, sizeof e);
+    s = fn(rank, rank == 0 ? fd : -1, addr, user, &e);
+    if (s != DDP_OK) {
+        ddp__verdict *v = &f->verdict[rank];
+        if (!e.msg[0]) snprintf(e.msg, sizeof e.msg, "%s", ddp_status_text(s));
+        e.code = s;
+        v->err = e;
+        ddp__atomic_store(&v->order, 1 + ddp__atomic_add(f->failures, 1));
+    }
+    fflush(NULL);
+    _exit((int)s);
 }
 
-ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
+static void ddp__family_signal(ddp__family *f, int signal_number)
 {
-    const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
-    ddp__addr list[1];
-    int32_t port = 0;
-    ddp_status s = DDP_OK;
-    int count = 0;
-    char text[DDP__ADDR_TEXT];
+    int r;
+    for (r = 0; r < f->world; r++)
+        if (f->pid[r] > 0) kill(f->pid[r], signal_number);
+}
 
-    *listen_fd = -1;
-    addr[0] = 0;
-    if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
-    if (d->cfg.transport == DDP_TCP && !d->cfg.addr2) {
-        s = ddp__addr_parse(first, list, 1, &count, err);
-        if (s == DDP_OK && d->rank == 0) {
-            ddp__addr bound;
-            ddp__addr_set_port(&list[0], 0);
-            s = ddp__tcp_listen(&list[0], listen_fd, &bound, err);
-            if (s == DDP_OK) port = (int32_t)ddp__addr_port(&bound);
+/* Of an error that a rank ended with: it was lost, or left. */
+static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code == DDP_ABORTED; }
+
+/* The others may go on without a rank that ended like that. */
+static int ddp__is_lost(const ddp__family *f, int rank, int code)
+{
+    const ddp__verdict *v = &f->verdict[rank];
+
+    if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
+    return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
+}
+
+/* Notes how a rank ended. */
+static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
+{
+    int bad = 0;
+    if (ddp__is_lost(f, rank, code)) {
+        f->lost++;
+    } else if (WIFSIGNALED(code)) {
+        bad = 1;
+        if (f->killed < 0 && !f->sent) {
+            f->killed = rank;
+            f->killed_by = WTERMSIG(code);
+            f->killed_pid = (long)f->pid[rank];
         }
-        if (s != DDP_OK)
-            return ddp__fail(err, s,
-                             "the second link finds no meeting place beside '%.100s': set addr2 or "
-                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
-                             first);
+    } else if (WEXITSTATUS(code)) {
+        bad = 1;
+        if (f->odd < 0 && !f->sent && !ddp__atomic_load(&f->verdict[rank].order)) {
+            f->odd = rank;
+            f->odd_code = WEXITSTATUS(code);
+            f->odd_pid = (long)f->pid[rank];
+        }
     }
-    /* also where nothing is to be told: a rank without a second link is found here */
-    s = ddp__tell(d, 0, &port, sizeof port, err);
-    if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
-    if (s == DDP_OK && count) {
-        ddp__addr_set_port(&list[0], (int)port);
-        snprintf(addr, room, "%s", ddp__addr_text(&list[0], text));
+    if (!bad && WIFEXITED(code) && !WEXITSTATUS(code)) f->good++;
+    f->pid[rank] = 0;
+    f->alive--;
+    if (bad && f->rung < 0) {
+        f->rung = DDP__RUNG_FAILED;
+        f->rung_at = ddp_now() + grace_s;
     }
+}
+
+/* Waits for all, urging those that do not end. 1 if it was cancelled. */
+static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
+{
+    double pause = 0.001;
+    int cancelled = 0, r, code;
+
+    while (f->alive) {
+        for (r = 0; r < f->world; r++) {
+            pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0)
+                code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got) ddp__rank_ended(f, r, code, grace_s);
+        }
+        if (cancel && !cancelled && ddp__atomic_load(cancel)) {
+            cancelled = 1;
+            f->rung = DDP__RUNG_CANCEL;
+            f->rung_at = ddp_now();
+        }
+        if (f->alive && f->rung >= 0 && ddp_now() >= f->rung_at) {
+            f->sent = 1;
+            ddp__family_signal(f, ddp__ladder[f->rung].signal);
+            f->rung_at = ddp_now() + ddp__ladder[f->rung].wait_s;
+            if (f->rung < DDP__RUNG_LAST) f->rung++;
+        }
+        if (!f->alive) break;
+        ddp__sleep_until(ddp_now() + pause);
+        if (pause < 0.03) pause *= 1.5;
+    }
+    return cancelled;
+}
+
+static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
+{
+    int r, first = -1, order, least = INT_MAX;
+
+    for (r = 0; r < f->world; r++) {
+        order = ddp__atomic_load(&f->verdict[r].order);
+        if (!order || order >= least) continue;
+        if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
+            continue; /* one of those that the others did without */
+        least = order;
+        first = r;
+    }
+    if (first < 0 && f->killed < 0 && f->odd < 0 && !cancelled && f->good < f->min_world)
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
+                         f->world, f->min_world);
+    if (f->killed >= 0)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
+                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
+                         first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
+    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent)) return ddp__fail(err, DDP_ABORTED, "stopped by request");
+    if (first >= 0)
+        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
+    if (f->odd >= 0)
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd, f->odd_pid, f->odd_code);
+    return DDP_OK;
+}
+
+/* Forks all ranks; on failure ends those that were. */
+static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn,
+                                   void *user, ddp_error *err)
+{
+    pid_t self = getpid();
+    int r, why, code;
+
+    fflush(NULL);
+    for (r = 0; r < f->world; r++) {
+        f->pid[r] = fork();
+        if (f->pid[r] == 0) ddp__rank_run(f, r, self, fd, addr, fn, user);
+        if (f->pid[r] < 0) break;
+        f->alive++;
+    }
+    if (r == f->world) return DDP_OK;
+    why = errno;
+    f->world = r;
+    ddp__family_signal(f, SIGKILL);
+    while (r-- > 0)
+        while (waitpid(f->pid[r], &code, 0) < 0 && errno == EINTR) {}
+    return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
+}
+
+ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+                      void *user, ddp_error *err)
+{
+    return ddp__spawn_elastic(world, 0, cancel, grace_s, fn, user, err);
+}
+
+ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err)
+{
+    ddp__family f;
+    ddp__addr at;
+    char addr[DDP__ADDR_TEXT];
+    ddp_status bad;
+    int fd = -1, count = 0;
+
+    if (world < 1 || world > DDP__MAX_LOCAL)
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
+    memset(&f, 0, sizeof f);
+    f.world = world;
+    f.min_world = min_world;
+    f.killed = f.odd = f.rung = -1;
+    DDP__TRY(ddp__addr_parse("127.0.0.1:0", &at, 1, &count, err));
+    DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
+    ddp__addr_text(&at, addr);
+    f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
+    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
+    f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
+    if (f.shared == MAP_FAILED || !f.pid) {
+        bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
+    } else {
+        f.verdict = (ddp__verdict *)f.shared;
+        f.failures = &f.verdict[world].order;
+        bad = ddp__family_fork(&f, fd, addr, fn, user, err);
+    }
+    close(fd);
+    if (!bad) {
+        int cancelled = ddp__family_watch(&f, cancel, grace_s > 0 ? grace_s : 15);
+        bad = ddp__family_result(&f, cancelled, err);
+    }
+    if (f.shared != MAP_FAILED) munmap(f.shared, f.shared_bytes);
+    DDP_FREE(f.pid);
+    return bad;
+}
+
+/* ---- threads ---- */
+
+typedef struct ddp__team {
+    pthread_mutex_t lock;
+    pthread_cond_t  gate;
+    int open;                /* 1: go, -1: not all could be started */
+    ddp__rank_fn fn;
+    void *user;
+    ddp_error first;
+} ddp__team;
+
+typedef struct ddp__member {
+    ddp__team *team;
+    int rank;
+    pthread_t thread;
+} ddp__member;
+
+static void *ddp__member_run(void *arg)
+{
+    ddp__member *m = (ddp__member *)arg;
+    ddp__team *t = m->team;
+    ddp_error e;
+    ddp_status s;
+    int open;
+
+    pthread_mutex_lock(&t->lock);
+    while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
+    open = t->open;
+    pthread_mutex_unlock(&t->lock);
+    if (open < 0) return NULL;
+    memset(&e, 0, sizeof e);
+    s = t->fn(m->rank, -1, "", t->user, &e);
+    if (s == DDP_OK) return NULL;
+    pthread_mutex_lock(&t->lock);
+    if (t->first.code == DDP_OK)
+        ddp__fail(&t->first, s, "rank %d: %.380s", m->rank, e.msg[0] ? e.msg : ddp_status_text(s));
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
+{
+    ddp__team t;
+    ddp__member *m;
+    int started, why = 0, r;
+
+    if (world < 1 || world > DDP__MAX_LOCAL)
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
+    memset(&t, 0, sizeof t);
+    t.fn = fn;
+    t.user = user;
+    m = (ddp__member *)ddp__calloc((size_t)world, sizeof *m);
+    if (!m) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
+    pthread_mutex_init(&t.lock, NULL);
+    pthread_cond_init(&t.gate, NULL);
+    for (started = 0; started < world; started++) {
+        m[started].team = &t;
+        m[started].rank = started;
+        why = ddp__thread_deep(&m[started].thread, ddp__member_run, &m[started]);
+        if (why) break;
+    }
+    pthread_mutex_lock(&t.lock);
+    t.open = why ? -1 : 1;
+    pthread_cond_broadcast(&t.gate);
+    pthread_mutex_unlock(&t.lock);
+    for (r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
+    pthread_cond_destroy(&t.gate);
+    pthread_mutex_destroy(&t.lock);
+    DDP_FREE(m);
+    if (why) return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
+    if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
+    return DDP_OK;
+}
+
+/* ==== run/group.c ==== [run] */
+/* Groups of ranks: who averages a layer, and who plans together. */
+
+int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
+{
+    DDP__ENTER(d);
+    if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if (!d->engine) { /* alone: every group is the world */
+        if (n != 1 || ranks[0] != 0)
+            return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
+        *group = 0;
+        return 0;
+    }
+    if (ddp__engine_group(d->engine, ranks, n, group, &d->host.error) ||
+        (d->second && ddp__engine_group(d->second, ranks, n, group, &d->host.error)))
+        return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+/* ---- teams ---- */
+
+ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
+{
+    int l, i, groups = 0;
+
+    d->team = d->unit[0].group;
+    for (l = 0; l < d->layers; l++) {
+        const int group = d->unit[l].group;
+        const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
+        for (i = 0; i < n && ranks[i] != d->rank; i++) {}
+        if (group && (i == n || !ranks))
+            return ddp__fail(err, DDP_ARG, "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
+                             "with ddp_group, and leave the layer to its ranks", l, d->unit[l].name, group, d->rank);
+        if (group) groups = 1;
+        if (group != d->unit[0].group) d->mixed = 1;
+    }
+    DDP__TRY(ddp__goes_check(&d->cfg, &d->ops, groups, err));
+    if (d->mixed) d->team = 0;
+    d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
+    d->team_root = ddp__group_root(d, d->team);
+    d->team_place = d->rank;
+    for (i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
+    return DDP_OK;
+}
+
+ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < d->team_size; i++) {
+        const int r = ddp__team_rank(d, i), team = teams[r];
+        if (team < 0 || team == d->team) continue;
+        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must register the same "
+                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
+                         !team ? "none or to several" : "another");
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers;
+    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
+    ddp_status s;
+    int l, i;
+
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
+    s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
+    for (l = 0; s == DDP_OK && l < d->layers; l++) {
+        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+        for (i = 0; i < n; i++) {
+            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
+            if (other == group) continue;
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
+                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
+                          d->unit[l].name, group, d->rank, other, r);
+            break;
+        }
+    }
+    DDP_FREE(all);
     return s;
 }
 
-ddp__engine *ddp__engine_of(const ddp_ctx *d, int link)
-{
-    return link && d->second ? d->second : d->engine;
-}
-
-int ddp_links(const ddp_ctx *d)
-{
-    return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1;
-}
-
-int ddp_measure_links(ddp_ctx *d)
-{
-    int link;
-
-    DDP__ENTER(d);
-    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
-    for (link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
-            return ddp__ctx_fail(d, &d->host.error);
-    return 0;
-}
-
-int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
-{
-    ddp__net_stats net;
-
-    memset(out, 0, sizeof *out);
-    if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
-    if (d->nccl && link == 0) {
-        ddp__nccl_stats(d, out);
-    } else {
-        ddp__engine_stats(ddp__engine_of(d, link), &net);
-        out->bytes_sent = net.bytes_sent;
-        out->operations = net.operations;
-        out->busy_s = net.busy_s;
-        out->algorithm = ddp__algorithm_name(net.algorithm);
-    }
-    out->link = link ? d->second_link : d->link;
-    if (link == 0) out->mu = 1;
-    else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
-    return 0;
-}
-
 /* ==== run/sites.c ==== [run] */
-/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum
- * theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks,
- * which spread the result. Sums go in rank order inside a site, then in the order of sites: the same
- * bits on all ranks, not those of one level. */
+/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
+ * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. Sums go
+ * in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 
 typedef struct ddp__levels {
     ddp_sites  site;
@@ -45992,8 +46220,7 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     int *work, bad;
 
     DDP__ENTER(d);
-    if (!site_of || !out)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
+    if (!site_of || !out) return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
     work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
     if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
@@ -46122,9 +46349,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 
     for (r = 0; r < d->world; r++)
         if ((site[r] > 0) != (site[0] > 0))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %s site, rank 0 has %s: give every rank its site, or "
-                             "none",
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
                              r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
     if (!(site[0] > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
@@ -46145,6 +46370,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     }
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
 
@@ -46158,15 +46384,9 @@ void ddp__levels_close(ddp_ctx *d)
     d->levels = NULL;
 }
 
-int ddp__levels_messages(const ddp_ctx *d)
-{
-    return d->levels->site.equal || d->levels->site.place == 0 ? 3 : 2;
-}
-
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to &&
-           m->from_count <= d->levels->room;
+    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to && m->from_count <= d->levels->room;
 }
 
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
@@ -46189,55 +46409,294 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
     return DDP_OK;
 }
 
-/* ==== run/post.c ==== [run] */
-/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from
- * device to device. */
+/* ==== run/nccl.c ==== [run] */
+/* Averages from device to device, over the network that the devices have of their own (NCCL).
+ *
+ * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the ranks of
+ * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
+ * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
+ * two links, the engine the other (balance.c). */
 
-/* A pull is two messages: its request, and what comes back. */
-static ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+/* An average in two levels, until it is held. */
+typedef struct ddp__crossing {
+    float **data;   /* [arrays] */
+    size_t *count;
+    int     arrays, room;
+    long    ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
+} ddp__crossing;
+
+struct ddp__nccl {
+    const ddp_sites *site;       /* NULL = one level */
+    ddp__crossing   *crossing;   /* [slots] and what each averages */
+    int              slots;
+    int64_t          messages, bytes;
+    double           left_s;     /* when a rank was first seen to have left; 0 = none has */
+    float           *zeros;      /* on the device, what the link is probed with */
+};
+
+static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
 {
-    ddp_message ask = *m;
-    ddp_piece p;
+    ddp_ctx *d = (ddp_ctx *)user;
 
-    p.data = &d->nothing;
-    p.count = 1;
-    ask.verb = DDP__ASK;
-    ask.from = &p;
-    ask.from_count = 1;
-    ask.to = NULL;
-    ask.add = 0;
-    ask.received = NULL;
-    return ddp__engine_submit(ddp__engine_of(d, m->link), &ask, ticket, err);
+    return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
 }
 
-/* With one worker a sum is its own input. */
-static ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+/* Who closed its context has done its part of all that was in flight, or will never do it: what is
+ * not done soon after that waits for it in vain. */
+static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
-    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
-    const ddp_piece *to = m->to ? m->to : m->from;
-    ddp__walk w;
-    float *x, *y;
-    size_t n;
+    ddp_ctx *d = (ddp_ctx *)user;
+    struct ddp__nccl *x = d->nccl;
+    int gone;
 
-    if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
-                         ddp__verb_name((int)m->verb));
-    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
-    memset(&w, 0, sizeof w);
-    w.from = m->from, w.from_count = m->from_count;
-    w.to = to, w.to_count = m->to ? m->to_count : m->from_count;
-    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
-        if (m->add) {
-            ddp__axpy(d, y, x, n, scale);
-            continue;
-        }
-        if (x != y && there) ddp__host_copy(&d->host, y, x, n * sizeof *y);
-        else if (x != y) memcpy(y, x, n * sizeof *y);
-        if (scale != 1 && there) ddp__scale_there(d, y, n, scale);
-        else if (scale != 1) ddp__scale(y, n, scale);
+    DDP__TRY(ddp__engine_error(d->engine, err));
+    DDP__TRY(ddp__stager_error(d->stager, err));
+    gone = since > 0 ? ddp__engine_left(d->engine) : -1;
+    if (gone < 0) return DDP_OK;
+    if (x->left_s <= 0) x->left_s = ddp_now();
+    if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
+    return ddp__fail(err, DDP_PEER_LOST, "rank %d closed its context while rank %d waits for an average with it: every "
+                     "rank must run the same steps", gone, d->rank);
+}
+
+ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
+    ddp_backend_peers p;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
+    d->nccl = x;
+    x->slots = slots;
+    x->site = ddp__levels_site(d);
+    x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
+    if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
+    x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
+    if (!x->zeros) {
+        DDP__TRY(b->check(d->host.device, err));
+        return ddp__fail(err, DDP_MEMORY, "out of device memory for the %d floats that links are "
+                         "probed with; use a smaller batch or model", DDP__PROBE_FLOATS);
+    }
+    memset(&p, 0, sizeof p);
+    p.rank = x->site ? x->site->place : d->rank;
+    p.world = x->site ? x->site->members : d->world;
+    p.join_timeout_s = d->cfg.join_timeout_s;
+    p.op_timeout_s = d->cfg.op_timeout_s;
+    p.share = ddp__nccl_share;
+    p.watch = ddp__nccl_watch;
+    p.user = d;
+    DDP__TRY(b->join(d->host.device, &p, err));
+    d->joined = 1;
+    return DDP_OK;
+}
+
+void ddp__nccl_stop(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!d->joined) return;
+    if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
+    b->leave(d->host.device, d->host.error.code != DDP_OK);
+    d->joined = 0;
+}
+
+void ddp__nccl_close(ddp_ctx *d)
+{
+    struct ddp__nccl *x = d->nccl;
+    int i;
+
+    if (!x) return;
+    if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
+    for (i = 0; x->crossing && i < x->slots; i++) {
+        if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
+        if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
+    }
+    if (x->crossing) DDP_FREE(x->crossing);
+    DDP_FREE(x);
+    d->nccl = NULL;
+}
+
+int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
+{
+    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to;
+}
+
+float *ddp__nccl_zeros(const ddp_ctx *d) { return d->nccl->zeros; }
+
+void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
+{
+    out->operations = d->nccl->messages;
+    out->bytes_sent = d->nccl->bytes;
+    out->algorithm = "nccl";
+}
+
+/* As the backend takes arrays; *total is their floats. */
+static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
+{
+    const int n = m->from_count;
+    int i;
+
+    if (n > c->room) {
+        if (c->data) DDP_FREE((void *)c->data);
+        if (c->count) DDP_FREE(c->count);
+        c->data = (float **)ddp__calloc((size_t)n, sizeof *c->data);
+        c->count = (size_t *)ddp__calloc((size_t)n, sizeof *c->count);
+        c->room = c->data && c->count ? n : 0;
+        if (!c->room) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+    }
+    *total = 0;
+    c->arrays = n;
+    for (i = 0; i < n; i++) {
+        c->data[i] = m->from[i].data;
+        c->count[i] = m->from[i].count;
+        *total += m->from[i].count;
     }
     return DDP_OK;
 }
+
+ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    struct ddp__nccl *x = d->nccl;
+    const int slot = (int)(x->messages++ % x->slots);
+    ddp__crossing *c = &x->crossing[slot];
+    ddp_message part;
+    size_t total = 0;
+
+    DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
+    x->bytes += (int64_t)(total * sizeof(float));
+    DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err));
+    *ticket = -2 - slot;
+    c->ticket = -1;
+    if (!x->site || x->site->place) return DDP_OK;
+    /* the first of a site sends the sum of its site when the device has it */
+    ddp__levels_across(d, m, &part);
+    return ddp__stager_submit(d->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
+}
+
+ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    struct ddp__nccl *x = d->nccl;
+    const int slot = (int)(-2 - ticket);
+    const ddp__crossing *c = &x->crossing[slot];
+
+    if (x->site) {
+        unsigned turn = 0;
+        int held = 0;
+        if (c->ticket >= 0 && d->loaded) ddp__stager_flag(d->stager, c->ticket, &held, &turn);
+        else if (c->ticket >= 0) DDP__TRY(ddp__stager_wait(d->stager, c->ticket, err));
+        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
+    }
+    b->finish(d->host.device, slot);
+    return DDP_OK;
+}
+
+ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
+{
+    long ticket;
+
+    DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
+    DDP__TRY(ddp__nccl_hold(d, ticket, err));
+    return d->host.backend->wait(d->host.device, err);
+}
+
+/* ==== run/device.c ==== [run] */
+/* A context on a device: opening its backend, and what is checked and waited for there. */
+
+/* ---- opening ---- */
+
+/* The place of this rank among those of its machine, as a launcher says it. */
+static int ddp__device_local(const ddp_ctx *d)
+{
+    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID"};
+    size_t i;
+    long v;
+
+    for (i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
+    }
+    return d->rank;
+}
+
+ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->cfg.backend;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
+    d->host.backend = b;
+    return DDP_OK;
+}
+
+/* Messages that may be under way: what the strategy may post, and a few are the context's own. */
+static int ddp__device_room(const ddp_ctx *d) { return d->posted_room + 2 * d->layers + 16; }
+
+ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    size_t total = 0, largest = 0;
+    int l, k;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(ddp__clock_open(d, err));
+    if (!d->engine) return DDP_OK;
+    for (l = 0; l < d->layers; l++) {
+        const ddp__unit *u = &d->unit[l];
+        size_t layer = u->count + u->state_count;
+
+        for (k = 0; k < u->blocks; k++) /* frozen ones are shared once */
+            if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
+        total += layer;
+        if (layer > largest) largest = layer;
+    }
+    if (d->ops.averages != DDP_AVERAGES_PARAMETERS) largest = total; /* in messages of its own */
+    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+        largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
+    DDP__TRY(ddp__stager_open(b, d->host.device, d->engine, d->layers, ddp__device_room(d),
+                             largest * sizeof(float), total * sizeof(float), &d->stager, err));
+    return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
+}
+
+void ddp__device_stop(ddp_ctx *d)
+{
+    ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
+    ddp__stager_stop(d->stager);
+}
+
+void ddp__device_close(ddp_ctx *d)
+{
+    ddp__stager_free(d->stager);
+    ddp__clock_free(d);
+    ddp__nccl_close(d);
+    if (d->host.backend) d->host.backend->close(d->host.device);
+    d->host.backend = NULL;
+    d->stager = NULL;
+}
+
+ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(b->check(d->host.device, err));
+    if (d->joined) DDP__TRY(b->poll(d->host.device, err));
+    return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
+}
+
+ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
+{
+    if (!d->host.backend) return DDP_OK;
+    DDP__TRY(d->host.backend->wait(d->host.device, err));
+    if (d->clock) ddp__clock_collect(d);
+    return ddp__device_check(d, err);
+}
+
+/* ==== run/post.c ==== [run] */
+/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from
+ * device to device. */
 
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
@@ -46245,8 +46704,7 @@ ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, 
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (m->verb == DDP_PULL) DDP__TRY(ddp__post_request(d, m, ticket, err));
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
-    if (d->stager)
-        return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+    if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
     if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
     return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
 }
@@ -46291,288 +46749,6 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
     return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
 }
 
-ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
-{
-    return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
-}
-
-ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
-{
-    long ticket;
-
-    if (!d->engine) return ddp__post_alone(d, m, there, err);
-    if (there && d->stager) {
-        DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
-        return ddp__stager_wait(d->stager, ticket, err);
-    }
-    DDP__TRY(ddp__post_flush(d, err));
-    if (m->verb == DDP_PULL) DDP__TRY(ddp__post_request(d, m, &ticket, err));
-    return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
-}
-
-void ddp__own_word(const ddp_ctx *d, ddp_message *m, ddp_verb verb, const ddp_piece *p)
-{
-    memset(m, 0, sizeof *m);
-    m->verb = verb;
-    m->from = p;
-    m->from_count = 1;
-    m->bytes = 1;
-    m->step = d->step;
-    m->layer = DDP__OWN_WORD;
-    m->priority = d->layers;
-    m->filler = 1;
-}
-
-ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
-{
-    ddp_message m;
-    ddp_piece p;
-
-    p.bytes = bytes;
-    p.count = size;
-    ddp__own_word(d, &m, DDP_BROADCAST, &p);
-    m.group = group;
-    m.peer = ddp__group_root(d, group);
-    return ddp__run(d, &m, 0, err);
-}
-
-ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
-{
-    const int members = group ? ddp__engine_group_size(d->engine, group) : d->world;
-    ddp_message m;
-    ddp_piece p;
-
-    p.bytes = bytes;
-    p.count = size * (size_t)members;
-    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
-    m.group = group;
-    return ddp__run(d, &m, 0, err);
-}
-
-/* ==== run/collective.c ==== [run] */
-/* Plain collectives: one message, waited for. */
-
-static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
-{
-    static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
-    const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
-    int i;
-
-    for (i = 0; i < m->from_count; i++)
-        if (!m->from[i].data && m->from[i].count)
-            return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
-    if (!any && (m->peer < 0 || m->peer >= d->world))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name,
-                              m->peer, d->world);
-    if (m->verb >= DDP_SEND && m->peer == d->rank)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: this context has no link %d; a second one is opened where net2 "
-                              "or addr2 is set, or nccl is 2",
-                              name, m->link);
-    if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s "
-                              "or DREAMDDP_WIRE=%s",
-                              name, format[(int)ddp__wire_coding(d->cfg.wire)],
-                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16",
-                              m->coding == DDP_AS_INT8 ? "int8" : "bf16");
-    if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
-}
-
-int ddp_exchange(ddp_ctx *d, const ddp_message *m)
-{
-    DDP__ENTER(d);
-    if (!m) return ddp__ctx_failf(d, DDP_ARG, "ddp_exchange: the message is NULL");
-    return ddp__exchange_of(d, "ddp_exchange", m);
-}
-
-static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n,
-                           float scale, int peer)
-{
-    ddp_message m;
-    ddp_piece p;
-
-    DDP__ENTER(d);
-    if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
-    p.data = x;
-    p.count = n;
-    memset(&m, 0, sizeof m);
-    m.verb = verb;
-    m.from = &p;
-    m.from_count = 1;
-    m.scale = scale;
-    m.peer = peer;
-    m.step = d->step;
-    m.layer = DDP_NO_LAYER;
-    m.filler = 1;
-    return ddp__exchange_of(d, name, &m);
-}
-
-int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
-{
-    return ddp__collective(d, "ddp_all_reduce", DDP_ALL_REDUCE, x, n, scale, 0);
-}
-
-int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
-{
-    ddp_message m;
-    ddp_piece p;
-
-    DDP__ENTER(d);
-    p.data = x;
-    p.count = n;
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = &p;
-    m.from_count = 1;
-    m.mean = 1;
-    m.step = d->step;
-    m.layer = DDP_NO_LAYER;
-    m.filler = 1;
-    return ddp__exchange_of(d, "ddp_all_mean", &m);
-}
-
-int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
-{
-    return ddp__collective(d, "ddp_broadcast", DDP_BROADCAST, x, n, 1, root);
-}
-
-int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
-{
-    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, d ? n * (size_t)d->world : n, 1,
-                           0);
-}
-
-int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
-{
-    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x,
-                           d ? n * (size_t)d->world : n, scale, 0);
-}
-
-int ddp_send(ddp_ctx *d, float *x, size_t n, int to)
-{
-    return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to);
-}
-
-int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
-{
-    return ddp__collective(d, "ddp_recv", DDP_RECEIVE, x, n, 1, from);
-}
-
-int ddp_barrier(ddp_ctx *d)
-{
-    unsigned char *token;
-    ddp_message m;
-    ddp_piece p;
-    int s;
-
-    DDP__ENTER(d);
-    /* an empty contribution to each is enough: nobody is done before everybody has come */
-    token = (unsigned char *)ddp__calloc((size_t)d->world, 1);
-    if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    p.bytes = token;
-    p.count = (size_t)d->world;
-    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
-    m.layer = DDP__BARRIER;
-    m.priority = 0;
-    s = ddp__exchange_of(d, "ddp_barrier", &m);
-    DDP_FREE(token);
-    return s;
-}
-
-/* ==== run/team.c ==== [run] */
-/* Who averages a layer, and who plans together. */
-
-int ddp__group_root(const ddp_ctx *d, int group)
-{
-    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
-
-    return ranks ? ranks[0] : 0;
-}
-
-int ddp__team_rank(const ddp_ctx *d, int i)
-{
-    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
-
-    return ranks ? ranks[i] : i;
-}
-
-ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
-{
-    int l, i, groups = 0;
-
-    d->team = d->unit[0].group;
-    for (l = 0; l < d->layers; l++) {
-        const int group = d->unit[l].group;
-        const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
-        for (i = 0; i < n && ranks[i] != d->rank; i++) {}
-        if (group && (i == n || !ranks))
-            return ddp__fail(err, DDP_ARG,
-                             "layer %d (%s) belongs to group %d, which rank %d is not in: make the "
-                             "group with ddp_group, and leave the layer to its ranks",
-                             l, d->unit[l].name, group, d->rank);
-        if (group) groups = 1;
-        if (group != d->unit[0].group) d->mixed = 1;
-    }
-    DDP__TRY(ddp__goes_check(&d->cfg, &d->ops, groups, err));
-    if (d->mixed) d->team = 0;
-    d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
-    d->team_root = ddp__group_root(d, d->team);
-    d->team_place = d->rank;
-    for (i = 0; i < d->team_size; i++)
-        if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
-    return DDP_OK;
-}
-
-ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
-{
-    int i;
-
-    for (i = 0; i < d->team_size; i++) {
-        const int r = ddp__team_rank(d, i), team = teams[r];
-        if (team < 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH,
-                         "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must "
-                         "register the same layers",
-                         team ? r : d->rank, team ? team : d->team, team ? d->rank : r,
-                         d->mixed || !team ? "none or to several" : "another");
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
-{
-    const size_t L = (size_t)d->layers;
-    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
-    ddp_status s;
-    int l, i;
-
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
-    s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
-    for (l = 0; s == DDP_OK && l < d->layers; l++) {
-        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
-        for (i = 0; i < n; i++) {
-            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
-            if (other == group) continue;
-            s = ddp__fail(err, DDP_MISMATCH,
-                          "layer %d (%s) belongs to group %d on rank %d and to group %d on rank "
-                          "%d: all ranks of a group must register it with the same group (0 = all "
-                          "ranks)",
-                          l, d->unit[l].name, group, d->rank, other, r);
-            break;
-        }
-    }
-    DDP_FREE(all);
-    return s;
-}
-
 /* ==== run/average.c ==== [run] */
 /* Averages of a layer's parameters, and what strategies average as int8 blocks (DDP_WIRE_INT8). What
  * rounding cuts off is kept and sent with the next message (error feedback: Seide et al. 2014,
@@ -46590,9 +46766,7 @@ static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t co
 {
     size_t at = ddp__first_from(x, count, DDP__INFINITE), b, blocks;
 
-    if (at < count)
-        return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at,
-                         (double)x[at]);
+    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
     ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
     /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
     blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
@@ -46606,8 +46780,7 @@ static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t co
     return DDP_OK;
 }
 
-static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count,
-                                   ddp_error *err)
+static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count, ddp_error *err)
 {
     DDP__TRY(ddp__quantised_check(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, NULL, count, err));
     ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out, count);
@@ -46637,25 +46810,6 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 }
 
 /* ---- memory ---- */
-
-ddp_coding ddp__wire_coding(ddp_wire wire)
-{
-    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
-           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
-                                   : DDP_AS_FLOAT;
-}
-
-size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
-{
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-    const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained,
-                 others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
-
-    if (coding == DDP_AS_INT8)
-        return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
-    return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
-}
 
 /* The pieces of a layer's average that are no parameters: they travel as floats, since a rounded
  * variance might be below zero. */
@@ -46704,10 +46858,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-void ddp__coded_close(ddp_ctx *d)
-{
-    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
-}
+void ddp__coded_close(ddp_ctx *d) { ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float)); }
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
@@ -46728,16 +46879,14 @@ void ddp__coded_start(ddp_ctx *d, int base)
     int l;
 
     for (l = 0; d->coded && l < d->layers; l++) {
-        if (d->unit[l].trained)
-            memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
+        if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
 }
 
 /* ---- gradients ---- */
 
-ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer,
-                            float *residual, ddp_error *err)
+ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer, float *residual, ddp_error *err)
 {
     float part[DDP__CODED_PART], *from, *to;
     ddp_piece source;
@@ -46759,14 +46908,12 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
         s = ddp__coded_split(residual + at, part, n, &why);
         source.count = n;
         w.from = &source, w.from_count = 1, w.from_at = 0;
-        while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0)
-            memcpy(to, from, run * sizeof *to);
+        while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0) memcpy(to, from, run * sizeof *to);
     }
     if (s == DDP_OK) return s;
-    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; "
-                     "lower the learning rate, warm it up or clip gradients", d->step,
-                     layer < 0 ? "all layers" : "layer ", layer < 0 ? "" : d->unit[layer].name,
-                     why.msg);
+    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; lower the learning "
+                     "rate, warm it up or clip gradients", d->step, layer < 0 ? "all layers" : "layer ",
+                     layer < 0 ? "" : d->unit[layer].name, why.msg);
 }
 
 /* ---- parameters ---- */
@@ -46796,10 +46943,8 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
         base += k->count;
     }
     if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
-        return ddp__fail(err, why.code,
-                         "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
-                         "lower the learning rate, warm it up or clip gradients",
-                         d->step, u->name, why.msg);
+        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
+                         "lower the learning rate, warm it up or clip gradients", d->step, u->name, why.msg);
     delta.data = u->delta;
     delta.count = u->trained;
     m->from = &delta;
@@ -46832,8 +46977,7 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 
 /* ---- a layer ---- */
 
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding,
-                                  ddp_error *err)
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m;
@@ -46901,9 +47045,8 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED,
-                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives one",
-                     d->ops.name, event, code);
+    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one", d->ops.name, event, code);
 }
 
 /* First line of every verb. */
@@ -46912,13 +47055,17 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
     if (d->event) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "%s was called outside of an event of strategy %s: only start, forward_begin, "
-                     "backward_end, step_end and their like may", verb, d->ops.name);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
-#define DDP__VERB(verb) DDP__TRY(ddp__verb_enter(d, verb))
+#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
+#define DDP__DO(call)                             \
+    do {                                          \
+        const int bad_ = (int)(call);             \
+        if (bad_) return bad_;                    \
+    } while (0)
 
-int ddp_complain(ddp_ctx *d, const char *fmt, ...)
+int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
     va_list ap;
@@ -46928,7 +47075,7 @@ int ddp_complain(ddp_ctx *d, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return (int)ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s", d->ops.name, text);
+    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
 }
 
 /* ---- messages ---- */
@@ -46948,8 +47095,7 @@ void ddp__posted_close(ddp_ctx *d)
     for (i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (i = 0; i < d->kepts; i++)
-        ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -46976,11 +47122,10 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "strategy %s posted a message of %s%s in step %ld and did not hold it %s: "
-                     "every message has to be held, at the latest in its event wait",
-                     d->ops.name, p->layer >= 0 && p->layer < d->layers ? "layer " : "no layer",
-                     p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posted a message of %s%s in step %ld and did not hold it "
+                     "%s: every message has to be held, at the latest in its event wait", d->ops.name, p->layer >= 0 &&
+                     p->layer < d->layers ? "layer " : "no layer", p->layer >= 0 &&
+                     p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
@@ -46989,10 +47134,9 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 
     for (i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE,
-                             "strategy %s: layer %s was used in step %ld while its message of step "
-                             "%ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, d->unit[layer].name, d->step, d->posted[i].step);
+            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
+                             "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
+                             d->unit[layer].name, d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -47044,16 +47188,14 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
                               "a place for its ticket", d->ops.name);
     if (!strcmp(d->event, "wait") || !strcmp(d->event, "start"))
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start "
-                              "declares state and wait finishes what is in flight; post in "
-                              "forward_begin, backward_end, step_end, arrived or sync_all",
-                              d->ops.name, d->event);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and "
+                              "wait finishes what is in flight; post in forward_begin, backward_end, step_end, arrived "
+                              "or sync_all", d->ops.name, d->event);
     if (d->posted_count == d->posted_room)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE,
-                              "strategy %s has %d messages that it did not hold; hold some of them "
-                              "before it posts more", d->ops.name, d->posted_room);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
+                              "of them before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
-    DDP__TRY(ddp__posted_send(d, p, m, &d->host.error));
+    DDP__DO(ddp__posted_send(d, p, m, &d->host.error));
     p->layer = m->layer;
     p->link = m->link;
     p->step = d->step;
@@ -47114,7 +47256,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     held = *p;
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
-    DDP__TRY(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
+    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     for (i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -47295,35 +47437,26 @@ int ddp_link_of(const ddp_ctx *d, int layer) { return d->unit[layer].link; }
 
 float *ddp_residual_of(const ddp_ctx *d, int layer) { return d->unit[layer].residual; }
 
-int ddp_has_forward(const ddp_ctx *d)
-{
-    int l;
-
-    if (d->hooks_forward) return 1;
-    for (l = 0; l < d->layers; l++)
-        if (d->unit[l].forward_step != d->step) return 0;
-    return 1;
-}
-
 /* ---- what run asks of it ---- */
 
-ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps)
+ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
-    ddp_transfer *list = NULL, *grown;
 
+    *list = NULL;
     *n = 0;
     *steps = 1;
     for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
-        grown = (ddp_transfer *)DDP_REALLOC(list, (size_t)room * sizeof *list);
-        if (!grown) break;
-        list = grown;
-        *n = d->ops.transfers(d, d->self, steps, list, room);
-        if (*n < room || room > 1000 * d->layers) return list;
+        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
+        if (!grown) {
+            if (*list) DDP_FREE(*list);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
+        }
+        *list = grown;
+        *n = d->ops.transfers(d, d->self, steps, grown, room);
+        if (*n < room || room > 1000 * d->layers) break;
     }
-    if (list) DDP_FREE(list);
-    *n = 0;
-    return NULL;
+    return DDP_OK;
 }
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
@@ -47367,8 +47500,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     times = m->n - m->first;
     *fastest = first;
     if (times < DDP__METER_LEAST) return 0;
-    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first &&
-        now < m->begun + ddp__meter_patience_s)
+    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first && now < m->begun + ddp__meter_patience_s)
         return 0;
     m->first = m->n;
     return 1;
@@ -47384,11 +47516,10 @@ static int ddp__probe_next(int pieces, double fastest)
     if (pieces > DDP__PROBE_MEDIUM) return 0;
     in_time = 0.12 / fastest * pieces;
     if (in_time < 2 * DDP__PROBE_MEDIUM) return 2 * DDP__PROBE_MEDIUM;
-    return in_time < DDP__PROBE_MOST ? (int)in_time : DDP__PROBE_MOST;
+    return in_time < (double)DDP__PROBE_MOST ? (int)in_time : (int)DDP__PROBE_MOST;
 }
 
-static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces,
-                                  ddp_error *err)
+static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
 {
     ddp_message m;
     long ticket;
@@ -47405,14 +47536,16 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     m.link = link;
     m.filler = 1;
     DDP__TRY(ddp__post_flush(d, err));
-    if (d->nccl && ddp__nccl_takes(d, &m)) return ddp__nccl_run(d, &m, err);
+    if (d->nccl && ddp__nccl_takes(d, &m)) {
+        DDP__TRY(ddp__nccl_run(d, &m, err));
+        return ddp__device_check(d, err);
+    }
     if (!ddp__levels_takes(d, &m)) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
     DDP__TRY(ddp__levels_submit(d, &m, &ticket, err));
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
-/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the
- * last size. */
+/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last size. */
 static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
                                    int *pieces, ddp_error *err)
 {
@@ -47428,8 +47561,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         *pieces = (int)next;
         DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
         next = 0; /* and it stays 0 where the first one is lost */
-        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces,
-                           ddp_now() - begin, &fastest)) {
+        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin, &fastest)) {
             if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
         } else if (ddp__leads(d)) {
             next = (float)*pieces;
@@ -47467,14 +47599,24 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
 
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
+ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
+{
+    ddp_link k;
+    /* 1 Gbit/s where no link is described */
+    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
+    int n = d->team ? d->team_size : ddp_workers(d);
+
+    k.beta_s = 2.0 * (n - 1) / n / rate;
+    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
+    return k;
+}
+
 /* ==== run/timing.c ==== [run] */
 /* What the layers and the link take: from FLOPs and the link as configured, or as the hooks measured it,
  * the same on all ranks. */
 
-static double ddp__unit_flops(const ddp__unit *u)
-{
-    return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1);
-}
+static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
 
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
@@ -47490,19 +47632,6 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
     }
     return DDP_OK;
-}
-
-/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
-ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
-{
-    ddp_link k;
-    /* 1 Gbit/s where no link is described */
-    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
-    int n = d->team ? d->team_size : ddp_workers(d);
-
-    k.beta_s = 2.0 * (n - 1) / n / rate;
-    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
-    return k;
 }
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
@@ -47566,8 +47695,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++)
-        p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
 }
 
 /* The slowest rank of each layer, because an average cannot start before the last worker is
@@ -47597,9 +47725,7 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
     ddp_status s;
 
-    if (!all)
-        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers",
-                         d->layers);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->team_place * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);
     memcpy(own + L, p->backward_s, L * sizeof *own);
@@ -47644,8 +47770,7 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 
 /* A message takes the link that would finish it first, behind what was given to that link before: the
  * rule of a list scheduler. */
-static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link,
-                               double *free_at)
+static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link, double *free_at)
 {
     double bytes = 0, takes[2], alpha[2];
     int l, k;
@@ -47682,13 +47807,12 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     ddp_status s;
     int l, n, steps, taken = 0;
 
-    if (!links)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
-    t = ddp__transfers(d, &n, &steps);
-    ddp__transfer_links(d, p, t, n);
-    if (t) DDP_FREE(t);
+    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
+    s = ddp__transfers(d, &t, &n, &steps, err);
+    if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
+    if (s == DDP_OK && t) DDP_FREE(t);
     for (l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
-    s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
+    if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
     for (l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
     DDP_FREE(links);
     if (s == DDP_OK && d->team_place == 0)
@@ -47733,13 +47857,14 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
     return d->ops.plan_exposed ? d->ops.plan_exposed(d->self) : exposed;
 }
 
-void ddp__account_predict(ddp_ctx *d)
+ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int l, n, steps;
-    ddp_transfer *t = ddp__transfers(d, &n, &steps);
+    ddp_transfer *t;
 
+    DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
     for (l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
@@ -47747,24 +47872,93 @@ void ddp__account_predict(ddp_ctx *d)
     if (d->team_size > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
     if (t) DDP_FREE(t);
     d->plan_steps = steps;
-    if (!d->ops.transfers) return; /* nobody knows */
+    if (!d->ops.transfers) return DDP_OK; /* nobody knows */
     d->stats.predicted_step_s = forward + backward + exposed / steps;
     d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
+    return DDP_OK;
 }
 
 /* ==== run/planning.c ==== [run] */
-/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan. What a
- * plan says only the strategy knows: here it is bytes. */
+/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
+ * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
+
+enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+static const double ddp__drift_limit = 0.2;
+
+/* ---- plans from files: the JSON object that `plan partial` prints ---- */
+
+/* Marks the layers of one list; want_step also assigns them. */
+static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers,
+                                 int assign, ddp_plan *plan, ddp_error *err)
+{
+    const ddp__json *v;
+
+    for (v = list->first; v; v = v->next) {
+        int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
+        if (l < 0 || l >= layers || (double)l != v->number)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path,
+                             v->line, layers - 1);
+        if (!assign) {
+            plan->fill[(size_t)step * (size_t)layers + (size_t)l] = 1;
+            continue;
+        }
+        if (plan->step_of[l] >= 0)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: layer %d is in two sets; each is averaged once per period",
+                             path, v->line, l);
+        plan->step_of[l] = step;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
+{
+    const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
+    int l, h = 0;
+
+    DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
+    if (sets->count < 1)
+        return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
+    DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
+    for (l = 0; l < layers; l++) plan->step_of[l] = -1;
+    for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
+    for (l = 0; l < layers; l++)
+        if (plan->step_of[l] < 0)
+            return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
+    if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
+        for (h = 0, v = fill->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
+    name = ddp__json_get(root, "solver");
+    if (name && name->kind == DDP__JSON_STRING) (void)ddp_solver_named(name->string, &plan->solver, NULL);
+    name = ddp__json_get(root, "cost");
+    if (name && name->kind == DDP__JSON_STRING) (void)ddp_cost_named(name->string, &plan->cost, NULL);
+    return DDP_OK;
+}
+
+ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
+{
+    ddp__json *root = ddp__json_read(path, err);
+    ddp_plan plan;
+    ddp_status s;
+
+    if (!root) return err ? err->code : DDP_FORMAT;
+    memset(&plan, 0, sizeof plan);
+    s = ddp__plan_parse(path, root, layers, &plan, err);
+    ddp__json_free(root);
+    if (s != DDP_OK) {
+        ddp_plan_free(&plan);
+        return s;
+    }
+    *out = plan;
+    return DDP_OK;
+}
+
+/* ---- one plan for all ---- */
 
 /* What of it reaches all before the plan does. */
 typedef struct ddp__plan_head {
     uint64_t size, hash;
 } ddp__plan_head;
 
-static uint64_t ddp__plan_hash(const ddp_blob *b)
-{
-    return ddp__hash(DDP__HASH_START, b->bytes, b->size);
-}
+static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
 /* The first rank's plan in place of *b. In an elastic world the first one may be lost between its two
  * words; then the next one begins again. */
@@ -47784,8 +47978,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
         got = ddp_blob_new((size_t)head.size);
         if (!got.bytes)
-            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes",
-                             (unsigned long)head.size);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)head.size);
         if (b->size) memcpy(got.bytes, b->bytes, got.size < b->size ? got.size : b->size);
         s = ddp__tell(d, d->team, got.bytes, got.size, err);
         if (s == DDP_OK && ddp__plan_hash(&got) == head.hash) {
@@ -47796,24 +47989,21 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         ddp_blob_free(&got);
         DDP__TRY(s);
     } while (ddp__live(d) != live);
-    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank,
-                     d->team_root);
+    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank, d->team_root);
 }
 
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob own = ddp_blob_new(plan->size);
 
-    if (!own.bytes)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
+    if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->plan);
     d->plan = own;
     return DDP__EVENT(d, plan_take, (d, d->self, &d->plan, p));
 }
 
-/* Made, or handed in as *plan, by the first rank; freed here. p: for its figures, or NULL. */
-static ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
+ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_status s = ddp__plan_share(d, plan, err);
 
@@ -47828,8 +48018,7 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     if (!d->ops.plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (d->team_place == 0 || d->cfg.min_world)
-        DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
+    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
@@ -47842,10 +48031,8 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     memset(&plan, 0, sizeof plan);
     DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
     if (plan.period != d->cfg.period)
-        s = ddp__fail(
-            err, DDP_MISMATCH,
-            "the plan %s is for period %d, this run has period %d: set the period to %d",
-            d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
+        s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
+                      d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
     if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, &plan, &blob));
     ddp_plan_free(&plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
@@ -47858,10 +48045,8 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     if (p->layers != d->layers) {
         int rows = p->layers;
         ddp_profile_free(p);
-        return ddp__fail(
-            err, DDP_MISMATCH,
-            "the profile %s has %d rows, the model has %d layers: one row per layer is needed",
-            d->cfg.profile_path, rows, d->layers);
+        return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is "
+                         "needed", d->cfg.profile_path, rows, d->layers);
     }
     return DDP_OK;
 }
@@ -47870,8 +48055,7 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
 static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__balance_links(d, &d->profile, err));
-    ddp__account_predict(d);
-    return DDP_OK;
+    return ddp__predict(d, err);
 }
 
 ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
@@ -47928,126 +48112,7 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
     return ddp__plan_settled(d, err);
 }
 
-int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
-{
-    ddp_error *err;
-    ddp_blob blob = {NULL, 0};
-
-    DDP__ENTER(d);
-    err = &d->host.error;
-    if (!d->ops.plan_adopt)
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
-                              "each layer in its own step of a period, as dreamddp does", d->ops.name);
-    if (!plan || plan->layers != d->layers || plan->period < 1)
-        return ddp__ctx_failf(
-            d, DDP_ARG,
-            "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
-            d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
-    if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
-    if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
-        ddp__plan_set(d, &blob, NULL, err) ||
-        ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
-        return ddp__ctx_fail(d, err);
-    d->plan_final = 1;
-    ddp__account_reset(d);
-    return 0;
-}
-
-const ddp_plan *ddp_plan_get(const ddp_ctx *d)
-{
-    return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
-}
-
-const ddp_profile *ddp_profile_get(const ddp_ctx *d)
-{
-    return d && d->profile.layers ? &d->profile : NULL;
-}
-
-/* ==== run/drift.c ==== [run] */
-/* bytes, seconds -> link model -> re-plan: the link is followed while training, and when it has
- * moved by a fifth all ranks plan again. */
-
-enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
-static const double ddp__drift_limit = 0.2;
-
-/* Operations that overlap share the link: together they tell seconds for bytes. Grows the
- * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
-static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
-{
-    const ddp__op_span *o = d->op_scratch;
-    int j, before = -1, size = 0;
-
-    *begin = o[i].begin;
-    *end = o[i].end;
-    while (size != before) { /* until no further operation overlaps */
-        before = size;
-        size = 0;
-        *bytes = 0;
-        for (j = 0; j < ops; j++) {
-            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
-            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
-            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
-            if (o[j].end > *end) *end = o[j].end;
-            *bytes += (double)ddp__layer_bytes(d, o[j].layer);
-            size++;
-        }
-    }
-    return 1;
-}
-
-/* The messages of an average in two levels become one operation, from the first byte of the first
- * to the last byte of the last; one that is not all here has no layer. How many are left. */
-static int ddp__chains(ddp_ctx *d, int ops)
-{
-    const int whole = ddp__levels_messages(d);
-    ddp__op_span *o = d->op_scratch;
-    int i, j, n = 0;
-
-    for (i = 0; i < ops; i++) {
-        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);)
-            j++;
-        if (j == n) {
-            o[n] = o[i];
-            o[n++].peer = 1; /* messages so far */
-            continue;
-        }
-        o[j].verb = DDP_ALL_REDUCE;
-        o[j].peer++;
-        if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
-        if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
-    }
-    for (j = 0; j < n; j++)
-        if (o[j].peer != whole) o[j].layer = DDP_NO_LAYER;
-    return n;
-}
-
-void ddp__drift_observe(ddp_ctx *d, double since, double now)
-{
-    /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops, i;
-
-    if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
-    ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
-    if (d->levels) ops = ddp__chains(d, ops);
-    for (i = 0; i < ops; i++) {
-        double begin, end, bytes;
-        if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
-        if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
-    }
-}
-
-void ddp__drift_start(ddp_ctx *d)
-{
-    double bytes = 0;
-    int l;
-
-    for (l = 0; l < d->layers; l++)
-        bytes += (double)ddp__layer_bytes(d, l) / d->layers;
-    d->mean_layer_bytes = bytes;
-    ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
-    d->drift_ticket = -1;
-}
+/* ---- again ---- */
 
 /* The first rank's word travels unhurried, during the period after it was given. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
@@ -48077,16 +48142,13 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
-    ddp__log(&d->host.log, DDP_LOG_INFO,
-             "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f ms + %.1f "
-             "ns): planning again",
-             d->step, 1e3 * d->drift_word.link.alpha_s, 1e9 * d->drift_word.link.beta_s,
-             1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f "
+             "ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
+             1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
     before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
     d->link = d->drift_word.link;
     d->stats.replans++;
-    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before,
-                  d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before, d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
     return ddp__plan_again(d, err);
 }
 
@@ -48104,8 +48166,7 @@ static int ddp__pace_order(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was
- * lost has no time. */
+/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
     float *sorted = d->pace + d->team_size;
@@ -48202,332 +48263,1039 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/notes.c ==== [run] */
-/* What changed while a run went on, for those who look. */
+/* ==== run/state.c ==== [run] */
+/* What a context is made of, as a list for checkpoints and newcomers; and saving and loading it. */
 
-void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
+enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 };
+
+/* ---- the list ---- */
+
+static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
 {
-    ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+    const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
+    const ddp__tensor *profile = ddp__worker_find(s, "profile");
 
-    n->kind = kind;
-    n->step = d->step;
-    n->time_s = ddp_now();
-    n->rank = rank;
-    n->workers = ddp_workers(d);
-    n->before = before;
-    n->now = now;
+    if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
+        number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
+        return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest", path);
 }
 
-int ddp__note_members(ddp_ctx *d)
+/* told: parameters and optimizer state are the same on all workers, between steps. */
+static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
-    uint64_t live, changed;
-    int r;
+    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    ddp__unit *u = &d->unit[l];
+    int b;
 
-    if (!d->cfg.min_world) return 0;
-    live = ddp__live(d);
-    changed = d->noted_live ? live ^ d->noted_live : 0;
-    for (r = 0; changed && r < d->world; r++)
-        if (changed >> r & 1)
-            ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
-    d->noted_live = live;
-    return changed != 0;
+    for (b = 0; b < u->blocks; b++)
+        ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
+                       told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
+    if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
+    /* the layer's last average, which was another when a newcomer's clone was taken */
+    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, DDP__WORKER_TOLD);
+    if (u->residual && u->trained) ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
 }
 
-int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
-{
-    long from, n;
+/* More than any plan takes: nothing that arrives decides about an allocation. */
+static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16); }
 
-    if (!d || !out || room < 1) return 0;
-    n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
-    if (n > room) n = room;
-    for (from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
-    return (int)n;
+static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers, times = 2 * L + 2;
+    const ddp__owned *o;
+    int64_t *number, *updates, *random;
+    unsigned char *plan;
+    double *profile;
+    size_t graphs = 0;
+    float *lr;
+    int l;
+
+    for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
+    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
+    updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
+    random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
+    plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
+                                             DDP__WORKER_TOLD | DDP__WORKER_BLOB);
+    profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
+                                         DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
+    lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
+    if (!number || !updates || !random || !plan || !profile || !lr)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", d->layers);
+    number[DDP__N_STEP] = d->step;
+    number[DDP__N_TAKEN] = d->taken;
+    number[DDP__N_FINAL] = d->plan_final;
+    for (l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) *random++ = (int64_t)*o->passes;
+    if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
+    *lr = d->lr;
+    if (!d->measured) return DDP_OK;
+    memcpy(profile, d->profile.forward_s, L * sizeof *profile);
+    memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
+    profile[2 * L] = d->link.alpha_s;
+    profile[2 * L + 1] = d->link.beta_s;
+    return DDP_OK;
 }
 
-const char *ddp_note_name(ddp_note_kind kind)
+ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
-    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+    const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
+    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    int l, i, room = DDP__SMALL + d->kepts;
 
-    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
-}
-
-void ddp_note_text(const ddp_note *n, char *out, size_t room)
-{
-    double part = n->before > 0 ? n->now / n->before - 1 : 0;
-
-    if (room == 0) return;
-    out[0] = 0;
-    switch (n->kind) {
-    case DDP_NOTE_SLOW:
-        snprintf(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
-                 n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
-        break;
-    case DDP_NOTE_EVEN:
-        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank,
-                 1e3 * n->now);
-        break;
-    case DDP_NOTE_REPLAN:
-        snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
-                 "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
-        break;
-    case DDP_NOTE_LOST:
-    case DDP_NOTE_JOINED:
-        snprintf(out, room, "rank %d %s, %d worker%s", n->rank,
-                 n->kind == DDP_NOTE_LOST ? "was lost" : "joined", n->workers,
-                 n->workers == 1 ? "" : "s");
-        break;
-    }
-}
-
-/* ==== run/planfile.c ==== [run] */
-/* Plans from files: the JSON object that `plan partial` prints. */
-
-/* Marks the layers of one list; want_step also assigns them. */
-static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers,
-                                 int assign, ddp_plan *plan, ddp_error *err)
-{
-    const ddp__json *v;
-
-    for (v = list->first; v; v = v->next) {
-        int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
-        if (l < 0 || l >= layers || (double)l != v->number)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s, line %d: the model has layers 0 to %d; the sets name another",
-                             path, v->line, layers - 1);
-        if (!assign) {
-            plan->fill[(size_t)step * (size_t)layers + (size_t)l] = 1;
-            continue;
-        }
-        if (plan->step_of[l] >= 0)
-            return ddp__fail(
-                err, DDP_FORMAT,
-                "%s, line %d: layer %d is in two sets; each is averaged once per period", path,
-                v->line, l);
-        plan->step_of[l] = step;
+    for (l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
+    DDP__TRY(ddp__worker_open(s, d->layers, room, err));
+    s->host = &d->host;
+    s->engine = d->engine;
+    s->rank = d->rank, s->world = d->world;
+    s->step = d->step;
+    s->strategy = d->ops.name, s->optimizer = d->optimizer.name;
+    s->period = d->cfg.period;
+    s->model = ddp__model_hash(d);
+    s->run = d->saves_as;
+    s->check = ddp__worker_is_sane;
+    for (l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
+    DDP__TRY(ddp__worker_values(d, s, told, err));
+    for (l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
+    for (i = 0; i < d->kepts; i++) {
+        const ddp__own_state *k = &d->kept[i];
+        ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
+                        there | (k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers,
-                                  ddp_plan *plan, ddp_error *err)
+ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err)
 {
-    const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
-    int l, h = 0;
+    const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data,
+                  *updates = (const int64_t *)ddp__worker_find(s, "updates")->data,
+                  *random = (const int64_t *)ddp__worker_find(s, "random")->data;
+    const ddp__tensor *plan = ddp__worker_find(s, "plan");
+    ddp__owned *o;
+    ddp_blob blob;
+    int l;
 
-    DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
-    if (sets->count < 1)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s: sets is empty; one list per step of the period is needed", path);
-    DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
-    for (l = 0; l < layers; l++) plan->step_of[l] = -1;
-    for (v = sets->first; v; v = v->next)
-        DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
-    for (l = 0; l < layers; l++)
-        if (plan->step_of[l] < 0)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s: layer %d is in no set; each is averaged once per period", path,
-                             l);
-    if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
-        for (h = 0, v = fill->first; v; v = v->next)
-            DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
-    name = ddp__json_get(root, "solver");
-    if (name && name->kind == DDP__JSON_STRING)
-        (void)ddp_solver_named(name->string, &plan->solver, NULL);
-    name = ddp__json_get(root, "cost");
-    if (name && name->kind == DDP__JSON_STRING)
-        (void)ddp_cost_named(name->string, &plan->cost, NULL);
+    d->step = (long)number[DDP__N_STEP];
+    d->taken = number[DDP__N_TAKEN];
+    d->saves_as = s->run;
+    d->lr = *(const float *)ddp__worker_find(s, "lr")->data;
+    for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) *o->passes = (uint64_t)*random++;
+    if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
+    if (!d->plan_final) d->cfg.profile_steps += (int)d->step; /* it has still to measure */
+    if (!keep_plan || !plan->count) return DDP_OK;
+    blob.bytes = (unsigned char *)plan->data;
+    blob.size = plan->count;
+    return ddp__plan_take(d, &blob, NULL, err);
+}
+
+ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
+{
+    const ddp__tensor *t = ddp__worker_find(s, "profile");
+    const double *profile = (const double *)t->data;
+    const size_t L = (size_t)d->layers;
+
+    d->measured = t->count != 0;
+    d->drift_ticket = -1;
+    if (!d->measured) return DDP_OK;
+    ddp_profile_free(&d->profile);
+    DDP__TRY(ddp__profile_start(d, &d->profile, err));
+    memcpy(d->profile.forward_s, profile, L * sizeof *profile);
+    memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
+    d->link.alpha_s = profile[2 * L];
+    d->link.beta_s = profile[2 * L + 1];
     return DDP_OK;
 }
 
-ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
+/* ---- checkpoints ---- */
+
+/* ==== run/connect.c ==== [run] */
+/* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
+
+static const char *ddp__name_of_layer(void *user, int layer)
 {
-    ddp__json *root = ddp__json_read(path, err);
-    ddp_plan plan;
+    ddp_ctx *d = (ddp_ctx *)user;
+
+    return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
+}
+
+void ddp__session_files(const ddp_ctx *d, ddp__tls_files *f)
+{
+    f->psk = d->cfg.tls_psk;
+    f->ca = d->cfg.tls_ca;
+    f->cert = d->cfg.tls_cert;
+    f->key = d->cfg.tls_key;
+}
+
+uint64_t ddp__session_run(const ddp_ctx *d) { return ddp__run_id(d->cfg.run_id); }
+
+ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire, ddp_error *err)
+{
+    ddp__rendezvous r;
+    ddp__tls_files files;
+    const char *resume;
+
+    if (d->cfg.transport == DDP_THREADS) {
+        if (!hub)
+            return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with "
+                             "ddp_launch");
+        return ddp__wire_threads(hub, d->rank, wire, err);
+    }
+    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
+    memset(&r, 0, sizeof r);
+    r.rank = d->rank;
+    r.world = d->met;
+    r.ids = d->world;
+    r.addr = addr;
+    r.listen_fd = listen_fd;
+    r.run_id = ddp__session_run(d);
+    r.run_name = d->cfg.run_id;
+    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
+    r.timeout_s = d->cfg.connect_timeout_s;
+    r.join_timeout_s = d->cfg.join_timeout_s;
+    r.cancel = d->cfg.cancel;
+    r.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.insecure = d->cfg.insecure;
+    ddp__session_files(d, &files);
+    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.run_id, &d->tls, err));
+    r.tls = d->tls;
+    r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
+    r.resume = d->cfg.min_world > 0 || (resume && strcmp(resume, "0"));
+    r.log = d->host.log;
+    DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
+    (*wire)->intact = d->tls != NULL;
+    return DDP_OK;
+}
+
+ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
+                             uint64_t live, ddp__engine **out, ddp_error *err)
+{
+    ddp__engine_config e;
     ddp_status s;
 
-    if (!root) return err ? err->code : DDP_FORMAT;
-    memset(&plan, 0, sizeof plan);
-    s = ddp__plan_parse(path, root, layers, &plan, err);
-    ddp__json_free(root);
-    if (s != DDP_OK) {
-        ddp_plan_free(&plan);
-        return s;
-    }
-    *out = plan;
-    return DDP_OK;
+    memset(&e, 0, sizeof e);
+    e.wire = wire;
+    e.rank = d->rank;
+    e.world = d->world;
+    if (links->path) e.links = links;
+    e.deterministic = d->cfg.deterministic;
+    e.coding = ddp__wire_coding(d->cfg.wire);
+    e.coder = ddp__int8_coder();
+    e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
+    e.no_checksum = d->cfg.no_checksum;
+    if (d->cfg.algorithm == DDP_FULL) e.full_bytes = SIZE_MAX;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.full_bytes = 1; /* none */
+    if (d->cfg.algorithm == DDP_RING) e.ring_bytes = 1;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.ring_bytes = SIZE_MAX;
+    e.peer_timeout_s = d->cfg.peer_timeout_s;
+    e.op_timeout_s = d->cfg.op_timeout_s;
+    e.min_world = d->cfg.min_world;
+    if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
+    e.elastic_bytes = d->cfg.elastic_bytes;
+    e.joining = joining;
+    e.live = live;
+    e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
+    e.allocator = d->cfg.allocator;
+    e.log = d->host.log;
+    e.layer_name = ddp__name_of_layer;
+    e.user = d;
+    s = ddp__engine_open(&e, out, err);
+    if (s != DDP_OK) wire->table->close(wire);
+    return s;
 }
 
-/* ==== run/dump.c ==== [run] */
-/* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
-
-/* Seconds since 1970 at ddp_now() = 0. */
-static double ddp__epoch(void)
+static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
 {
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec - ddp_now();
-}
-
-static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
-{
-    if (at >= 0) ddp__text_addf(t, ",\"%s\":%.6f", key, epoch + at);
-    else ddp__text_addf(t, ",\"%s\":null", key);
-}
-
-static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
-{
-    int r, listed = 0;
-
-    ddp__text_addf(t, ",\"peers\":[");
-    for (r = 0; r < d->world; r++) {
-        const ddp__peer_record *p = &log->peer[r];
-        if (r == d->rank || !p->name[0]) continue;
-        ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
-        ddp__json_string(t, p->name);
-        if (p->begun >= 0)
-            ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
-        if (p->got_s >= 0) ddp__text_addf(t, ",\"silent_s\":%.3f", p->got_s);
-        ddp__text_addf(t, ",\"left\":%s}", p->left ? "true" : "false");
-    }
-    ddp__text_addf(t, "]");
-}
-
-static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log,
-                           const ddp_error *why, double epoch)
-{
-    char host[256] = "";
-
-    (void)gethostname(host, sizeof host - 1);
-    ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
-                   DDP_VERSION_STRING, d->rank, d->world);
-    ddp__json_string(t, host);
-    ddp__text_addf(t, ",\"run_id\":");
-    ddp__json_string(t, d->cfg.run_id);
-    ddp__text_addf(t, ",\"pid\":%ld,\"strategy\":", (long)getpid());
-    ddp__json_string(t, d->ops.name);
-    ddp__dump_time(t, "time", epoch, log->now);
-    ddp__text_addf(t, ",\"error\":");
-    if (why->code != DDP_OK) {
-        ddp__text_addf(t, "{\"code\":%d,\"text\":", (int)why->code);
-        ddp__json_string(t, why->msg);
-        ddp__text_addf(t, "}");
-    } else {
-        ddp__text_addf(t, "null");
-    }
-    ddp__dump_peers(t, d, log);
-    ddp__text_addf(t, ",\"operations\":%d,\"dropped\":%ld}\n", log->count, log->dropped);
-}
-
-static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r,
-                                double epoch)
-{
-    static const char *const stage[] = {"queued", "active", "done"};
-    const ddp__op_span *s = &r->span;
-    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE, i;
-
-    ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
-                   (unsigned long)s->seq, ddp__verb_name((int)s->verb));
-    if (p2p || s->verb == DDP_BROADCAST)
-        ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
-    ddp__text_addf(t, ",\"layer\":");
-    if (s->layer >= 0 && s->layer < d->layers) ddp__json_string(t, d->unit[s->layer].name);
-    else ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
-    ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step,
-                   (long long)s->size, (long long)s->bytes, (long long)r->left);
-    ddp__text_addf(t, ",\"algorithm\":\"%s\"", ddp__algorithm_name(s->algorithm));
-    ddp__dump_time(t, "submitted", epoch, s->submitted);
-    ddp__dump_time(t, "begin", epoch, s->begin);
-    ddp__dump_time(t, "end", epoch, s->end);
-    ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
-    for (i = 0; i < r->missing_count; i++)
-        ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
-    ddp__text_addf(t, "]}\n");
-}
-
-char *ddp__rank_path(const char *path, int rank)
-{
-    size_t room = strlen(path) + 16, n = 0;
-    const char *p;
-    char *out;
-
-    for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
-    out = (char *)ddp__calloc(room, 1);
-    for (p = path; out && *p; p++) {
-        if (p[0] == '%' && p[1] == 'r') {
-            n += (size_t)snprintf(out + n, room - n, "%d", rank);
-            p++;
-        } else {
-            out[n++] = *p;
-        }
-    }
-    return out;
-}
-
-static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
-{
-    double epoch = ddp__epoch();
-    ddp__oplog log;
-    ddp__text t;
+    const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
+    ddp__addr list[1];
+    int32_t port = 0;
     ddp_status s = DDP_OK;
+    int count = 0;
+    char text[DDP__ADDR_TEXT];
+
+    *listen_fd = -1;
+    addr[0] = 0;
+    if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
+    if (d->cfg.transport == DDP_TCP && !d->cfg.addr2) {
+        s = ddp__addr_parse(first, list, 1, &count, err);
+        if (s == DDP_OK && d->rank == 0) {
+            ddp__addr bound;
+            ddp__addr_set_port(&list[0], 0);
+            s = ddp__tcp_listen(&list[0], listen_fd, &bound, err);
+            if (s == DDP_OK) port = (int32_t)ddp__addr_port(&bound);
+        }
+        if (s != DDP_OK)
+            return ddp__fail(err, s, "the second link finds no meeting place beside '%.100s': set addr2 or "
+                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0", first);
+    }
+    /* also where nothing is to be told: a rank without a second link is found here */
+    s = ddp__tell(d, 0, &port, sizeof port, err);
+    if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
+    if (s == DDP_OK && count) {
+        ddp__addr_set_port(&list[0], (int)port);
+        snprintf(addr, room, "%s", ddp__addr_text(&list[0], text));
+    }
+    return s;
+}
+
+ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
+{
+    ddp__wire *wire = NULL;
+    char addr[320];
+    int listen_fd;
+
+    if (!ddp__two_links(&d->cfg)) return DDP_OK;
+    DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
+    DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
+    if (hub) hub = ddp__hub_second(hub, 0);
+    DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
+    return ddp__engine_start(d, wire, &d->second_links, 0, 0, &d->second, err);
+}
+
+/* ==== run/join.c ==== [run] */
+/* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
+
+static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
+{
+    memset(c, 0, sizeof *c);
+    c->rank = d->rank;
+    c->world = d->world;
+    c->min_world = d->cfg.min_world;
+    c->run_id = ddp__session_run(d);
+    c->addr = d->cfg.addr;
+    c->insecure = d->cfg.insecure;
+    ddp__session_files(d, &c->files);
+    c->tls = d->tls;
+    c->connect_timeout_s = d->cfg.connect_timeout_s;
+    c->peer_timeout_s = d->cfg.peer_timeout_s;
+    c->op_timeout_s = d->cfg.op_timeout_s;
+    c->congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    c->log = d->host.log;
+}
+
+static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
+{
+    static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
+    double value[DDP__SETTINGS];
+    uint64_t model = ddp__model_hash(d);
     int i;
 
-    memset(&t, 0, sizeof t);
-    memset(&log, 0, sizeof log);
-    /* two threads of one process would write the same temporary file */
-    while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
-    if (d->engine) s = ddp__engine_oplog(d->engine, &log, err);
-    else log.now = ddp_now();
-    if (s == DDP_OK) {
-        ddp__dump_head(&t, d, &log, d->engine ? &log.error : &d->host.error, epoch);
-        for (i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
-        s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
-                     : ddp__file_write(path, t.data, t.size, err);
+    memset(l, 0, sizeof *l);
+    l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
+    l->layers = d->layers;
+    snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
+             d->cfg.micro_batches, wire[(int)ddp__wire_coding(d->cfg.wire)]);
+    for (i = 0; i < d->sames; i++) {
+        const size_t n = strlen(l->how);
+        snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    ddp__atomic_store(&d->dumping, 0);
-    ddp__text_free(&t);
-    ddp__oplog_free(&log);
+    ddp__settings(d, value);
+    l->settings = DDP__SETTINGS_JOIN;
+    for (i = 0; i < DDP__SETTINGS_JOIN; i++) {
+        l->name[i] = ddp__setting_name(i);
+        l->value[i] = value[i];
+    }
+}
+
+/* ---- members ---- */
+
+ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
+{
+    ddp__join_config c;
+
+    ddp__join_settings(d, &c);
+    d->join_ticket = -1;
+    return ddp__join_open(&c, wire, &d->join, err);
+}
+
+void ddp__admission_ready(ddp_ctx *d)
+{
+    ddp__join_layout l;
+
+    ddp__layout_fill(d, &l);
+    ddp__join_ready(d->join, d->engine, &l);
+}
+
+void ddp__admission_stop(ddp_ctx *d) { ddp__join_stop(d->join); }
+
+void ddp__admission_close(ddp_ctx *d)
+{
+    ddp__join_close(d->join);
+    d->join = NULL;
+}
+
+/* The coordinator's next word; members and newcomers. */
+static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
+    p.bytes = &d->join_word;
+    p.count = sizeof d->join_word;
+    ddp__own_word(d, &m, DDP_BROADCAST, &p); /* from rank 0, or the lowest that lives */
+    return ddp__post(d, &m, 0, &d->join_ticket, err);
+}
+
+/* The first operations of an epoch with a newcomer. */
+static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code = ddp__worker_list(d, &s, err);
+
+    if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
+    if (code == DDP_OK && d->rank == newcomer) {
+        d->plan_final = 1;
+        code = ddp__worker_apply(d, &s, 1, err);
+        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+    }
+    ddp__worker_free(&s);
+    if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
+    return ddp__plan_again(d, err);
+}
+
+static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
+{
+    double begin = ddp_now();
+    int in = 0;
+
+    DDP__TRY(ddp__strategy_wait(d, err));
+    /* the newcomer does not know of these words */
+    if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
+    if (d->measured) d->drift_ticket = -1;
+    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
+    d->pace_ticket = -1;
+    DDP__TRY(ddp__device_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__join_admit(d->join, id, &in, err));
+    if (!in) return DDP_OK;
+    DDP__TRY(ddp__entry(d, id, err));
+    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s",
+             d->rank, id, d->step, ddp_now() - begin);
+    return DDP_OK;
+}
+
+/* What a newcomer gets, at a moment when nothing is in flight. */
+static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code;
+
+    DDP__TRY(ddp__strategy_wait(d, err));
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
+    ddp__worker_free(&s);
+    return code;
+}
+
+ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
+{
+    int id;
+
+    if (!d->join || d->step % d->cfg.period) return DDP_OK;
+    if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
+    if (d->join_ticket >= 0) {
+        DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
+        d->join_ticket = -1;
+        id = (int)d->join_word;
+        if (id >= 0 && id < d->world) DDP__TRY(ddp__admit(d, id, err));
+    }
+    return ddp__admission_ask(d, err);
+}
+
+/* ---- newcomers ---- */
+
+ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__join_config c;
+    ddp__tls_files files;
+
+    ddp__session_files(d, &files);
+    DDP__TRY(ddp__tls_open(&files, ddp__session_run(d), &d->tls, err));
+    ddp__join_settings(d, &c);
+    DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
+    d->rank = d->cfg.rank = d->joiner->place.id;
+    d->world = d->cfg.world = d->joiner->place.world;
+    d->cfg.min_world = d->joiner->place.min_world;
+    ddp__links_free(&d->links); /* they were those of another world */
+    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
+    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
+    return DDP_OK;
+}
+
+void ddp__arrival_close(ddp_ctx *d)
+{
+    ddp__joiner_close(d->joiner);
+    d->joiner = NULL;
+}
+
+static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
+{
+    ddp__wire *wire = NULL;
+    ddp__join_layout l;
+    ddp__worker state;
+    ddp_status s = ddp__worker_list(d, &state, err);
+
+    ddp__layout_fill(d, &l);
+    if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
+    if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
+    ddp__worker_free(&state);
+    DDP__TRY(s);
+    ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
+    s = ddp__admission_open(d, wire, err);
+    if (s != DDP_OK) wire->table->close(wire);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links, 1, d->joiner->place.live, &d->engine, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
+    if (s == DDP_OK) return s;
+    ddp__admission_stop(d);
+    if (d->engine) ddp__engine_close(d->engine);
+    d->engine = NULL;
+    ddp__admission_close(d);
     return s;
 }
 
-ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
+ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 {
-    char *own;
+    double until = ddp_now() + d->cfg.connect_timeout_s;
+    ddp_error local;
     ddp_status s;
 
-    if (!d || !path || !*path)
-        return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
-    own = ddp__rank_path(path, d->rank);
-    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
-    s = ddp__dump_to(d, own, err);
-    DDP_FREE(own);
+    for (;;) {
+        memset(&local, 0, sizeof local);
+        s = ddp__arrival_try(d, until, &local);
+        if (s != DDP_PEER_LOST || ddp_now() >= until) break;
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank, local.msg);
+        ddp__joiner_again(d->joiner);
+        ddp__sleep_until(ddp_now() + 0.3);
+    }
+    if (s == DDP_OK) s = ddp__entry(d, d->rank, &local);
+    if (s == DDP_OK) {
+        ddp__admission_ready(d);
+        s = ddp__admission_ask(d, &local);
+    }
+    ddp__arrival_close(d);
+    if (s != DDP_OK) {
+        if (err) *err = local;
+        return s;
+    }
+    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
+    return DDP_OK;
+}
+
+/* ==== run/start.c ==== [run] */
+/* The start of a session: layers are frozen, compared across ranks and made equal. */
+
+/* ---- memory of the layers ---- */
+
+static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
+{
+    size_t trained = 0;
+    int b;
+
+    u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
+    u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
+    if (!u->average || !u->gradient) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    for (b = 0; b < u->blocks; b++) {
+        const ddp_block *k = &u->block[b];
+        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
+        u->average[u->averages].data = k->params;
+        u->average[u->averages++].count = k->count;
+        u->count += k->count;
+        if (k->kind != DDP_PARAMS) continue;
+        u->gradient[u->gradients].data = k->grads;
+        u->gradient[u->gradients++].count = k->count;
+        trained += k->count;
+    }
+    u->state_count = trained * (size_t)d->optimizer.state_per_param;
+    if (u->state_count) {
+        u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
+        if (!u->state)
+            return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
+                             u->state_count * sizeof(float));
+        if (d->cfg.average_state) {
+            u->average[u->averages].data = u->state;
+            u->average[u->averages++].count = u->state_count;
+        }
+    }
+    u->trained = trained;
+    u->ticket = u->other_ticket = -1;
+    u->forward_step = -1;
+    return DDP_OK;
+}
+
+/* A system that promises more memory than it has would end the process later, without a word. */
+static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
+{
+    const double total = ddp__memory_total();
+    double state = 0, graphs = 0;
+    const ddp__owned *o;
+    int l, b;
+
+    if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
+    for (l = 0; l < d->layers; l++)
+        for (b = 0; b < d->unit[l].blocks; b++)
+            if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
+                state += (double)d->unit[l].block[b].count;
+    state *= (double)d->optimizer.state_per_param * sizeof(float);
+    for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
+    if (state + graphs <= total) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
+                     "gradients and activations; this machine has %.0f: use a smaller model, or an optimizer with less "
+                     "state", state, d->optimizer.name, graphs, total);
+}
+
+static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
+{
+    int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
+
+    DDP__TRY(ddp__session_fits(d, err));
+    for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    DDP__TRY(ddp__coded_memory(d, err));
+    DDP__TRY(ddp__posted_open(d, err));
+    d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
+    d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
+    d->merge_room = per_step + d->op_room;
+    d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
+    d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
+    d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
+    d->pace = (float *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
+    d->pace_ticket = -1;
+    if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
+        !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
+    return DDP_OK;
+}
+
+/* ---- comparison ---- */
+
+/* What each rank says of itself; all 0: it is lost. */
+typedef struct ddp__fingerprint {
+    int32_t  version, layers, micro_batches, coding, team, mixed, site, same;
+    char     strategy[32], optimizer[32];
+    uint64_t layout;                     /* layers and optimizer */
+    uint64_t model;                      /* the graph's operators */
+    double   setting[DDP__SETTINGS];
+    char     name[DDP_SAME][32];         /* ddp_same */
+    int64_t  value[DDP_SAME];
+} ddp__fingerprint;
+
+static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
+{
+    int i;
+
+    f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
+    f->layers = d->layers;
+    f->micro_batches = d->cfg.micro_batches;
+    f->coding = (int32_t)ddp__wire_coding(d->cfg.wire);
+    f->team = d->team;
+    f->mixed = d->mixed;
+    f->site = d->cfg.site;
+    snprintf(f->strategy, sizeof f->strategy, "%s", d->ops.name);
+    snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
+    f->layout = ddp__layout_hash(d);
+    f->model = ddp__model_hash(d);
+    ddp__settings(d, f->setting);
+    f->same = d->sames;
+    for (i = 0; i < d->sames; i++) {
+        memcpy(f->name[i], d->same[i].name, sizeof f->name[i]);
+        f->value[i] = d->same[i].value;
+    }
+}
+
+static int ddp__in_team(const ddp_ctx *d, int rank)
+{
+    int i;
+
+    for (i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == rank) return 1;
+    return 0;
+}
+
+/* Rank r against the first one that lives. */
+static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
+{
+    static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
+    int i;
+
+    if (f->version != zero->version)
+        return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
+                         "one header", r, (int)f->version, (int)zero->version);
+    if (strcmp(f->strategy, zero->strategy))
+        return ddp__fail(err, DDP_MISMATCH, "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
+                         "strategy", r, f->strategy, zero->strategy);
+    if (f->micro_batches != zero->micro_batches)
+        return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
+                         (int)f->micro_batches, (int)zero->micro_batches);
+    for (i = 0; i < DDP__SETTINGS; i++)
+        if (!(f->setting[i] == zero->setting[i]))
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
+                             ddp__setting_name(i), f->setting[i], zero->setting[i]);
+    if (f->coding != zero->coding)
+        return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
+                         "same wire format", r, coding[f->coding], coding[zero->coding]);
+    for (i = 0; i < DDP_SAME; i++)
+        if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
+                             "the same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
+                             zero->name[i][0] ? zero->name[i] : "nothing", (long long)zero->value[i]);
+    return DDP_OK;
+}
+
+static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
+{
+    const ddp__fingerprint *zero = all, *team;
+    int r;
+
+    while (zero->version == 0) zero++; /* a lost worker's */
+    team = d->team ? all + d->team_root : zero;
+    for (r = 0; r < d->world; r++) {
+        const ddp__fingerprint *f = all + r;
+        if (f->version == 0) continue;
+        if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
+            return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
+                             "register the same model", r, (int)f->layers, d->team_root, (int)team->layers,
+                             d->team ? " of a group" : "");
+        DDP__TRY(ddp__compare_settings(r, f, zero, err));
+    }
+    return DDP_OK;
+}
+
+/* Same number of layers, other contents: the first rank's hashes tell which layer differs. */
+static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
+{
+    const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
+    uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
+    ddp_status s;
+    int l;
+
+    if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
+    s = ddp__tell(d, d->team, hash, bytes, err);
+    for (l = 0; s == DDP_OK && l < d->layers; l++)
+        if (hash[l] != ddp__unit_hash(&d->unit[l]))
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
+                          "something else: every rank%s must register the same model", l, d->rank, d->unit[l].name,
+                          d->unit[l].count, d->unit[l].blocks, d->team_root, d->team ? " of a group" : "");
+    DDP_FREE(hash);
     return s;
 }
 
-void ddp__dump_failure(ddp_ctx *d)
+/* Some rank of the team registered something else: which layer, or the optimizer, or the operators
+ * between the layers. */
+static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
 {
-    ddp_error *e = &d->host.error, why;
-    size_t n = strlen(e->msg);
-    char *own;
+    float token = 0;
+    ddp_message m;
+    ddp_piece p;
 
-    /* who ends a run by request knows why, and wants no file */
-    if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
-    d->dumped = 1;
-    own = ddp__rank_path(d->cfg.dump_path, d->rank);
-    if (!own) return;
-    if (ddp__dump_to(d, own, &why) == DDP_OK)
-        snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
-    else ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
-    DDP_FREE(own);
+    DDP__TRY(ddp__compare_layers(d, err));
+    /* this rank agrees with the first; wait for the abort of the one that does not */
+    p.data = &token;
+    p.count = 1;
+    ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
+    m.bytes = 0;
+    m.group = d->team;
+    DDP__TRY(ddp__run(d, &m, 0, err));
+    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers or operators; rank %d has "
+                     "%s: start every rank with the same model", d->rank, d->optimizer.name);
+}
+
+static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
+{
+    const size_t world = (size_t)d->world;
+    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
+    int *place = (int *)ddp__calloc(world, sizeof *place), r, equal = 1, mixed = 0;
+    ddp_status s;
+
+    if (!all || !place) {
+        if (all) DDP_FREE(all);
+        if (place) DDP_FREE(place);
+        return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
+    }
+    own = all + d->rank;
+    ddp__fingerprint_fill(d, own);
+    s = ddp__gather_words(d, 0, all, sizeof *all, err);
+    for (r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
+    if (s == DDP_OK) s = ddp__team_agree(d, place, err);
+    if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
+    for (r = 0; r < d->world; r++) {
+        place[r] = (int)all[r].site;
+        mixed |= all[r].mixed;
+        if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
+            equal = 0;
+    }
+    if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
+    DDP_FREE(all);
+    DDP_FREE(place);
+    if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
+    return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
+}
+
+int ddp_same(ddp_ctx *d, const char *name, int64_t value)
+{
+    DDP__ENTER(d);
+    if (!name || !*name || strlen(name) >= sizeof d->same->name || d->sames == DDP_SAME || d->started)
+        return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
+                              "ddp_same: '%.40s': at most %d names of up to %d characters, before the "
+                              "first step", name ? name : "", DDP_SAME, (int)sizeof d->same->name - 1);
+    snprintf(d->same[d->sames].name, sizeof d->same->name, "%s", name);
+    d->same[d->sames++].value = value;
+    return 0;
+}
+
+/* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
+ * and frozen layers included. */
+static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
+{
+    ddp_message m;
+    ddp_piece p;
+    int l, b;
+
+    for (l = 0; l < d->layers; l++)
+        for (b = 0; b < d->unit[l].blocks; b++) {
+            ddp__own_word(d, &m, DDP_BROADCAST, &p);
+            m.bytes = 0;
+            m.layer = DDP_NO_LAYER;
+            m.group = d->unit[l].group;
+            m.peer = ddp__group_root(d, m.group);
+            p.data = d->unit[l].block[b].params;
+            p.count = d->unit[l].block[b].count;
+            DDP__TRY(ddp__run(d, &m, 1, err));
+        }
+    return DDP_OK;
+}
+
+/* The longest message of a session is all its layers at once. */
+static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
+{
+    size_t count = 0;
+    int l;
+
+    for (l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
+    return ddp__engine_guard(d->engine, count, err);
+}
+
+ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
+{
+    const int joins = d->joiner != NULL;
+
+    if (d->started) return DDP_OK;
+    if (d->layers == 0)
+        return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
+                         "first step");
+    DDP__TRY(ddp__team_find(d, err));
+    DDP__TRY(ddp__session_memory(d, err));
+    if (d->engine) {
+        if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
+        DDP__TRY(ddp__agree(d, err));
+    }
+    if (!joins) DDP__TRY(ddp__device_start(d, err));
+    if (d->engine) {
+        DDP__TRY(ddp__share_parameters(d, err));
+        ddp__coded_start(d, 1);
+    }
+    DDP__TRY(DDP__EVENT(d, start, (d, d->self)));
+    if (d->engine) ddp__admission_ready(d);
+    if (joins) { /* from here on it has an engine, and the members' state */
+        DDP__TRY(ddp__arrival_enter(d, err));
+        DDP__TRY(ddp__device_start(d, err));
+    }
+    if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
+    d->started = 1;
+    d->mark = d->step_begin = ddp_now();
+    return DDP_OK;
+}
+
+/* ==== run/checkpoint.c ==== [run] */
+/* Saving and loading a context. */
+
+static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
+    if (code == DDP_OK) d->saves_as = s.run;
+    ddp__worker_free(&s);
+    return code;
+}
+
+int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
+{
+    DDP__ENTER(d);
+    if (!folder || !*folder || keep < 0)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
+    if (d->phase != DDP__OUTSIDE)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
+                              "after ddp_step_end", d->step);
+    if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code;
+    int same = 0;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &same, world, err);
+    if (code == DDP_OK) code = ddp__worker_apply(d, &s, same, err);
+    if (code == DDP_OK && !same) ddp__coded_start(d, 1);
+    ddp__worker_free(&s);
+    return code;
+}
+
+int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
+{
+    int of = 0;
+
+    DDP__ENTER(d);
+    if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
+    if (d->step || d->phase != DDP__OUTSIDE)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
+    if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (world) *world = of;
+    return 0;
+}
+
+/* ==== run/collective.c ==== [run] */
+/* Plain collectives: one message, waited for. */
+
+static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
+{
+    static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
+    const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
+    int i;
+
+    for (i = 0; i < m->from_count; i++)
+        if (!m->from[i].data && m->from[i].count) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
+    if (!any && (m->peer < 0 || m->peer >= d->world))
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
+    if (m->verb >= DDP_SEND && m->peer == d->rank)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
+        return ddp__ctx_failf(d, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
+                              "is set, or nccl is 2", name, m->link);
+    if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
+        return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
+                              "DREAMDDP_WIRE=%s", name, format[(int)ddp__wire_coding(d->cfg.wire)],
+                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16", m->coding == DDP_AS_INT8 ? "int8" : "bf16");
+    if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+int ddp_exchange(ddp_ctx *d, const ddp_message *m)
+{
+    DDP__ENTER(d);
+    if (!m) return ddp__ctx_failf(d, DDP_ARG, "ddp_exchange: the message is NULL");
+    return ddp__exchange_of(d, "ddp_exchange", m);
+}
+
+static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    DDP__ENTER(d);
+    if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
+    p.data = x;
+    p.count = n;
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.from = &p;
+    m.from_count = 1;
+    m.scale = scale;
+    m.peer = peer;
+    m.step = d->step;
+    m.layer = DDP_NO_LAYER;
+    m.filler = 1;
+    return ddp__exchange_of(d, name, &m);
+}
+
+int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__collective(d, "ddp_all_reduce", DDP_ALL_REDUCE, x, n, scale, 0);
+}
+
+int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    DDP__ENTER(d);
+    p.data = x;
+    p.count = n;
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ALL_REDUCE;
+    m.from = &p;
+    m.from_count = 1;
+    m.mean = 1;
+    m.step = d->step;
+    m.layer = DDP_NO_LAYER;
+    m.filler = 1;
+    return ddp__exchange_of(d, "ddp_all_mean", &m);
+}
+
+int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
+{
+    return ddp__collective(d, "ddp_broadcast", DDP_BROADCAST, x, n, 1, root);
+}
+
+int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
+{
+    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, d ? n * (size_t)d->world : n, 1, 0);
+}
+
+int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, d ? n * (size_t)d->world : n, scale, 0);
+}
+
+int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to); }
+
+int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
+{
+    return ddp__collective(d, "ddp_recv", DDP_RECEIVE, x, n, 1, from);
+}
+
+int ddp_barrier(ddp_ctx *d)
+{
+    unsigned char *token;
+    ddp_message m;
+    ddp_piece p;
+    int s;
+
+    DDP__ENTER(d);
+    /* an empty contribution to each is enough: nobody is done before everybody has come */
+    token = (unsigned char *)ddp__calloc((size_t)d->world, 1);
+    if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
+    p.bytes = token;
+    p.count = (size_t)d->world;
+    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
+    m.layer = DDP__BARRIER;
+    m.priority = 0;
+    s = ddp__exchange_of(d, "ddp_barrier", &m);
+    DDP_FREE(token);
+    return s;
 }
 
 /* ==== run/probe.c ==== [run] */
 /* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
  * pings, then transfers; then the other one sends transfers.
  *
- * On a busy machine a thread wakes up late, which is no property of the link: times are those at
- * which the comm thread's events were due, and an answer says how long its question lay until the
- * rank woke up. */
+ * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the comm
+ * thread's events were due, and an answer says how long its question lay until the rank woke up. */
 
 enum {
     DDP__PINGS = 20,
@@ -48849,11 +49617,9 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
-        return ddp__ctx_failf(d, DDP_UNSUPPORTED,
-                              "ddp_probe: %d of %d workers are there; links are measured when all "
+        return ddp__ctx_failf(d, DDP_UNSUPPORTED, "ddp_probe: %d of %d workers are there; links are measured when all "
                               "are, so without max_world", ddp_workers(d), d->world);
-    if (d->world < 2)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
     world = (size_t)d->world;
     memset(out, 0, sizeof *out);
     memset(&q, 0, sizeof q);
@@ -48870,9 +49636,7 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     } else {
         (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
         bad = ddp__probe_rounds(&q, out);
-        if (!bad)
-            bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank],
-                                    &d->host.error);
+        if (!bad) bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank], &d->host.error);
         bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
     }
     DDP_FREE(q.x);
@@ -48897,8 +49661,7 @@ ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_er
     int i, n;
 
     if (!r || !out || r->world < 2)
-        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks",
-                         r ? r->world : 0);
+        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
     n = r->world * r->world;
     for (i = 0; i < n; i++) {
@@ -48906,26 +49669,6 @@ ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_er
         out->rate[i] = r->pair[i].link.beta_s > 0 ? 1 / r->pair[i].link.beta_s : r->pair[i].rate;
     }
     return DDP_OK;
-}
-
-/* ==== run/group.c ==== [run] */
-/* Groups of ranks, and the ring of all of them as it was measured. */
-
-int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
-{
-    DDP__ENTER(d);
-    if (!ranks || !group)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
-    if (!d->engine) { /* alone: every group is the world */
-        if (n != 1 || ranks[0] != 0)
-            return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
-        *group = 0;
-        return 0;
-    }
-    if (ddp__engine_group(d->engine, ranks, n, group, &d->host.error) ||
-        (d->second && ddp__engine_group(d->second, ranks, n, group, &d->host.error)))
-        return ddp__ctx_fail(d, &d->host.error);
-    return 0;
 }
 
 /* ---- the measured ring ---- */
@@ -48996,889 +49739,8 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
     return bad;
 }
 
-/* ==== run/state.c ==== [run] */
-/* What a context is made of, as a list for checkpoints and newcomers; and saving and loading it. */
-
-enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 };
-
-/* ---- the list ---- */
-
-static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path,
-                                     ddp_error *err)
-{
-    const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
-    const ddp__tensor *profile = ddp__worker_find(s, "profile");
-
-    if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
-        number[DDP__N_TAKEN] >= number[DDP__N_STEP] &&
-        (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
-        return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest",
-                     path);
-}
-
-/* told: parameters and optimizer state are the same on all workers, between steps. */
-static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
-{
-    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    ddp__unit *u = &d->unit[l];
-    int b;
-
-    for (b = 0; b < u->blocks; b++)
-        ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
-                       told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
-    if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
-    /* the layer's last average, which was another when a newcomer's clone was taken */
-    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, DDP__WORKER_TOLD);
-    if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
-}
-
-/* More than any plan takes: nothing that arrives decides about an allocation. */
-static size_t ddp__plan_most(const ddp_ctx *d)
-{
-    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
-}
-
-static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
-{
-    const size_t L = (size_t)d->layers, times = 2 * L + 2;
-    const ddp__owned *o;
-    int64_t *number, *updates, *random;
-    unsigned char *plan;
-    double *profile;
-    size_t graphs = 0;
-    float *lr;
-    int l;
-
-    for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
-    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0,
-                                         DDP__WORKER_TOLD);
-    updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
-    random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
-    plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
-                                             DDP__WORKER_TOLD | DDP__WORKER_BLOB);
-    profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
-                                         DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
-    lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
-    if (!number || !updates || !random || !plan || !profile || !lr)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", d->layers);
-    number[DDP__N_STEP] = d->step;
-    number[DDP__N_TAKEN] = d->taken;
-    number[DDP__N_FINAL] = d->plan_final;
-    for (l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) *random++ = (int64_t)*o->passes;
-    if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
-    *lr = d->lr;
-    if (!d->measured) return DDP_OK;
-    memcpy(profile, d->profile.forward_s, L * sizeof *profile);
-    memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
-    profile[2 * L] = d->link.alpha_s;
-    profile[2 * L + 1] = d->link.beta_s;
-    return DDP_OK;
-}
-
-ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
-{
-    const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
-    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int l, i, room = DDP__SMALL + d->kepts;
-
-    for (l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
-    DDP__TRY(ddp__worker_open(s, d->layers, room, err));
-    s->host = &d->host;
-    s->engine = d->engine;
-    s->rank = d->rank, s->world = d->world;
-    s->step = d->step;
-    s->strategy = d->ops.name, s->optimizer = d->optimizer.name;
-    s->period = d->cfg.period;
-    s->model = ddp__model_hash(d);
-    s->run = d->saves_as;
-    s->check = ddp__worker_is_sane;
-    for (l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
-    DDP__TRY(ddp__worker_values(d, s, told, err));
-    for (l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
-    for (i = 0; i < d->kepts; i++) {
-        const ddp__own_state *k = &d->kept[i];
-        ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
-                        there | (k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err)
-{
-    const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data,
-                  *updates = (const int64_t *)ddp__worker_find(s, "updates")->data,
-                  *random = (const int64_t *)ddp__worker_find(s, "random")->data;
-    const ddp__tensor *plan = ddp__worker_find(s, "plan");
-    ddp__owned *o;
-    ddp_blob blob;
-    int l;
-
-    d->step = (long)number[DDP__N_STEP];
-    d->taken = number[DDP__N_TAKEN];
-    d->saves_as = s->run;
-    d->lr = *(const float *)ddp__worker_find(s, "lr")->data;
-    for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) *o->passes = (uint64_t)*random++;
-    if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
-    if (!d->plan_final) d->cfg.profile_steps += (int)d->step; /* it has still to measure */
-    if (!keep_plan || !plan->count) return DDP_OK;
-    blob.bytes = (unsigned char *)plan->data;
-    blob.size = plan->count;
-    return ddp__plan_take(d, &blob, NULL, err);
-}
-
-ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
-{
-    const ddp__tensor *t = ddp__worker_find(s, "profile");
-    const double *profile = (const double *)t->data;
-    const size_t L = (size_t)d->layers;
-
-    d->measured = t->count != 0;
-    d->drift_ticket = -1;
-    if (!d->measured) return DDP_OK;
-    ddp_profile_free(&d->profile);
-    DDP__TRY(ddp__profile_start(d, &d->profile, err));
-    memcpy(d->profile.forward_s, profile, L * sizeof *profile);
-    memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
-    d->link.alpha_s = profile[2 * L];
-    d->link.beta_s = profile[2 * L + 1];
-    return DDP_OK;
-}
-
-/* ---- checkpoints ---- */
-
-static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code;
-
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    DDP__TRY(ddp__strategy_wait(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
-    code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
-    if (code == DDP_OK) d->saves_as = s.run;
-    ddp__worker_free(&s);
-    return code;
-}
-
-int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
-{
-    DDP__ENTER(d);
-    if (!folder || !*folder || keep < 0)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
-    if (d->phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
-                              "after ddp_step_end", d->step);
-    if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
-}
-
-static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code;
-    int same = 0;
-
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
-    code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &same, world, err);
-    if (code == DDP_OK) code = ddp__worker_apply(d, &s, same, err);
-    if (code == DDP_OK && !same) ddp__coded_start(d, 1);
-    ddp__worker_free(&s);
-    return code;
-}
-
-int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
-{
-    int of = 0;
-
-    DDP__ENTER(d);
-    if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
-    if (d->step || d->phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before "
-                              "the first", d->step);
-    if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (world) *world = of;
-    return 0;
-}
-
-/* ==== run/join.c ==== [run] */
-/* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
-
-static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
-{
-    memset(c, 0, sizeof *c);
-    c->rank = d->rank;
-    c->world = d->world;
-    c->min_world = d->cfg.min_world;
-    c->run_id = ddp__session_run(d);
-    c->addr = d->cfg.addr;
-    c->insecure = d->cfg.insecure;
-    ddp__session_files(d, &c->files);
-    c->tls = d->tls;
-    c->connect_timeout_s = d->cfg.connect_timeout_s;
-    c->peer_timeout_s = d->cfg.peer_timeout_s;
-    c->op_timeout_s = d->cfg.op_timeout_s;
-    c->congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    c->log = d->host.log;
-}
-
-static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
-{
-    static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
-    double value[DDP__SETTINGS];
-    uint64_t model = ddp__model_hash(d);
-    int i;
-
-    memset(l, 0, sizeof *l);
-    l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
-    l->layers = d->layers;
-    snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s",
-             d->ops.name, d->cfg.period, d->cfg.micro_batches,
-             wire[(int)ddp__wire_coding(d->cfg.wire)]);
-    for (i = 0; i < d->sames; i++) {
-        const size_t n = strlen(l->how);
-        snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name,
-                 (long long)d->same[i].value);
-    }
-    ddp__settings(d, value);
-    l->settings = DDP__SETTINGS_JOIN;
-    for (i = 0; i < DDP__SETTINGS_JOIN; i++) {
-        l->name[i] = ddp__setting_name(i);
-        l->value[i] = value[i];
-    }
-}
-
-/* ---- members ---- */
-
-ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
-{
-    ddp__join_config c;
-
-    ddp__join_settings(d, &c);
-    d->join_ticket = -1;
-    return ddp__join_open(&c, wire, &d->join, err);
-}
-
-void ddp__admission_ready(ddp_ctx *d)
-{
-    ddp__join_layout l;
-
-    ddp__layout_fill(d, &l);
-    ddp__join_ready(d->join, d->engine, &l);
-}
-
-void ddp__admission_stop(ddp_ctx *d) { ddp__join_stop(d->join); }
-
-void ddp__admission_close(ddp_ctx *d)
-{
-    ddp__join_close(d->join);
-    d->join = NULL;
-}
-
-/* The coordinator's next word; members and newcomers. */
-static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
-{
-    ddp_message m;
-    ddp_piece p;
-
-    d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
-    p.bytes = &d->join_word;
-    p.count = sizeof d->join_word;
-    ddp__own_word(d, &m, DDP_BROADCAST, &p); /* from rank 0, or the lowest that lives */
-    return ddp__post(d, &m, 0, &d->join_ticket, err);
-}
-
-/* The first operations of an epoch with a newcomer. */
-static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code = ddp__worker_list(d, &s, err);
-
-    if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
-    if (code == DDP_OK && d->rank == newcomer) {
-        d->plan_final = 1;
-        code = ddp__worker_apply(d, &s, 1, err);
-        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
-    }
-    ddp__worker_free(&s);
-    if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
-    return ddp__plan_again(d, err);
-}
-
-static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
-{
-    double begin = ddp_now();
-    int in = 0;
-
-    DDP__TRY(ddp__strategy_wait(d, err));
-    /* the newcomer does not know of these words */
-    if (d->measured && d->drift_ticket >= 0)
-        DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
-    if (d->measured) d->drift_ticket = -1;
-    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
-    d->pace_ticket = -1;
-    DDP__TRY(ddp__device_wait(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
-    DDP__TRY(ddp__join_admit(d->join, id, &in, err));
-    if (!in) return DDP_OK;
-    DDP__TRY(ddp__entry(d, id, err));
-    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s",
-             d->rank, id, d->step, ddp_now() - begin);
-    return DDP_OK;
-}
-
-/* What a newcomer gets, at a moment when nothing is in flight. */
-static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code;
-
-    DDP__TRY(ddp__strategy_wait(d, err));
-    code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
-    ddp__worker_free(&s);
-    return code;
-}
-
-ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
-{
-    int id;
-
-    if (!d->join || d->step % d->cfg.period) return DDP_OK;
-    if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
-    if (d->join_ticket >= 0) {
-        DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
-        d->join_ticket = -1;
-        id = (int)d->join_word;
-        if (id >= 0 && id < d->world) DDP__TRY(ddp__admit(d, id, err));
-    }
-    return ddp__admission_ask(d, err);
-}
-
-/* ---- newcomers ---- */
-
-ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
-{
-    ddp__join_config c;
-    ddp__tls_files files;
-
-    ddp__session_files(d, &files);
-    DDP__TRY(ddp__tls_open(&files, ddp__session_run(d), &d->tls, err));
-    ddp__join_settings(d, &c);
-    DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
-    d->rank = d->cfg.rank = d->joiner->place.id;
-    d->world = d->cfg.world = d->joiner->place.world;
-    d->cfg.min_world = d->joiner->place.min_world;
-    ddp__links_free(&d->links); /* they were those of another world */
-    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
-    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
-    return DDP_OK;
-}
-
-void ddp__arrival_close(ddp_ctx *d)
-{
-    ddp__joiner_close(d->joiner);
-    d->joiner = NULL;
-}
-
-static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
-{
-    ddp__wire *wire = NULL;
-    ddp__join_layout l;
-    ddp__worker state;
-    ddp_status s = ddp__worker_list(d, &state, err);
-
-    ddp__layout_fill(d, &l);
-    if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
-    if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
-    ddp__worker_free(&state);
-    DDP__TRY(s);
-    ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
-    s = ddp__admission_open(d, wire, err);
-    if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK)
-        s = ddp__engine_start(d, wire, &d->links, 1, d->joiner->place.live, &d->engine, err);
-    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
-    if (s == DDP_OK) return s;
-    ddp__admission_stop(d);
-    if (d->engine) ddp__engine_close(d->engine);
-    d->engine = NULL;
-    ddp__admission_close(d);
-    return s;
-}
-
-ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
-{
-    double until = ddp_now() + d->cfg.connect_timeout_s;
-    ddp_error local;
-    ddp_status s;
-
-    for (;;) {
-        memset(&local, 0, sizeof local);
-        s = ddp__arrival_try(d, until, &local);
-        if (s != DDP_PEER_LOST || ddp_now() >= until) break;
-        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank,
-                 local.msg);
-        ddp__joiner_again(d->joiner);
-        ddp__sleep_until(ddp_now() + 0.3);
-    }
-    if (s == DDP_OK) s = ddp__entry(d, d->rank, &local);
-    if (s == DDP_OK) {
-        ddp__admission_ready(d);
-        s = ddp__admission_ask(d, &local);
-    }
-    ddp__arrival_close(d);
-    if (s != DDP_OK) {
-        if (err) *err = local;
-        return s;
-    }
-    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
-    return DDP_OK;
-}
-
-/* ==== run/start.c ==== [run] */
-/* The start of a session: layers are frozen, compared across ranks and made equal. */
-
-/* ---- memory of the layers ---- */
-
-static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
-{
-    size_t trained = 0;
-    int b;
-
-    u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
-    u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    if (!u->average || !u->gradient)
-        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-    for (b = 0; b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
-        u->average[u->averages].data = k->params;
-        u->average[u->averages++].count = k->count;
-        u->count += k->count;
-        if (k->kind != DDP_PARAMS) continue;
-        u->gradient[u->gradients].data = k->grads;
-        u->gradient[u->gradients++].count = k->count;
-        trained += k->count;
-    }
-    u->state_count = trained * (size_t)d->optimizer.state_per_param;
-    if (u->state_count) {
-        u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
-        if (!u->state)
-            return ddp__fail(err, DDP_MEMORY,
-                             "layer %s: out of memory for %zu bytes of optimizer state", u->name,
-                             u->state_count * sizeof(float));
-        if (d->cfg.average_state) {
-            u->average[u->averages].data = u->state;
-            u->average[u->averages++].count = u->state_count;
-        }
-    }
-    u->trained = trained;
-    u->ticket = u->other_ticket = -1;
-    u->forward_step = -1;
-    return DDP_OK;
-}
-
-/* A system that promises more memory than it has would end the process later, without a word. */
-static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
-{
-    const double total = ddp__memory_total();
-    double state = 0, graphs = 0;
-    const ddp__owned *o;
-    int l, b;
-
-    if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (l = 0; l < d->layers; l++)
-        for (b = 0; b < d->unit[l].blocks; b++)
-            if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
-                state += (double)d->unit[l].block[b].count;
-    state *= (double)d->optimizer.state_per_param * sizeof(float);
-    for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
-    if (state + graphs <= total) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside "
-                     "%.0f of parameters, gradients and activations; this machine has %.0f: use a "
-                     "smaller model, or an optimizer with less state", state, d->optimizer.name,
-                     graphs, total);
-}
-
-static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
-{
-    int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
-
-    DDP__TRY(ddp__session_fits(d, err));
-    for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
-    DDP__TRY(ddp__coded_memory(d, err));
-    DDP__TRY(ddp__posted_open(d, err));
-    d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
-    d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
-    d->merge_room = per_step + d->op_room;
-    d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
-    d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
-    d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
-    d->pace = (float *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
-    d->pace_ticket = -1;
-    if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
-        !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
-    return DDP_OK;
-}
-
-/* ---- comparison ---- */
-
-/* What each rank says of itself; all 0: it is lost. */
-typedef struct ddp__fingerprint {
-    int32_t  version, layers, micro_batches, coding, team, mixed, site, same;
-    char     strategy[32], optimizer[32];
-    uint64_t layout;                     /* layers and optimizer */
-    uint64_t model;                      /* the graph's operators */
-    double   setting[DDP__SETTINGS];
-    char     name[DDP_SAME][32];         /* ddp_same */
-    int64_t  value[DDP_SAME];
-} ddp__fingerprint;
-
-static uint64_t ddp__unit_hash(const ddp__unit *u)
-{
-    uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
-    int b;
-
-    for (b = 0; b < u->blocks; b++) {
-        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 +
-                     (u->block[b].grads != NULL);
-        h = ddp__hash(h, &n, sizeof n);
-    }
-    return h;
-}
-
-uint64_t ddp__layout_hash(const ddp_ctx *d)
-{
-    uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
-    int l;
-
-    for (l = 0; l < d->layers; l++) {
-        uint64_t u = ddp__unit_hash(&d->unit[l]);
-        h = ddp__hash(h, &u, sizeof u);
-    }
-    return h;
-}
-
-void ddp__settings(const ddp_ctx *d, double *value)
-{
-    value[0] = d->cfg.average_state;
-    value[1] = (double)d->cfg.clip_norm;
-    value[2] = (double)d->cfg.bucket_bytes;
-    value[3] = d->cfg.deterministic;
-    value[4] = d->cfg.paper;
-    value[5] = d->links.slowest; /* decides the size of chunks */
-    value[6] = (double)d->cfg.seed;
-    value[7] = (double)d->optimizer.lr;
-    value[8] = d->cfg.period;
-    value[9] = d->cfg.nccl;
-    value[10] = d->cfg.min_world;
-    value[11] = d->cfg.profile_steps;
-}
-
-const char *ddp__setting_name(int i)
-{
-    static const char *const name[DDP__SETTINGS] = {
-        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
-        "profile_steps"};
-
-    return name[i];
-}
-
-uint64_t ddp__model_hash(const ddp_ctx *d)
-{
-    const ddp__owned *o;
-    uint64_t h = DDP__HASH_START;
-
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
-    return h;
-}
-
-static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
-{
-    int i;
-
-    f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
-    f->layers = d->layers;
-    f->micro_batches = d->cfg.micro_batches;
-    f->coding = (int32_t)ddp__wire_coding(d->cfg.wire);
-    f->team = d->team;
-    f->mixed = d->mixed;
-    f->site = d->cfg.site;
-    snprintf(f->strategy, sizeof f->strategy, "%s", d->ops.name);
-    snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
-    f->layout = ddp__layout_hash(d);
-    f->model = ddp__model_hash(d);
-    ddp__settings(d, f->setting);
-    f->same = d->sames;
-    for (i = 0; i < d->sames; i++) {
-        memcpy(f->name[i], d->same[i].name, sizeof f->name[i]);
-        f->value[i] = d->same[i].value;
-    }
-}
-
-static int ddp__in_team(const ddp_ctx *d, int rank)
-{
-    int i;
-
-    for (i = 0; i < d->team_size; i++)
-        if (ddp__team_rank(d, i) == rank) return 1;
-    return 0;
-}
-
-/* Rank r against the first one that lives. */
-static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero,
-                                        ddp_error *err)
-{
-    static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
-    int i;
-
-    if (f->version != zero->version)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d runs dreamddp version %06d, rank 0 has %06d: build all "
-                         "ranks from one header",
-                         r, (int)f->version, (int)zero->version);
-    if (strcmp(f->strategy, zero->strategy))
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
-                         "strategy", r, f->strategy, zero->strategy);
-    if (f->micro_batches != zero->micro_batches)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
-                         (int)f->micro_batches, (int)zero->micro_batches);
-    for (i = 0; i < DDP__SETTINGS; i++)
-        if (!(f->setting[i] == zero->setting[i]))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
-                             ddp__setting_name(i), f->setting[i], zero->setting[i]);
-    if (f->coding != zero->coding)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d sends averages as %s, rank 0 as %s: start every rank with "
-                         "the same wire format",
-                         r, coding[f->coding], coding[zero->coding]);
-    for (i = 0; i < DDP_SAME; i++)
-        if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with the "
-                             "same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
-                             zero->name[i][0] ? zero->name[i] : "nothing", (long long)zero->value[i]);
-    return DDP_OK;
-}
-
-static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
-{
-    const ddp__fingerprint *zero = all, *team;
-    int r;
-
-    while (zero->version == 0) zero++; /* a lost worker's */
-    team = d->team ? all + d->team_root : zero;
-    for (r = 0; r < d->world; r++) {
-        const ddp__fingerprint *f = all + r;
-        if (f->version == 0) continue;
-        if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d registered %d layers, rank %d has %d: every rank%s must "
-                             "register the same model",
-                             r, (int)f->layers, d->team_root, (int)team->layers,
-                             d->team ? " of a group" : "");
-        DDP__TRY(ddp__compare_settings(r, f, zero, err));
-    }
-    return DDP_OK;
-}
-
-/* Same number of layers, other contents: the first rank's hashes tell which layer differs. */
-static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
-{
-    const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
-    uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
-    ddp_status s;
-    int l;
-
-    if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
-    s = ddp__tell(d, d->team, hash, bytes, err);
-    for (l = 0; s == DDP_OK && l < d->layers; l++)
-        if (hash[l] != ddp__unit_hash(&d->unit[l]))
-            s = ddp__fail(err, DDP_MISMATCH,
-                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
-                          "something else: "
-                          "every rank%s must register the same model",
-                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks,
-                          d->team_root, d->team ? " of a group" : "");
-    DDP_FREE(hash);
-    return s;
-}
-
-/* Some rank of the team registered something else: which layer, or the optimizer, or the operators
- * between the layers. */
-static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
-{
-    float token = 0;
-    ddp_message m;
-    ddp_piece p;
-
-    DDP__TRY(ddp__compare_layers(d, err));
-    /* this rank agrees with the first; wait for the abort of the one that does not */
-    p.data = &token;
-    p.count = 1;
-    ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
-    m.bytes = 0;
-    m.group = d->team;
-    DDP__TRY(ddp__run(d, &m, 0, err));
-    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers or operators; rank %d has "
-                     "%s: start every rank with the same model", d->rank, d->optimizer.name);
-}
-
-static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
-{
-    const size_t world = (size_t)d->world;
-    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
-    int *place = (int *)ddp__calloc(world, sizeof *place), r, equal = 1, mixed = 0;
-    ddp_status s;
-
-    if (!all || !place) {
-        if (all) DDP_FREE(all);
-        if (place) DDP_FREE(place);
-        return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    }
-    own = all + d->rank;
-    ddp__fingerprint_fill(d, own);
-    s = ddp__gather_words(d, 0, all, sizeof *all, err);
-    for (r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
-    if (s == DDP_OK) s = ddp__team_agree(d, place, err);
-    if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
-    for (r = 0; r < d->world; r++) {
-        place[r] = (int)all[r].site;
-        mixed |= all[r].mixed;
-        if (all[r].version && ddp__in_team(d, r) &&
-            (all[r].layout != own->layout || all[r].model != own->model))
-            equal = 0;
-    }
-    if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
-    DDP_FREE(all);
-    DDP_FREE(place);
-    if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
-    return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
-}
-
-int ddp_same(ddp_ctx *d, const char *name, int64_t value)
-{
-    DDP__ENTER(d);
-    if (!name || !*name || strlen(name) >= sizeof d->same->name || d->sames == DDP_SAME || d->started)
-        return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
-                              "ddp_same: '%.40s': at most %d names of up to %d characters, before the "
-                              "first step", name ? name : "", DDP_SAME, (int)sizeof d->same->name - 1);
-    snprintf(d->same[d->sames].name, sizeof d->same->name, "%s", name);
-    d->same[d->sames++].value = value;
-    return 0;
-}
-
-/* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
- * and frozen layers included. */
-static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
-{
-    ddp_message m;
-    ddp_piece p;
-    int l, b;
-
-    for (l = 0; l < d->layers; l++)
-        for (b = 0; b < d->unit[l].blocks; b++) {
-            ddp__own_word(d, &m, DDP_BROADCAST, &p);
-            m.bytes = 0;
-            m.layer = DDP_NO_LAYER;
-            m.group = d->unit[l].group;
-            m.peer = ddp__group_root(d, m.group);
-            p.data = d->unit[l].block[b].params;
-            p.count = d->unit[l].block[b].count;
-            DDP__TRY(ddp__run(d, &m, 1, err));
-        }
-    return DDP_OK;
-}
-
-/* The longest message of a session is all its layers at once. */
-static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
-{
-    size_t count = 0;
-    int l;
-
-    for (l = 0; l < d->layers; l++)
-        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
-    if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
-    return ddp__engine_guard(d->engine, count, err);
-}
-
-ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
-{
-    const int joins = d->joiner != NULL;
-
-    if (d->started) return DDP_OK;
-    if (d->layers == 0)
-        return ddp__fail(err, DDP_USAGE,
-                         "no layer is registered: call ddp_add_layer, or ddp_graph_build, before "
-                         "the first step");
-    DDP__TRY(ddp__team_find(d, err));
-    DDP__TRY(ddp__session_memory(d, err));
-    if (d->engine) {
-        if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
-        DDP__TRY(ddp__agree(d, err));
-    }
-    if (!joins) DDP__TRY(ddp__device_start(d, err));
-    if (d->engine) {
-        DDP__TRY(ddp__share_parameters(d, err));
-        ddp__coded_start(d, 1);
-    }
-    DDP__TRY(DDP__EVENT(d, start, (d, d->self)));
-    if (d->engine) ddp__admission_ready(d);
-    if (joins) { /* from here on it has an engine, and the members' state */
-        DDP__TRY(ddp__arrival_enter(d, err));
-        DDP__TRY(ddp__device_start(d, err));
-    }
-    if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
-    d->started = 1;
-    d->mark = d->step_begin = ddp_now();
-    return DDP_OK;
-}
-
 /* ==== run/hooks.c ==== [run] */
 /* The hooks of a step (DESIGN sections 3 and 4). */
-
-int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
-{
-    ddp_error err;
-    va_list ap;
-
-    err.code = code;
-    va_start(ap, fmt);
-    vsnprintf(err.msg, sizeof err.msg, fmt, ap);
-    va_end(ap);
-    return ddp__ctx_fail(d, &err);
-}
-
-int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
-{
-    if (err != &d->host.error) {
-        if (d->host.error.code) return (int)d->host.error.code;
-        d->host.error = *err;
-    }
-    /* a no-op when the failure came from the engine; else the other ranks learn of it */
-    if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
-    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
-    /* who is told of a failure may free what was registered */
-    if (d->engine) ddp__engine_settle(d->engine);
-    if (d->second) ddp__engine_settle(d->second);
-    ddp__dump_failure(d);
-    return (int)d->host.error.code;
-}
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
@@ -49894,9 +49756,8 @@ static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
     if (layer < 0 || layer >= d->layers)
-        return ddp__fail(&d->host.error, DDP_ARG,
-                         "%s: layer %d does not exist; %d layers are registered, numbered from 0",
-                         hook, layer, d->layers);
+        return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered "
+                         "from 0", hook, layer, d->layers);
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
@@ -49919,8 +49780,7 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
 int ddp_backward_begin(ddp_ctx *d, int layer)
 {
     DDP__ENTER(d);
-    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD),
-                      DDP__IN_BACKWARD, layer);
+    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
@@ -49928,18 +49788,13 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
     ddp__unit *u = &d->unit[layer];
 
     if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE,
-                         "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
-                         "expected %d; is ddp_step_end missing, or "
-                         "ddp_config.micro_batches too small?",
-                         d->step, layer, u->passes, u->name, d->cfg.micro_batches);
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
+                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
+                         u->passes, u->name, d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
-        return ddp__fail(
-            &d->host.error, DDP_USAGE,
-            "step %ld: layer %s was used while its average of the step before was still on its "
-            "way: earlier steps "
-            "called ddp_forward_begin(%d), this one did not; call it in every step or in none",
-            d->step, u->name, layer);
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s was used while its average of the step before "
+                         "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
+                         "in every step or in none", d->step, u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
     ddp__mean_gradients(d, layer);
@@ -49963,10 +49818,8 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
-        return ddp__ctx_failf(d, DDP_NUMERIC,
-                              "step %ld: the loss is %g on rank %d: lower the learning rate, warm "
-                              "it up or clip gradients",
-                              d->step, info->loss, d->rank);
+        return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
+                              "up or clip gradients", d->step, info->loss, d->rank);
     if (info->lr > 0) d->lr = info->lr;
     return 0;
 }
@@ -49977,11 +49830,9 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 
     for (l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
-            return ddp__fail(&d->host.error, DDP_USAGE,
-                             "step %ld: layer %s had %d of %d ddp_backward_end calls on rank %d "
-                             "when ddp_step_end came",
-                             d->step, d->unit[l].name, d->unit[l].passes, d->cfg.micro_batches,
-                             d->rank);
+            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
+                             "rank %d when ddp_step_end came", d->step, d->unit[l].name, d->unit[l].passes,
+                             d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     d->hooks_forward = forward;
@@ -49995,8 +49846,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
     if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
     DDP__TRY(ddp__device_check(d, &d->host.error));
-    if (ddp__atomic_load(&d->aborted))
-        return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
+    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
 }
 
@@ -50072,9 +49922,8 @@ static ddp_status ddp__sync_layers(ddp_ctx *d)
     int l;
 
     for (l = d->layers - 1; l >= 0; l--)
-        DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS
-                     ? ddp__average_buffers(d, &d->unit[l])
-                     : ddp__average_exact(d, l, &d->host.error));
+        DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
+                 ddp__average_exact(d, l, &d->host.error));
     return DDP_OK;
 }
 
@@ -50111,127 +49960,8 @@ static const ddp__hooks *ddp__session_hooks(void)
     return &table;
 }
 
-static const char *ddp__name_of_layer(void *user, int layer)
-{
-    ddp_ctx *d = (ddp_ctx *)user;
-
-    return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
-}
-
-void ddp__session_files(const ddp_ctx *d, ddp__tls_files *f)
-{
-    f->psk = d->cfg.tls_psk;
-    f->ca = d->cfg.tls_ca;
-    f->cert = d->cfg.tls_cert;
-    f->key = d->cfg.tls_key;
-}
-
-uint64_t ddp__session_run(const ddp_ctx *d)
-{
-    return ddp__run_id(d->cfg.run_id);
-}
-
-static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
-                               ddp__wire **wire, ddp_error *err)
-{
-    ddp__rendezvous r;
-    ddp__tls_files files;
-    const char *resume;
-
-    if (d->cfg.transport == DDP_THREADS) {
-        if (!hub)
-            return ddp__fail(
-                err, DDP_USAGE,
-                "the threads transport needs its ranks in one process: start them with ddp_launch");
-        return ddp__wire_threads(hub, d->rank, wire, err);
-    }
-    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
-    memset(&r, 0, sizeof r);
-    r.rank = d->rank;
-    r.world = d->met;
-    r.ids = d->world;
-    r.addr = addr;
-    r.listen_fd = listen_fd;
-    r.run_id = ddp__session_run(d);
-    r.run_name = d->cfg.run_id;
-    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
-    r.timeout_s = d->cfg.connect_timeout_s;
-    r.join_timeout_s = d->cfg.join_timeout_s;
-    r.cancel = d->cfg.cancel;
-    r.peer_timeout_s = d->cfg.peer_timeout_s;
-    r.insecure = d->cfg.insecure;
-    ddp__session_files(d, &files);
-    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.run_id, &d->tls, err));
-    r.tls = d->tls;
-    r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
-    r.resume = d->cfg.min_world > 0 || (resume && strcmp(resume, "0"));
-    r.log = d->host.log;
-    DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
-    (*wire)->intact = d->tls != NULL;
-    if (d->cfg.min_world > 0 && ddp__admission_open(d, *wire, err)) {
-        (*wire)->table->close(*wire);
-        return err->code;
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
-                             uint64_t live, ddp__engine **out, ddp_error *err)
-{
-    ddp__engine_config e;
-    ddp_status s;
-
-    memset(&e, 0, sizeof e);
-    e.wire = wire;
-    e.rank = d->rank;
-    e.world = d->world;
-    if (links->path) e.links = links;
-    e.deterministic = d->cfg.deterministic;
-    e.coding = ddp__wire_coding(d->cfg.wire);
-    e.coder = ddp__int8_coder();
-    e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
-    e.no_checksum = d->cfg.no_checksum;
-    if (d->cfg.algorithm == DDP_FULL) e.full_bytes = SIZE_MAX;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.full_bytes = 1; /* none */
-    if (d->cfg.algorithm == DDP_RING) e.ring_bytes = 1;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.ring_bytes = SIZE_MAX;
-    e.peer_timeout_s = d->cfg.peer_timeout_s;
-    e.op_timeout_s = d->cfg.op_timeout_s;
-    e.min_world = d->cfg.min_world;
-    if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
-    e.elastic_bytes = d->cfg.elastic_bytes;
-    e.joining = joining;
-    e.live = live;
-    e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
-    e.allocator = d->cfg.allocator;
-    e.log = d->host.log;
-    e.layer_name = ddp__name_of_layer;
-    e.user = d;
-    s = ddp__engine_open(&e, out, err);
-    if (s != DDP_OK) wire->table->close(wire);
-    return s;
-}
-
-static ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
-{
-    ddp__wire *wire = NULL;
-    char addr[320];
-    int listen_fd;
-
-    if (!ddp__two_links(&d->cfg)) return DDP_OK;
-    DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
-    DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
-    if (hub) hub = ddp__hub_second(hub, 0);
-    DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, &d->second_links, 0, 0, &d->second, err);
-}
-
 /* Those who are there from the start, in an elastic world; larger worlds are not elastic. */
-static uint64_t ddp__first_ids(int met)
-{
-    return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1;
-}
+static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1; }
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
@@ -50245,27 +49975,28 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
     if (d->ops.self_bytes) d->self = ddp__calloc(1, d->ops.self_bytes);
-    if (d->ops.self_bytes && !d->self)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
+    if (d->ops.self_bytes && !d->self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
     DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool)
-            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+        if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
     DDP__TRY(ddp__device_open(d, err));
     if (d->cfg.join) return ddp__arrival_open(d, err);
     if (d->world == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
+    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && ddp__admission_open(d, wire, err)) {
+        wire->table->close(wire);
+        return err->code;
+    }
     DDP__TRY(ddp__engine_start(d, wire, &d->links, 0, ddp__first_ids(d->met), &d->engine, err));
     return ddp__open_second(d, hub, err);
 }
 
-ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
-                   ddp_error *err)
+ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
     ddp_config zero;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
@@ -50335,18 +50066,15 @@ void ddp_close(ddp_ctx *d)
 
 /* ---- registration ---- */
 
-static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b,
-                                   ddp_error *err)
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
 {
     if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out",
-                         d->layers, name);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
     if (!b->params)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
                          d->layers, name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
-        return ddp__fail(err, DDP_ARG,
-                         "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
                          d->layers, name);
     return DDP_OK;
 }
@@ -50359,8 +50087,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    if (!u->name || !u->block)
-        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -50380,20 +50107,15 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "ddp_add_layer: layer %d is NULL or has blocks without an array",
-                              d->layers);
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
     if (d->started)
-        return ddp__ctx_failf(
-            d, DDP_USAGE,
-            "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
-            "ddp_set_optimizer or the first hook; register all layers before",
-            d->layers, layer->name ? layer->name : "unnamed", d->layers);
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
+                              "layers by ddp_set_optimizer or the first hook; register all layers before", d->layers,
+                              layer->name ? layer->name : "unnamed", d->layers);
     if (d->layers == d->room) {
         int room = d->room ? 2 * d->room : 16;
         ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
-        if (!grown)
-            return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
         d->unit = grown;
         d->room = room;
     }
@@ -50411,12 +50133,10 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
     if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "ddp_set_optimizer: an update function, state_per_param >= 0 and a "
-                              "learning rate >= 0 are needed");
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning "
+                              "rate >= 0 are needed");
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_set_optimizer: %s comes too late, training has begun",
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");
     d->optimizer = *o;
     if (!d->optimizer.name) d->optimizer.name = "user";
@@ -50427,72 +50147,64 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 
 /* ---- reading ---- */
 
-int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
-int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
-
-uint64_t ddp__live(const ddp_ctx *d)
+int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 {
-    ddp__epoch_info info;
+    ddp_error *err;
+    ddp_blob blob = {NULL, 0};
 
-    if (!d->engine) return 1;
-    ddp__engine_epoch(d->engine, &info);
-    return info.live;
+    DDP__ENTER(d);
+    err = &d->host.error;
+    if (!d->ops.plan_adopt)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
+                              "each layer in its own step of a period, as dreamddp does", d->ops.name);
+    if (!plan || plan->layers != d->layers || plan->period < 1)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
+                              "period %d", d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+    if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
+    if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
+        ddp__plan_set(d, &blob, NULL, err) ||
+        ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
+        return ddp__ctx_fail(d, err);
+    d->plan_final = 1;
+    ddp__account_reset(d);
+    return 0;
 }
 
-int ddp__is_first(const ddp_ctx *d)
+const ddp_plan *ddp_plan_get(const ddp_ctx *d) { return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL; }
+
+const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
+
+int ddp_measure_links(ddp_ctx *d)
 {
-    return d->world > 64 ? d->rank == 0 : !(ddp__live(d) & (((uint64_t)1 << d->rank) - 1));
+    int link;
+
+    DDP__ENTER(d);
+    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    for (link = 0; link < ddp_links(d); link++)
+        if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
+            return ddp__ctx_fail(d, &d->host.error);
+    return 0;
 }
 
-int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is_first(d); }
-
-int ddp_workers(const ddp_ctx *d)
+int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 {
-    ddp__epoch_info info;
+    ddp__net_stats net;
 
-    if (!d || !d->engine) return 1;
-    ddp__engine_epoch(d->engine, &info);
-    return info.workers;
-}
-
-uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
-
-unsigned ddp_epoch(const ddp_ctx *d)
-{
-    ddp__epoch_info info;
-
-    if (!d || !d->engine) return 0;
-    ddp__engine_epoch(d->engine, &info);
-    return (unsigned)info.ballot;
-}
-
-long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
-int64_t ddp_taken(const ddp_ctx *d) { return d ? d->taken : 0; }
-
-void ddp_set_lr(ddp_ctx *d, float lr)
-{
-    if (d) d->lr = lr;
-}
-
-const ddp_error *ddp_last_error(const ddp_ctx *d)
-{
-    static const ddp_error none = {DDP_ARG,
-                                   "the context is NULL: ddp_open failed, its error says why"};
-
-    return d ? &d->host.error : &none;
-}
-
-void ddp_abort(ddp_ctx *d, const char *why)
-{
-    if (!why) why = "aborted by request";
-    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
-    if (d && d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
-    if (d && d->engine) {
-        ddp__engine_abort(d->engine, DDP_ABORTED, why);
-    } else if (d && ddp__atomic_add(&d->aborts, 1) == 0) {
-        snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
-        ddp__atomic_store(&d->aborted, 1);
+    memset(out, 0, sizeof *out);
+    if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
+    if (d->nccl && link == 0) {
+        ddp__nccl_stats(d, out);
+    } else {
+        ddp__engine_stats(ddp__engine_of(d, link), &net);
+        out->bytes_sent = net.bytes_sent;
+        out->operations = net.operations;
+        out->busy_s = net.busy_s;
+        out->algorithm = ddp__algorithm_name(net.algorithm);
     }
+    out->link = link ? d->second_link : d->link;
+    if (link == 0) out->mu = 1;
+    else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
+    return 0;
 }
 
 /* ==== run/launch.c ==== [run] */
@@ -50506,8 +50218,7 @@ typedef struct ddp__launch {
     ddp__hub *hub;
 } ddp__launch;
 
-static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd,
-                                  ddp_error *err)
+static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd, ddp_error *err)
 {
     ddp_ctx *d = ddp__open(cfg, L->list, L->hub, listen_fd, err);
     int code;
@@ -50530,8 +50241,7 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
     return (ddp_status)code;
 }
 
-static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user,
-                                   ddp_error *err)
+static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
@@ -50553,8 +50263,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
-    if (!given || !fn)
-        return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
+    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     memset(&env, 0, sizeof env);
     if (!given->no_env) {
         s = ddp__env_read(&env, err);
@@ -50575,10 +50284,8 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail alike: once is enough */
     if (s != DDP_OK) return (int)s;
     if (cfg.transport == DDP_MPI) {
-        s = ddp__fail(err, DDP_USAGE,
-                      "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d "
-                      "before the command",
-                      cfg.world);
+        s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
+                      "the command", cfg.world);
     } else if (cfg.transport == DDP_THREADS) {
         L.hub = ddp__hub_new(cfg.world);
         if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
@@ -50641,7 +50348,7 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
         room += n;
     }
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
-    if (!b->piece) return ddp_complain(d, "out of memory for the gradients of %d layers", first - last + 1);
+    if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
     for (l = first; l >= last; l--) {
         own = ddp_gradients_of(d, l, &n);
         if (n) memcpy(b->piece + b->pieces, own, (size_t)n * sizeof *own);
@@ -50664,8 +50371,7 @@ static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
     return bytes;
 }
 
-/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of
- * another group. */
+/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
 static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, size_t most)
 {
     const int layers = ddp_layers(d);
@@ -50673,7 +50379,7 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
     int l, bad, first = layers - 1;
 
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
-    if (!g->bucket) return ddp_complain(d, "out of memory for %d buckets", layers);
+    if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
     for (l = layers - 1; l >= 0; l--) {
         size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
         bytes += ddp__gradient_bytes(d, l);
@@ -50705,8 +50411,7 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     return ddp_post(d, &m, &b->ticket);
 }
 
-/* A bucket leaves when all its layers are done and all earlier buckets have left: one order
- * on all ranks. */
+/* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
@@ -50793,8 +50498,7 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 
 static int ddp__wfbp_start(ddp_ctx *d, void *self)
 {
-    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES,
-                            ddp_settings(d)->bucket_bytes);
+    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES, ddp_settings(d)->bucket_bytes);
 }
 
 static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
@@ -50927,8 +50631,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 
     if (bad) return bad;
     if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
-    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer])
-        return ddp_average(d, layer, priority, 1);
+    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer]) return ddp_average(d, layer, priority, 1);
     return 0;
 }
 
@@ -50953,10 +50656,7 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 
 /* ---- their plan ---- */
 
-static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err)
-{
-    return ddp_complain(d, "%s", err->msg);
-}
+static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
 
 /* As bytes, the same on all ranks: numbers, step_of, fill. */
 typedef struct ddp__packed_plan {
@@ -50972,7 +50672,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     size_t l;
 
     *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
-    if (!out->bytes) return ddp_complain(d, "out of memory for the plan of %d layers", p->layers);
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
     memset(&head, 0, sizeof head);
     head.layers = p->layers;
     head.period = p->period;
@@ -51004,7 +50704,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
         blob->size != sizeof head + (size_t)head.layers * (sizeof(int32_t) + (size_t)head.period))
-        return ddp_complain(d, "a plan of %lu bytes for %d layers and period %d does not fit this model "
+        return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers and period %d does not fit this model "
                             "of %d layers", (unsigned long)blob->size, (int)head.layers,
                             (int)head.period, ddp_layers(d));
     if (ddp_plan_new(head.layers, head.period, &p, &err)) return ddp__plan_failed(d, &err);
@@ -51021,7 +50721,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     }
     if (bad) {
         ddp_plan_free(&p);
-        return ddp_complain(d, "a plan names a step beyond its period of %d", (int)head.period);
+        return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
     }
     memcpy(p.fill, at, (size_t)p.layers * (size_t)p.period);
     ddp_plan_free(&x->plan);
@@ -51049,8 +50749,7 @@ static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
 /* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
  * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
  * where it costs at most one per cent on the link as measured. */
-static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan,
-                                       ddp_error *err)
+static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
 {
     ddp_profile slower = *p;
     ddp_plan other;
@@ -51076,8 +50775,7 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     return s;
 }
 
-static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack,
-                             ddp_blob *out)
+static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack, ddp_blob *out)
 {
     ddp_error err;
     ddp_plan plan;
@@ -51137,10 +50835,7 @@ static const ddp_plan *ddp__partial_view(const void *self)
     return p->layers ? p : NULL;
 }
 
-static double ddp__partial_exposed(const void *self)
-{
-    return ((const ddp__partial *)self)->plan.exposed_s;
-}
+static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
 static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
@@ -51192,8 +50887,7 @@ void ddp__strategy_enp(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/table.c ==== [strategy] */
-/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no
- * strategy's name. */
+/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
 
 typedef struct ddp__strategy_entry {
     ddp_strategy id;
@@ -51257,10 +50951,7 @@ const ddp__strategies *ddp__built_in(void)
     return &table;
 }
 
-ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err)
-{
-    return ddp__open(cfg, ddp__built_in(), NULL, -1, err);
-}
+ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err) { return ddp__open(cfg, ddp__built_in(), NULL, -1, err); }
 
 int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
 {

@@ -94,6 +94,7 @@ typedef struct training {
     ddp_optimizer     optimizer;
     ddp_lr_schedule   schedule;
     long              steps, accumulate;
+    long              data_length;  /* windows or images of one pass; all workers must agree */
     long              windows;      /* 0, or what (windows or images) all workers together train
                                        on instead of steps */
     long              val_batches;  /* most batches of val_loss, 0 = 20 */
@@ -685,6 +686,7 @@ static int training_loop(ddp_ctx *d, void *user)
             bad = training_fail(d, r, DDP_ARG, why);
         }
     }
+    if (!bad) bad = ddp_same(d, "length of data", t->data_length);
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     if (!bad) bad = training_resume(d, t, &first);
     if (!bad) bad = training_probe(d, t);

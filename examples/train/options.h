@@ -264,9 +264,9 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->rank >= p->workers)
         return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank,
                       p->workers);
-    if (p->min_world > p->workers)
+    if (p->min_world > p->workers && !p->join) /* a newcomer takes both from the run */
         return refuse(err, "--min-world %ld is more than --workers %ld", p->min_world, p->workers);
-    if (p->max_world && (p->max_world < p->workers || p->max_world > 64))
+    if (p->max_world && ((p->max_world < p->workers && !p->join) || p->max_world > 64))
         return refuse(err, "--max-world %ld: room for --workers %ld is needed, and 64 are the most",
                       p->max_world, p->workers);
     if (p->max_world && !p->min_world && !p->join)

@@ -119,7 +119,8 @@ static ddp_status load_gpt(program *p, ddp_error *err)
     if (training_check(t, err)) return err->code;
     if (ddp_tokens_split(p->tokens, p->held_out, p->seq, &t->train, &t->val, err)) return err->code;
     t->val_batches = p->val_batches ? p->val_batches : LONG_MAX;
-    t->windows = p->epochs * ddp_tokens_windows(&t->train);
+    t->data_length = ddp_tokens_windows(&t->train);
+    t->windows = p->epochs * t->data_length;
     choose_sample(p);
     return DDP_OK;
 }

@@ -196,7 +196,8 @@ static ddp_status load_images(program *p, ddp_error *err)
         return refuse(err, "%s: images of %ld x %ld; %s needs square ones", p->data,
                       own->images->height, own->images->width, p->model);
     t->model.batch = p->batch, t->model.context = 1;
-    t->windows = p->epochs * own->train.count;
+    t->data_length = own->train.count;
+    t->windows = p->epochs * t->data_length;
     t->val_batches = p->val_batches;
     snprintf(p->described, sizeof p->described, "%s, images %ld x %ld x %ld, %ld classes", p->model,
              own->images->channels, own->images->height, own->images->width, own->images->classes);

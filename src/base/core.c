@@ -28,6 +28,13 @@ int ddp_status_exit_code(ddp_status code)
     return 1;
 }
 
+/* What a peer or a file says may hold bytes that a terminal would obey. */
+static void ddp__text_tame(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 127) *text = '?';
+}
+
 ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
 {
     va_list ap;
@@ -37,6 +44,7 @@ ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
+    ddp__text_tame(err->msg);
     return code;
 }
 
@@ -82,6 +90,7 @@ void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    ddp__text_tame(line);
     log->fn(log->user, level, line);
 }
 

@@ -14,6 +14,7 @@ void ddp__sleep_until(double when)
 
     while ((left = when - ddp_now()) > 0) {
         struct timespec ts;
+        if (left > 3600) left = 3600;
         ts.tv_sec = (time_t)left;
         ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
         nanosleep(&ts, NULL);
@@ -88,6 +89,7 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
     struct timespec ts;
 
     if (when < 0) return pthread_cond_wait(c, m);
+    if (when > 1e9) when = 1e9; /* a clock that began with the machine is not there in 31 years */
 #ifdef __APPLE__
     {
         double left = when - ddp_now();

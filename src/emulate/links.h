@@ -55,6 +55,9 @@ DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_e
 /* RATE alone, the first n bytes of text; 1, or 0 if it is none. */
 DDP_LIB int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s);
 
+/* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */
+DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
+
 /* script.c */
 /* One incident a line, "#" begins a comment:
  *     t=3.0 stall 2 for 1.5

@@ -33,13 +33,19 @@ static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units
     return 0;
 }
 
+int ddp__netspec_fits(double rate, double delay_s)
+{
+    return (rate == 0 || (rate >= 1 && rate <= 1.25e14)) && delay_s >= 0 && delay_s <= 3600;
+}
+
 int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
 {
     if ((n == 1 && *text == '0') || (n == 4 && !strncmp(text, "none", 4))) {
         *bytes_per_s = 0;
         return 1;
     }
-    return ddp__quantity(text, n, ddp__rate_units, bytes_per_s) && *bytes_per_s >= 1;
+    return ddp__quantity(text, n, ddp__rate_units, bytes_per_s) && *bytes_per_s > 0 &&
+           ddp__netspec_fits(*bytes_per_s, 0);
 }
 
 static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n,
@@ -61,7 +67,7 @@ ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *er
     memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
-                         "network '%.100s': the rate '%.*s' is not a number of at least 8 bit/s "
+                         "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s "
                          "with bit, kbit, mbit or gbit; for example 100mbit,20ms, or none",
                          spec, n > 60 ? 60 : (int)n, spec);
     if (*rest) {

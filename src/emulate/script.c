@@ -83,8 +83,8 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
     if (i->kind == DDP__STALL) {
         if (!ddp__script_is(t, 3, "for")) return ddp__script_bad(t, 3, "'for'");
         if (t->words < 5 || !ddp__script_number(t->word[4], t->size[4], &i->seconds) ||
-            !(i->seconds > 0))
-            return ddp__script_bad(t, 4, "a number of seconds above 0");
+            !(i->seconds > 0 && i->seconds <= 1e7))
+            return ddp__script_bad(t, 4, "a number of seconds above 0, up to 10000000");
         words = 5;
     } else if (i->kind == DDP__SLOW) {
         if (!ddp__script_is(t, 3, "to")) return ddp__script_bad(t, 3, "'to'");

@@ -3,7 +3,6 @@
 #include "base/tools.h"
 #include "base/text.h"
 #include "run/device.h"
-#include "run/stager.h"
 
 /* ---- opening ---- */
 

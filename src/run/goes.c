@@ -167,8 +167,7 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
     const ddp__goes_trait *t = ddp__goes_traits(&n);
 
     for (i = 0; i < n; i++)
-        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS)))
-            return &t[i];
+        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
 }
 

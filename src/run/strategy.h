@@ -130,9 +130,9 @@ DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps. NULL: the context has the error.
- * ddp_complain - notes an error of the strategy's own and returns DDP_FAILED. */
+ * ddp_complain - notes an error of the strategy's own and returns its code. */
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
-DDP_API int    ddp_complain(ddp_ctx *d, const char *fmt, ...) DDP__PRINTF(2, 3);
+DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
  * its group; the settings in force; the wire's coding and the link for a message of that layer, what its

@@ -14,9 +14,8 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED,
-                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives one",
-                     d->ops.name, event, code);
+    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one", d->ops.name, event, code);
 }
 
 /* First line of every verb. */
@@ -25,11 +24,15 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
     if (d->event) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "%s was called outside of an event of strategy %s: only start, forward_begin, "
-                     "backward_end, step_end and their like may", verb, d->ops.name);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
-#define DDP__VERB(verb) DDP__TRY(ddp__verb_enter(d, verb))
+#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
+#define DDP__DO(call)                             \
+    do {                                          \
+        const int bad_ = (int)(call);             \
+        if (bad_) return bad_;                    \
+    } while (0)
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
@@ -45,7 +48,7 @@ static const ddp__unit *ddp__unit_of(const ddp_ctx *d, int layer)
 
 static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 {
-    DDP__VERB(verb);
+    DDP__TRY(ddp__verb_enter(d, verb));
     if (ddp__unit_of(d, layer)) return DDP_OK;
     return ddp__fail(&d->host.error, DDP_ARG, "strategy %s: %s: layer %d does not exist; %d layers are "
                      "registered, numbered from 0", d->ops.name, verb, layer, d->layers);
@@ -60,7 +63,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
                      "arrived or sync_all", d->ops.name, d->event);
 }
 
-int ddp_complain(ddp_ctx *d, const char *fmt, ...)
+int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
     va_list ap;
@@ -70,7 +73,7 @@ int ddp_complain(ddp_ctx *d, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return (int)ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s", d->ops.name, text);
+    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
 }
 
 /* ---- messages ---- */
@@ -90,8 +93,7 @@ void ddp__posted_close(ddp_ctx *d)
     for (i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (i = 0; i < d->kepts; i++)
-        ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -118,11 +120,10 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "strategy %s posted a message of %s%s in step %ld and did not hold it %s: "
-                     "every message has to be held, at the latest in its event wait",
-                     d->ops.name, p->layer >= 0 && p->layer < d->layers ? "layer " : "no layer",
-                     p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posted a message of %s%s in step %ld and did not hold it "
+                     "%s: every message has to be held, at the latest in its event wait", d->ops.name, p->layer >= 0 &&
+                     p->layer < d->layers ? "layer " : "no layer", p->layer >= 0 &&
+                     p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
@@ -131,10 +132,9 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 
     for (i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE,
-                             "strategy %s: layer %s was used in step %ld while its message of step "
-                             "%ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, d->unit[layer].name, d->step, d->posted[i].step);
+            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
+                             "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
+                             d->unit[layer].name, d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -218,12 +218,11 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     if (!m || !ticket)
         return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
                               "a place for its ticket", d->ops.name);
-    DDP__TRY(ddp__verb_posts(d));
-    DDP__TRY(ddp__message_looks(d, m));
+    DDP__DO(ddp__verb_posts(d));
+    DDP__DO(ddp__message_looks(d, m));
     if (d->posted_count == d->posted_room)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE,
-                              "strategy %s has %d messages that it did not hold; hold some of them "
-                              "before it posts more", d->ops.name, d->posted_room);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
+                              "of them before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
     if (ddp__posted_send(d, p, m, &d->host.error)) return (int)ddp__posted_refused(d);
     p->layer = m->layer;
@@ -287,7 +286,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__unit_of(d, layer)) layer = DDP_NO_LAYER;
-    DDP__TRY(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
+    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     for (i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -314,8 +313,8 @@ int ddp_is_done(ddp_ctx *d, long ticket)
 
 int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
 {
-    DDP__TRY(ddp__verb_layer(d, "ddp_average", layer));
-    DDP__TRY(ddp__verb_posts(d));
+    DDP__DO(ddp__verb_layer(d, "ddp_average", layer));
+    DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
         return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: ddp_average of layer %s, whose last "
                               "average is still on its way: hold it first with ddp_average_hold", d->ops.name,
@@ -325,20 +324,20 @@ int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
 
 int ddp_average_hold(ddp_ctx *d, int layer)
 {
-    DDP__TRY(ddp__verb_layer(d, "ddp_average_hold", layer));
+    DDP__DO(ddp__verb_layer(d, "ddp_average_hold", layer));
     return (int)ddp__average_hold(d, layer, &d->host.error);
 }
 
 int ddp_average_exact(ddp_ctx *d, int layer)
 {
-    DDP__TRY(ddp__verb_layer(d, "ddp_average_exact", layer));
-    DDP__TRY(ddp__verb_posts(d));
+    DDP__DO(ddp__verb_layer(d, "ddp_average_exact", layer));
+    DDP__DO(ddp__verb_posts(d));
     return (int)ddp__average_exact(d, layer, &d->host.error);
 }
 
 int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
 {
-    DDP__TRY(ddp__verb_layer(d, "ddp_update_layer", layer));
+    DDP__DO(ddp__verb_layer(d, "ddp_update_layer", layer));
     ddp__update_layer(d, layer, from);
     return 0;
 }
@@ -493,35 +492,26 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
     return u ? u->residual : NULL;
 }
 
-int ddp_has_forward(const ddp_ctx *d)
-{
-    int l;
-
-    if (d->hooks_forward) return 1;
-    for (l = 0; l < d->layers; l++)
-        if (d->unit[l].forward_step != d->step) return 0;
-    return 1;
-}
-
 /* ---- what run asks of it ---- */
 
-ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps)
+ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
-    ddp_transfer *list = NULL, *grown;
 
+    *list = NULL;
     *n = 0;
     *steps = 1;
     for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
-        grown = (ddp_transfer *)DDP_REALLOC(list, (size_t)room * sizeof *list);
-        if (!grown) break;
-        list = grown;
-        *n = d->ops.transfers(d, d->self, steps, list, room);
-        if (*n < room || room > 1000 * d->layers) return list;
+        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
+        if (!grown) {
+            if (*list) DDP_FREE(*list);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
+        }
+        *list = grown;
+        *n = d->ops.transfers(d, d->self, steps, grown, room);
+        if (*n < room || room > 1000 * d->layers) break;
     }
-    if (list) DDP_FREE(list);
-    *n = 0;
-    return NULL;
+    return DDP_OK;
 }
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)

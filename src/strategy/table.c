@@ -1,5 +1,4 @@
-/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no
- * strategy's name. */
+/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
 #include "base/platform.h"
 #include "run/launch.h"
 #include "strategy/strategy.h"
@@ -50,7 +49,7 @@ ddp_strategy ddp_strategy_named(const char *name)
     return DDP_STRATEGY_DEFAULT;
 }
 
-static ddp_strategy ddp__strategy_number(int i)
+ddp_strategy ddp_strategy_number(int i)
 {
     int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
@@ -60,16 +59,13 @@ static ddp_strategy ddp__strategy_number(int i)
 
 const ddp__strategies *ddp__built_in(void)
 {
-    static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp__strategy_number,
+    static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
                                           ddp_strategy_name};
 
     return &table;
 }
 
-ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err)
-{
-    return ddp__open(cfg, ddp__built_in(), NULL, -1, err);
-}
+ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err) { return ddp__open(cfg, ddp__built_in(), NULL, -1, err); }
 
 int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
 {

@@ -259,19 +259,22 @@ static int ddp__door_accept(ddp__door *d, double now)
 
 int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
 {
-    for (int i = 0; i < d->room; i++) {
+    int count = 0;
+
+    for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
-        polls[i].fd = c->fd;
-        polls[i].events = POLLIN;
-        if (c->spoken) polls[i].events = (short)ddp__stream_events(d->tls, c->fd, POLLIN);
-        polls[i].revents = 0;
-        if (c->fd >= 0 && ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
+        if (c->fd < 0) continue;
+        polls[count].fd = c->fd;
+        polls[count].events = POLLIN;
+        if (c->spoken) polls[count].events = (short)ddp__stream_events(d->tls, c->fd, POLLIN);
+        polls[count++].revents = 0;
+        if (ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
     }
-    polls[d->room].fd = ddp_now() < d->shut ? -1 : d->listen_fd;
-    polls[d->room].events = POLLIN;
-    polls[d->room].revents = 0;
-    if (d->listen_fd >= 0 && polls[d->room].fd < 0 && d->shut < *next) *next = d->shut;
-    return d->room + 1;
+    polls[count].fd = d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd;
+    polls[count].events = POLLIN;
+    polls[count].revents = 0;
+    if (d->listen_fd >= 0 && polls[count].fd < 0 && d->shut < *next) *next = d->shut;
+    return count + 1;
 }
 
 void ddp__door_serve(ddp__door *d, double now)

@@ -51,7 +51,7 @@ DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_lo
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
 /* Callers leave; the door stays. */
 DDP_LIB void ddp__door_empty(ddp__door *d);
-/* Fills polls[room + 1] and returns room + 1; *next is lowered to the time of the next deadline. */
+/* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 /* Lets in who waits and hears who is inside; never blocks. */
 DDP_LIB void ddp__door_serve(ddp__door *d, double now);

@@ -117,8 +117,8 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
         snprintf(count[0], sizeof count[0], "rank %u", mine);
         mine = other->world & DDP__HELLO_RESUMES;
         snprintf(out, room,
-                 "min_world or DREAMDDP_RESUME is set for %s, not for %s: start all ranks with the "
-                 "same --min-world",
+                 "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
+                 "--min-world",
                  mine ? name : count[0], mine ? count[0] : name);
         break;
     default:

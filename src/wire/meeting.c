@@ -167,38 +167,36 @@ static void ddp__poll_set(struct pollfd *p, int fd, int events)
     p->revents = 0;
 }
 
-/* Fills the list: the door, then peers and legs; when to look again at the latest. */
-static double ddp__poll_list(ddp__meeting *m, double now, double next)
+/* Fills the list: peers and legs, then the door; how many there are. *next: when to look again. */
+static int ddp__poll_list(ddp__meeting *m, double now, double *next)
 {
-    struct pollfd *peers = m->polls + m->door.room + 1, *legs = peers + m->r->world;
+    struct pollfd *peers = m->polls, *legs = peers + m->r->world;
     ddp__tls *tls = m->r->tls;
     int i;
 
-    (void)ddp__door_polls(&m->door, m->polls, &next);
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
         ddp__poll_set(&peers[i], listen ? m->fd[i] : -1,
                       ddp__stream_events(tls, m->fd[i], POLLIN));
-        if (listen && ddp__stream_ready(tls, m->fd[i])) next = now;
+        if (listen && ddp__stream_ready(tls, m->fd[i])) *next = now;
         ddp__poll_set(&legs[i], l->fd,
                       l->state == DDP__LEG_CONNECT ? POLLOUT
                                                    : ddp__stream_events(tls, l->fd, POLLIN));
-        if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
+        if (l->state != DDP__LEG_NONE && l->until < *next) *next = l->until;
     }
-    return next;
+    return 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, next);
 }
 
 ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
 {
-    struct pollfd *peers = m->polls + m->door.room + 1, *legs = peers + m->r->world;
+    struct pollfd *peers = m->polls, *legs = peers + m->r->world;
     double now = ddp_now(), next = ddp__slice(m, until);
     int i, got;
 
     DDP__TRY(ddp__cancelled(m, err));
-    next = ddp__poll_list(m, now, next);
-    got = poll(m->polls, (nfds_t)(m->door.room + 1 + 2 * m->r->world),
-               next > now ? (int)((next - now) * 1000) + 1 : 0);
+    got = ddp__poll_list(m, now, &next);
+    got = poll(m->polls, (nfds_t)got, next > now ? (int)((next - now) * 1000) + 1 : 0);
     now = ddp_now();
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];

@@ -58,7 +58,7 @@ typedef struct ddp__meeting {
     char named[DDP__MEETFILE_TEXT]; /* there, of run self.run_id */
     ddp__hello self;           /* what this rank says of itself, its address included */
     ddp__door door;
-    struct pollfd *polls;      /* [door.room + 1 + 2 x world]: the door, peers, legs */
+    struct pollfd *polls;      /* [2 x world + door.room + 1]: peers, legs, the door */
     ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */
     int *fd;                   /* [world] */
     size_t *sent;              /* [world] */

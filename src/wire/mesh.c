@@ -65,6 +65,9 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     int again = why == ECONNRESET || why == EPIPE || why == ECONNABORTED;
 
     ddp__leg_drop(m, l);
+    if (why == EMFILE || why == ENFILE)
+        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n",
+                         m->r->rank, peer, strerror(why));
     if (again && now + DDP__AGAIN < (l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT)) {
         l->state = DDP__LEG_PAUSE;
         l->until = now + DDP__AGAIN;

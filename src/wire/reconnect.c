@@ -138,8 +138,11 @@ static int ddp__way_record_read(ddp__way *p)
 /* recv of the socket: bytes, 0 = none now, -1 = the connection has broken (and was given up). */
 static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t bytes)
 {
-    long n = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+    long n;
 
+    if (p->dry > 0 && p->dry--) return 0;
+    n = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+    if (n < (long)bytes && !t->cfg.tls) p->dry = DDP__DRY;
     if (n > 0) p->heard = ddp_now();
     if (n < 0) ddp__way_break(t, p, errno);
     return n;
@@ -268,6 +271,7 @@ static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, doub
 static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv,
                            int revents)
 {
+    if (revents) p->dry = 0;
     if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
     if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p))
         return 1;
@@ -388,7 +392,9 @@ static const ddp__wire_table ddp__resume_table = {
 
 ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
+    char why[DDP__STREAM_TEXT];
     ddp__addr a;
+    int id;
 
     memset(&a, 0, sizeof a);
     a.size = sizeof a.sa;
@@ -397,6 +403,7 @@ ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *er
                          strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     ddp__addr_text(&a, p->name);
+    (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd;
     p->state = DDP__LINK_LIVE;
     p->heard = p->unheard_since = ddp_now();

@@ -20,9 +20,10 @@ int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp_
 {
     int service = ddp__atomic_load(&t->service);
     ddp__hello claim = *h;
-    char text[DDP__STREAM_TEXT];
+    char text[DDP__STREAM_TEXT], name[DDP__STREAM_NAME];
     ddp__refusal why;
     ddp__way *p;
+    int id;
 
     if (h->kind == DDP__JOIN_ASK) { /* knows neither world nor rank */
         claim.world = t->self.world;
@@ -32,8 +33,8 @@ int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp_
     if (!why && !service) why = DDP__REFUSE_RANK;
     if (!why && h->kind == DDP__JOIN_MESH && t->way[h->rank].state != DDP__LINK_ENDED)
         why = DDP__REFUSE_TWICE;
-    if (!why && h->kind == DDP__JOIN_MESH &&
-        !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text))
+    if (!why && h->kind == DDP__JOIN_MESH && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
+        !(ddp__stream_may_join(t->cfg.tls, fd, &id, name, text) && name[0]))
         why = DDP__REFUSE_NAME;
     if (why) {
         ddp__door_refuse(&t->door, fd, from, &t->self, why, h);

@@ -41,6 +41,15 @@ int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__re
            h->received <= p->ring.end;
 }
 
+int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
+{
+    char name[DDP__STREAM_NAME];
+    int id;
+
+    if (ddp__stream_may_be(t->cfg.tls, fd, p->peer, why)) return 1;
+    return p->guest[0] && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && !strcmp(name, p->guest);
+}
+
 /* ---- breaking and ending ---- */
 
 static void ddp__way_close(const ddp__resume_wire *t, ddp__way *p)
@@ -107,6 +116,7 @@ void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
+    p->dry = 0;
     p->acked = p->received; /* our hello said so */
     p->ack_due = -1;
     p->heard = p->unheard_since = now;
@@ -132,7 +142,7 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
         return ddp__knock_join(t, fd, &h, from);
     why = ddp__hello_check(&t->self, &h);
     if (!why && (h.kind != DDP__RESUME || h.rank < (uint32_t)t->base.rank)) why = DDP__REFUSE_RANK;
-    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h.rank, who)) why = DDP__REFUSE_NAME;
+    if (!why && !ddp__way_is(t, &t->way[h.rank], fd, who)) why = DDP__REFUSE_NAME;
     if (why) {
         ddp__door_refuse(&t->door, fd, from, &t->self, why, &h);
         return 0;
@@ -227,7 +237,7 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
         ddp__dial_failed(t, p, done ? errno : ETIMEDOUT, now);
         return;
     }
-    if (!ddp__stream_may_be(t->cfg.tls, p->fd, p->relayed ? 0 : p->peer, who)) {
+    if (!ddp__way_is(t, p->relayed ? &t->way[0] : p, p->fd, who)) {
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, p->name,
                  who);
         ddp__dial_failed(t, p, EPROTO, now);

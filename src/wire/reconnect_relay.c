@@ -134,7 +134,7 @@ static void ddp__relay_shake(ddp__resume_wire *t, ddp__way *p, double now)
     int done = ddp__stream_shake(t->cfg.tls, p->fd);
 
     if (done == 0 && now < p->dial_until) return;
-    if (done > 0 && ddp__stream_may_be(t->cfg.tls, p->fd, p->peer, who)) ddp__relay_say(t, p, now);
+    if (done > 0 && ddp__way_is(t, p, p->fd, who)) ddp__relay_say(t, p, now);
     else ddp__dial_failed(t, p, done < 0 ? errno : done ? EPROTO : ETIMEDOUT, now);
 }
 

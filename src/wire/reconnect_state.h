@@ -48,13 +48,15 @@ typedef struct ddp__way {
     size_t    record_left;      /* bytes of the record under way that the socket has not taken */
     double    unheard_since;    /* when the oldest unacknowledged byte was handed over */
     /* incoming */
-    unsigned char stage[40];    /* a record's head with the head of an engine's frame */
+    unsigned char stage[4096];  /* heads of records and of frames, and what came with them */
     size_t    stage_from, stage_to;
+    int       dry;              /* so many more reads will be in vain */
     size_t    in_left;          /* bytes of the record under way */
     uint64_t  received, acked;  /* bytes given to the engine; what the peer was told of that */
     double    ack_due;          /* < 0: nothing to acknowledge */
     double    heard;
     int       bye;              /* the peer has closed */
+    char      guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it first came, or "" */
     /* while broken */
     double    down_at, dial_at, dial_until, pause, refused_since;
     double    round_trip;       /* of the last connection, or 0 */
@@ -109,6 +111,10 @@ DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);
 
 /* Makes a connected socket the stream to a peer, from its first byte on. */
 DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
+
+/* Whether the other end of a socket is the peer of that link: by its rank, or by the name with which it
+ * came as a newcomer. 0 and why[DDP__STREAM_TEXT]. */
+DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
 
 /* resume_join.c */
 /* Answers who wants to join; as a ddp__door_fn. */

@@ -487,6 +487,11 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
     if (r->rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
+    bad = m.ids > 1 ? ddp__fd_room(3 * m.ids + 80, m.ids + 16, err) : DDP_OK; /* with the door's callers */
+    if (bad) {
+        if (m.door.listen_fd >= 0) close(m.door.listen_fd);
+        return bad;
+    }
     if (!ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     else

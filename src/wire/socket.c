@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
@@ -144,6 +145,29 @@ int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
         return 0;
     }
     return 1;
+}
+
+ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
+{
+    struct rlimit l;
+    int next = open("/dev/null", O_RDONLY); /* descriptors are given from the lowest on */
+    rlim_t here, room;
+
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0) return DDP_OK;
+    if (next >= 0) close(next);
+    here = next < 0 ? l.rlim_cur : (rlim_t)next;
+    room = here + (rlim_t)wanted;
+    if (l.rlim_cur < room) {
+        l.rlim_cur = l.rlim_max < room ? l.rlim_max : room;
+        (void)setrlimit(RLIMIT_NOFILE, &l);
+        (void)getrlimit(RLIMIT_NOFILE, &l);
+    }
+    if (l.rlim_cur >= here + (rlim_t)least) return DDP_OK;
+    return ddp__fail(err, DDP_NET,
+                     "this process needs %lu open files, %d of them for its connections, but may have %lu: "
+                     "raise the limit with ulimit -n %lu",
+                     (unsigned long)here + (unsigned long)least, least, (unsigned long)l.rlim_cur,
+                     (unsigned long)room);
 }
 
 int ddp__fd_prepare(int fd)

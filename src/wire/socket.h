@@ -37,6 +37,9 @@ DDP_LIB int  ddp__addr_is_loopback(const ddp__addr *a);
 DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
 DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
 
+/* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and
+ * possible. Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
+DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
 /* Non-blocking and closed on exec; 0, or -1 and errno. */
 DDP_LIB int ddp__fd_prepare(int fd);
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */

@@ -15,9 +15,6 @@
 /* What follows the bytes asked for is read with them, at most so much: the next frame's header
  * comes with the payload before it, by one call instead of two. */
 #define DDP__AHEAD_BYTES 256
-/* So often recv() believes that a socket it has emptied is still empty; wait() knows it earlier. */
-#define DDP__DRY 8
-
 typedef struct ddp__tcp_peer {
     int    fd;               /* -1: own rank */
     int    told;             /* bit 0: recv has reported the end, bit 1: send has */

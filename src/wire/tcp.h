@@ -6,6 +6,9 @@
 #include "wire/relay.h"
 #include "wire/wire.h"
 
+/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
+enum { DDP__DRY = 8 };
+
 /* Makes a wire of connected sockets.
  *
  *   fds         [world] one per peer, own entry -1; the wire's from success on

@@ -85,9 +85,11 @@ static int over_all_ranks(ddp_ctx *d, void *user)
 static int exchange(ddp_ctx *d, ddp_verb verb, int group, int link, ddp_coding coding, float *x,
                     size_t n, int root)
 {
-    ddp_message m = {0};
-    ddp_piece p = {0};
+    ddp_message m;
+    ddp_piece p;
 
+    memset(&m, 0, sizeof m);
+    memset(&p, 0, sizeof p);
     p.data = x;
     p.count = n;
     m.verb = verb;

@@ -623,14 +623,15 @@ static void a_certificate_says_which_worker_may_come(void **state)
 {
     static const int dies[2] = {1, 3};
     plan_of_run p;
-    pid_t pid[5];
-    int all[3] = {0, 2, 4}, k;
+    pid_t pid[6];
+    int all[4] = {0, 2, 4, 5}, k;
 
     assert_int_equal(lab_begin(state), 0);
     lab_certificate("rank-3", "rank-3", NULL, "ca", 24);
     lab_certificate("rank-9", "rank-9", NULL, "ca", 24);
     run_begin(&p, DDP_LOCALSGD, 4, 3000);
     p.folder = lab_folder;
+    p.last_comer = 5;
     for (k = 0; k < 4; k++) pid[k] = start(&p, k, 0);
     for (k = 0; k < 2; k++) {
         until_step(&p, 0, ddp__atomic_load(&p.b->step[0]) + 30);
@@ -643,10 +644,14 @@ static void a_certificate_says_which_worker_may_come(void **state)
     comes_in_vain(&p, "rank-9", "certificate names rank 9 alone");
     p.cert = "rank-3";
     pid[4] = start(&p, 4, 1);
-    for (k = 0; k < 5; k++)
-        if (k % 2 == 0) wait_for(pid[k]);
-    all_well(&p, all, 3);
+    until_step(&p, 4, 1);
+    p.cert = "join-5";
+    pid[5] = start(&p, 5, 1);
+    for (k = 0; k < 6; k++)
+        if (k != 1 && k != 3) wait_for(pid[k]);
+    all_well(&p, all, 4);
     assert_int_equal(p.b->rank[4], 3); /* though 1 is free */
+    assert_int_equal(p.b->rank[5], 1);
     munmap(p.b, sizeof *p.b);
     lab_end(state);
 }

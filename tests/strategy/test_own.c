@@ -129,8 +129,8 @@ static int backward_end(ddp_ctx *d, void *self, int layer)
 
     if (ddp_step(d) == 1 && layer == 1) {
         if (now == RETURNS) return 42;
-        if (now == COMPLAINS) return ddp_complain(d, "the moon is %s", "full");
-        if (now == COMPLAINS_AND_GOES_ON) ddp_complain(d, "the moon is %s", "full");
+        if (now == COMPLAINS) return ddp_complain(d, DDP_FAILED, "the moon is %s", "full");
+        if (now == COMPLAINS_AND_GOES_ON) ddp_complain(d, DDP_FAILED, "the moon is %s", "full");
         if (now == KEEPS_LATE) return ddp_keep(d, 0, "late", N, 0) ? 0 : 1;
         if (now == STEPS_IN_EVENT) return ddp_step_end(d);
         if (now == COLLECTIVE_IN_EVENT) return ddp_barrier(d);
@@ -356,7 +356,7 @@ static int reads_beyond(ddp_ctx *d, void *self, int layer)
     (void)layer;
     if (ddp_parameters_of(d, LAYERS, &count) || count || ddp_gradients_of(d, -1, &count) || count ||
         ddp_group_of(d, 99) || ddp_link_of(d, -5) || ddp_residual_of(d, LAYERS))
-        return ddp_complain(d, "there are more layers than were registered");
+        return ddp_complain(d, DDP_FAILED, "there are more layers than were registered");
     return backward_end(d, self, layer);
 }
 
