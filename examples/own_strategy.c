@@ -34,7 +34,7 @@ static int start(ddp_ctx *d, void *self) /* the layers are known */
 {
     pairs *p = (pairs *)self;
 
-    if (ddp_layers(d) > MOST || ddp_world(d) > MOST) return ddp_complain(d, DDP_ARG, "more than %d layers, workers", MOST);
+    if (ddp_layers(d) > MOST || ddp_world(d) > MOST) return ddp_complain(d, DDP_ARG, "over %d layers or workers", MOST);
     for (int l = 0, n; l < ddp_layers(d); l++) {
         const ddp_piece *mine = ddp_parameters_of(d, l, &n);
         while (n-- > 0) p->theirs[l].count += mine++->count;
