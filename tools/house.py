@@ -9,6 +9,7 @@
 A room is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
 .c with its .h. One uses another if it includes it, or names a function that only the other defines.
 """
+import glob
 import os
 import re
 import sys
@@ -176,7 +177,7 @@ def pages():
             removed = line.startswith("**Removed**") or (removed and not line.startswith(("#", "**")))
             for name in [] if removed else NAMED.findall(line):
                 there = name in names or (name.endswith("_") and any(n.startswith(name) for n in names)) \
-                    if name[:4] in ("ddp_", "DDP_") else os.path.exists(os.path.join(ROOT, name))
+                    if name[:4] in ("ddp_", "DDP_") else bool(glob.glob(os.path.join(ROOT, name) + "*"))
                 if not there:
                     yield os.path.relpath(path, ROOT), number, name
 

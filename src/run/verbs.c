@@ -163,10 +163,35 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
     return DDP_OK;
 }
 
+static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
+{
+    int i;
+
+    for (i = 0; i < d->posted_count; i++)
+        if (d->posted[i].name == ticket) return &d->posted[i];
+    return NULL;
+}
+
+/* The message that m comes after is named by the engine's ticket; one on another link, or of a device, is
+ * waited for here or there. */
+static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
+{
+    const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
+
+    m->after = 0;
+    if (!before || !d->engine) return DDP_OK; /* it is done */
+    if (d->stager) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
+    if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
+    m->after = before->ticket + 1;
+    return DDP_OK;
+}
+
 static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     ddp_message in_place = *m;
 
+    DDP__TRY(ddp__posted_after(d, &in_place, err));
+    m = &in_place;
     p->sums = 0;
     if (m->coding == DDP_AS_INT8 && m->residual)
         DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
@@ -235,15 +260,6 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     *ticket = p->name = d->posted_next++;
     d->posted_count++;
     return 0;
-}
-
-static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
-{
-    int i;
-
-    for (i = 0; i < d->posted_count; i++)
-        if (d->posted[i].name == ticket) return &d->posted[i];
-    return NULL;
 }
 
 static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
