@@ -202,28 +202,6 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* What would be looked at before the engine has checked the message. */
-static ddp_status ddp__message_looks(ddp_ctx *d, const ddp_message *m)
-{
-    const ddp_piece *list[2] = {m->from, m->to};
-    const int count[2] = {m->from_count, m->to ? m->to_count : 0};
-    int k, i;
-
-    if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
-        return ddp__fail(&d->host.error, DDP_ARG, "strategy %s posts a message of verb %d, which does not exist",
-                         d->ops.name, (int)m->verb);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__fail(&d->host.error, DDP_ARG, "strategy %s posts a message over link %d, which does not "
-                         "exist; a second one is opened where net2 or addr2 is set, or nccl is 2",
-                         d->ops.name, m->link);
-    for (k = 0; k < 2; k++)
-        for (i = 0; i < count[k] || count[k] < 0; i++)
-            if (count[k] < 0 || !list[k] || (!list[k][i].data && list[k][i].count))
-                return ddp__fail(&d->host.error, DDP_ARG, "strategy %s posts a message whose %s is NULL",
-                                 d->ops.name, list[k] && count[k] > 0 ? "array" : "list");
-    return DDP_OK;
-}
-
 /* A mistake in a message is the strategy's, whoever found it. */
 static ddp_status ddp__posted_refused(ddp_ctx *d)
 {
@@ -238,13 +216,15 @@ static ddp_status ddp__posted_refused(ddp_ctx *d)
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
+    char who[64];
 
     DDP__VERB("ddp_post");
     if (!m || !ticket)
         return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
                               "a place for its ticket", d->ops.name);
     DDP__DO(ddp__verb_posts(d));
-    DDP__DO(ddp__message_looks(d, m));
+    snprintf(who, sizeof who, "strategy %s", d->ops.name);
+    DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
     if (d->posted_count == d->posted_room)
         return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
                               "of them before it posts more", d->ops.name, d->posted_room);
