@@ -88,7 +88,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
                          ddp__verb_name((int)m->verb), m->to ? " with a `to` of its own" : "");
     if (serves && e->lanes < (int)DDP__LANES)
         return ddp__fail(err, DDP_USAGE, "%s in a context whose strategy does not serve: set "
-                         "DDP_SERVES in its traits", ddp__verb_name((int)m->verb));
+                         "DDP_NEEDS_SERVERS in its traits", ddp__verb_name((int)m->verb));
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
         return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
                          m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16");

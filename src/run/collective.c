@@ -6,17 +6,12 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
-    int i;
 
-    for (i = 0; i < m->from_count; i++)
-        if (!m->from[i].data && m->from[i].count) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
+    if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (!any && (m->peer < 0 || m->peer >= d->world))
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
     if (m->verb >= DDP_SEND && m->peer == d->rank)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
-                              "is set, or nccl is 2", name, m->link);
     if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
         return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
                               "DREAMDDP_WIRE=%s", name, format[(int)ddp__wire_coding(d->cfg.wire)],

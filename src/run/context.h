@@ -181,12 +181,14 @@ struct ddp_ctx {
     double       sum_step_s, sum_wait_s;
 };
 
-/* First line of every hook: the sticky error. */
-#define DDP__ENTER(d)                                        \
-    do {                                                     \
-        if (!(d)) return DDP_ARG;                            \
+/* First line of every hook: the sticky error; events of strategies do not call hooks. */
+#define DDP__ENTER(d)                                               \
+    do {                                                            \
+        if (!(d)) return DDP_ARG;                                   \
         if ((d)->host.error.code) return (int)(d)->host.error.code; \
+        if ((d)->event) return ddp__hook_in_event(d);               \
     } while (0)
+DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 
 /* ---- context.c: what it knows of itself ---- */
 
@@ -289,6 +291,8 @@ DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, 
 DDP_LIB ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
+/* What is looked at before an engine has checked a message: verb, lists, link. who: begins the sentence. */
+DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err);
 /* Posted and waited for, in one level; with one worker only the scale is applied. */
 DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 

@@ -6,6 +6,8 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
     DDP__ENTER(d);
     if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if ((d->cfg.min_world > 0 || d->cfg.join) && ddp__goes_check(&d->cfg, &d->ops, 1, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
     if (!d->engine) { /* alone: every group is the world */
         if (n != 1 || ranks[0] != 0)
             return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);

@@ -1,3 +1,4 @@
+/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed. */
 #include "base/core.h"
 #include "base/tools.h"
 #include "wire/socket.h"

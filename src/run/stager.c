@@ -181,6 +181,7 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const char *from = (const char *)x->host.bytes;
     int i;
 
+    if (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE) return DDP_OK; /* nothing comes back */
     for (i = 0; x->there && i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->give(s->device, to[i].bytes, from, bytes, err));

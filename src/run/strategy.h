@@ -110,7 +110,7 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  *   gradients, buffers, and the optimizer's state where average_state is set. filler: 1 = it fills idle
  *   time and is left out of the hidden share. ddp_average_hold - holds it, a no-op where none is in flight.
  *   ddp_average_exact - the same as float32, held at once.
- * ddp_update - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
+ * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
  *   from an array of as many floats, which are left, as are the layer's own.
  * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
