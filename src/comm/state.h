@@ -182,7 +182,6 @@ typedef struct ddp__members {
 typedef struct ddp__algorithm {
     char        letter;
     const char *name;
-    const char *does;  /* "averages by ring", for the sentence about ranks that do not agree; or NULL */
     unsigned    types; /* of the frames that peers send: 1 << DDP__FRAME_PART, ... */
     int         whole; /* every rank sums all values, which are the segment of each */
     int         stages; /* contributions stay pending until those of all are here */
