@@ -110,6 +110,14 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 
 /* ---- values ---- */
 
+const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
+{
+    int i = 0;
+
+    while (!e->ways[i]->fits(e, op)) i++; /* the last two fit whatever there is */
+    return e->ways[i];
+}
+
 int ddp__sums(const ddp__op *op)
 {
     return op->m.verb == DDP_ALL_REDUCE || op->m.verb == DDP_REDUCE_SCATTER;
