@@ -230,14 +230,6 @@ float ddp__clip_factor(double sum_squares, double max_norm)
     return factor > 1 ? 1 : (float)factor;
 }
 
-void ddp__scale(float *x, size_t n, float s)
-{
-    size_t i;
-
-    for (i = 0; i + 4 <= n; i += 4) ddp__f4_store(x + i, ddp__f4_load(x + i) * s);
-    for (; i < n; i++) x[i] *= s;
-}
-
 /* ---- learning rate ---- */
 
 double ddp_lr_at(const ddp_lr_schedule *s, long step)

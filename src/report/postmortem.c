@@ -230,9 +230,8 @@ static void ddp__pm_last(const ddp__pm *pm, int rank)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
     else if (last)
-        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank,
-                last->sequence, last->what, last->step,
-                last->state == DDP__PM_DONE ? "finished" : "not finished");
+        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence, last->what,
+                last->step, last->state == DDP__PM_DONE ? "finished" : "not finished");
     else fprintf(pm->out, "rank %d has submitted nothing\n", rank);
 }
 
@@ -285,9 +284,7 @@ static int ddp__pm_pairs(const ddp__pm *pm)
                       peer->op[k].sequence == o->sequence && peer->op[k].state != DDP__PM_QUEUED;
             if (met || !peer->present) continue;
             found = 1;
-            fprintf(pm->out,
-                    "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never "
-                    "submitted\n",
+            fprintf(pm->out, "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never submitted\n",
                     r, o->send ? "a send to" : "a receive from", o->peer, o->sequence, o->peer);
         }
     return found;
