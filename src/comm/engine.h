@@ -1,4 +1,4 @@
-/* The comm worker: one thread per context that owns the wire and runs the send queue. Everything that
+/* The comm thread: one thread per context that owns the wire and runs the send queue. Everything that
  * travels is one kind of message here; strategies never see a socket. */
 #ifndef DDP_COMM_ENGINE_H
 #define DDP_COMM_ENGINE_H

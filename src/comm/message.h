@@ -1,5 +1,5 @@
 /* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
- * post messages (run/strategy.h); the comm worker moves them and never looks at what they mean. */
+ * post messages (run/strategy.h); the comm thread moves them and never looks at what they mean. */
 #ifndef DDP_COMM_MESSAGE_H
 #define DDP_COMM_MESSAGE_H
 
