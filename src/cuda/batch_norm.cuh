@@ -1,7 +1,7 @@
-/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and batch
- * norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages. A channel
- * is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their order, in
- * double. */
+/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
+ * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages.
+ * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
+ * order, in double. */
 #ifndef DDP_CUDA_BATCH_NORM_CUH
 #define DDP_CUDA_BATCH_NORM_CUH
 

@@ -1,5 +1,5 @@
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one of
- * cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
+ * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
 #ifndef DDP_CUDA_CONV_CUH
 #define DDP_CUDA_CONV_CUH
 

@@ -17,7 +17,8 @@ typedef struct ddp__cuda_pool {
 static ddp__cuda_pool ddp__cuda_pool_of(const ddp_op_spec *s)
 {
     const long *in = s->in[0].dim, *out = s->out.dim;
-    return {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0], (int)s->arg[1], (int)s->arg[2]};
+    return {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0], (int)s->arg[1],
+            (int)s->arg[2]};
 }
 
 /* Where window number i begins and ends along a side of size, padding cut off. */

@@ -139,8 +139,8 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
     DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
 }
 
-/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned memory,
- * which the stager raises when the answer has been copied back ---- */
+/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
+ * memory, which the stager raises when the answer has been copied back ---- */
 
 /* One thread of one block: no other kernel misses it. */
 static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)

@@ -1,5 +1,5 @@
-/* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied, and
- * linear with the gelu behind it are products of cuBLASLt. */
+/* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied,
+ * and linear with the gelu behind it are products of cuBLASLt. */
 #ifndef DDP_CUDA_TEXT_CUH
 #define DDP_CUDA_TEXT_CUH
 
