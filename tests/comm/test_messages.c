@@ -72,7 +72,7 @@ static void bytes_of_all_kinds(net_rank *me, void *user)
 
     (void)user;
     for (int verb = 0; verb < 3; verb++) {
-        const size_t n = verb == 1 ? block : BYTES;
+        const size_t n = verb == 1 ? block : (size_t)BYTES;
         int pieces = cut(from, PIECES, a, n, 1, (unsigned)me->rank);
         fill(from, pieces, me->rank);
         net_message(&m, verb == 0 ? DDP_BROADCAST : DDP_ALL_GATHER, from, pieces);
