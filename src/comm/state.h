@@ -9,8 +9,8 @@
 #include "comm/engine.h"
 #include "comm/frame.h"
 #include "comm/reduce.h"
-#include "emulate/shape.h"
-#include "wire/offer.h"
+#include "emulate/links.h"
+#include "wire/wire.h"
 
 enum {
     DDP__LANES = 4, /* of messages between two: send, urgent send, push and ask, answer; what is urgent

@@ -1,5 +1,5 @@
 #include "base/platform.h"
-#include "emulate/shape.h"
+#include "emulate/links.h"
 
 /* The rate at a time; *next = the first turn after it. */
 static double ddp__link_rate(const ddp__link *l, double at, int *next)

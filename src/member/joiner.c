@@ -442,7 +442,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
 
 static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *err)
 {
-    ddp__resume_config c;
+    ddp__tcp_config c;
     int fds[DDP__JOIN_WORLD], listen_fd = -1, r;
     ddp_status s;
 

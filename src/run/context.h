@@ -9,7 +9,7 @@
 #include "comm/engine.h"
 #include "member/state.h"
 #include "wire/stream.h"
-#include "wire/threads.h"
+#include "wire/wire.h"
 #include "profile/linkfit.h"
 #include "profile/timer.h"
 #include "profile/trace.h"

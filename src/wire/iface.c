@@ -1,6 +1,6 @@
 #include "base/platform.h"
 #include "base/text.h"
-#include "wire/iface.h"
+#include "wire/socket.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>

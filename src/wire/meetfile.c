@@ -2,7 +2,7 @@
 #include "base/tools.h"
 #include "base/text.h"
 #include "base/hash.h"
-#include "wire/meetfile.h"
+#include "wire/meeting.h"
 
 const char *ddp__meetfile_path(const char *addr)
 {

@@ -1,3 +1,4 @@
+/* What is said while the ranks meet: frames, who comes to the door, whom to wait for. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/thread.h"
@@ -256,7 +257,11 @@ int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const dd
     }
     if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
         h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
-        (void)ddp__wish_take(m, &h, fd, &m->failed);
+        int other;
+        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other) {
+            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h.rank); /* one that is gone never is ready */
+            m->sent[other] += DDP__HELLO_BYTES;
+        }
         return 1;
     }
     if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;

@@ -11,7 +11,6 @@
 #define DDP_WIRE_MEETING_H
 
 #include "wire/door.h"
-#include "wire/meetfile.h"
 #include "wire/relay.h"
 #include "wire/rendezvous.h"
 
@@ -19,6 +18,7 @@
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
 #define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0 */
 #define DDP__ADDRESSES    8
+#define DDP__MEETFILE_TEXT 128
 
 typedef enum ddp__leg_state {
     DDP__LEG_NONE,
@@ -40,12 +40,6 @@ typedef struct ddp__leg {
     ddp__addr to;
     char why[64];             /* why the direct attempt failed */
 } ddp__leg;
-
-/* Rank 0: two ranks that want to be joined. */
-typedef struct ddp__wish {
-    int low, high;
-    int fd[2];                /* of low, of high; -1: not here yet */
-} ddp__wish;
 
 typedef struct ddp__meeting {
     const ddp__rendezvous *r;
@@ -71,9 +65,7 @@ typedef struct ddp__meeting {
     unsigned char *ready;      /* rank 0: [world] */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
     int go;                    /* others: rank 0 has said so */
-    ddp__wish *wish;           /* rank 0: [wishes], relays not yet joined */
-    int wishes, wish_room;
-    ddp__relay *relay;         /* rank 0: NULL until one is needed */
+    ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 
 /* meeting.c */
@@ -105,15 +97,25 @@ DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes,
 /* mesh.c: pairs without rank 0 */
 /* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
 DDP_LIB ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err);
+/* Rank 0: waits until all are ready and all relays are joined. */
+DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
 /* Something happened on a leg. */
 DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
 /* The leg to a peer goes by way of rank 0 from now on. */
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
-/* wishes.c: rank 0 joins those who cannot reach each other */
-/* Waits until all are ready and all wishes are fulfilled. */
-DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
-/* A worker asks on this connection, which is ours from now on, for a relay to another. */
-DDP_LIB ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err);
+/* meetfile.c: a file that says where rank 0 listens, for ranks that share a folder but know no address */
+/* The path in "file://PATH", or NULL: the address is none of these. */
+DDP_LIB const char *ddp__meetfile_path(const char *addr);
+/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left.
+ * Errors: DDP_ARG (no path), DDP_IO. */
+DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id,
+                                         ddp_error *err);
+/* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
+DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
+/* Takes it away if it still says this. */
+DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
+/* A run id for a run that was given none, so that a left-over file is recognised; never 0. */
+DDP_LIB uint64_t ddp__meetfile_run(void);
 
 #endif /* DDP_WIRE_MEETING_H */

@@ -1,4 +1,5 @@
-#include "base/platform.h"
+/* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
+#include "base/core.h"
 #include "base/tools.h"
 #include "wire/meeting.h"
 
@@ -218,6 +219,37 @@ ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
         if (now >= m->next_note) {
             ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
                      now - m->begin, missing ? text : m->root);
+            ddp__noted(m);
+        }
+        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+    }
+    ddp__door_empty(&m->door);
+    return DDP_OK;
+}
+
+ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
+{
+    char name[32];
+    int p;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    for (;;) {
+        double now = ddp_now();
+        for (p = 1; p < m->r->world && m->ready[p]; p++) {}
+        if (p == m->r->world && !m->pairs.count) break;
+        if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
+        else snprintf(name, sizeof name, "a relayed pair");
+        if (now >= m->until) {
+            m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "after %.3g s %s has not been connected with all others",
+                             m->until - m->begin, name);
+        }
+        if (now >= m->next_note) {
+            ddp__log(&m->r->log, DDP_LOG_WARN,
+                     "rank 0 has waited %.0f s: %s is not yet connected with all others",
+                     now - m->begin, name);
             ddp__noted(m);
         }
         DDP__TRY(ddp__meeting_poll(m, m->until, err));

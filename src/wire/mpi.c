@@ -6,7 +6,7 @@
 #include "base/core.h"
 #include "base/tools.h"
 #include "base/thread.h"
-#include "wire/mpi.h"
+#include "wire/wire.h"
 
 #ifdef DDP_USE_MPI
 

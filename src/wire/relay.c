@@ -1,10 +1,9 @@
+/* Rank 0 passes on what two others say to each other. */
 #include "base/core.h"
 #include "base/tools.h"
 #include "base/thread.h"
 #include "wire/relay.h"
-#include "wire/socket.h"
-
-#include <poll.h>
+#include "wire/tcp.h"
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
 #define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
@@ -29,7 +28,7 @@ typedef struct ddp__splice {
 struct ddp__relay {
     pthread_mutex_t lock;
     pthread_t thread;
-    int bell[2];               /* a pipe: a byte when there is news */
+    ddp__waker bell;           /* rings when there is news */
     ddp__splice **splice;      /* [count], under the lock with the next four */
     int count, room;
     int stop;
@@ -134,18 +133,17 @@ static void *ddp__relay_run(void *arg)
 {
     ddp__relay *r = (ddp__relay *)arg;
     double moved = ddp_now();
-    char sink[64];
     int count, i, stopping = 0;
 
     ddp__thread_prompt();
     while ((count = ddp__relay_list(r, ddp_now(), moved)) >= 0) {
         struct pollfd *bell = &r->polls[2 * count];
-        bell->fd = r->bell[0];
+        bell->fd = r->bell.fd[0];
         bell->events = POLLIN;
         bell->revents = 0;
         if (poll(r->polls, (nfds_t)(2 * count + 1), stopping ? 100 : -1) < 0) continue;
         if (bell->revents) {
-            while (read(r->bell[0], sink, sizeof sink) > 0) {}
+            ddp__waker_drain(&r->bell);
             pthread_mutex_lock(&r->lock);
             if (r->stop && !stopping) {
                 stopping = 1;
@@ -170,14 +168,6 @@ static void *ddp__relay_run(void *arg)
     return NULL;
 }
 
-static void ddp__relay_ring(ddp__relay *r)
-{
-    ssize_t n;
-
-    do n = write(r->bell[1], "", 1); /* a full pipe rings by itself */
-    while (n < 0 && errno == EINTR);
-}
-
 ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err)
 {
     ddp__relay *r = (ddp__relay *)ddp__calloc(1, sizeof *r);
@@ -185,36 +175,24 @@ ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err)
     int why;
 
     if (r) r->polls = (struct pollfd *)ddp__calloc(1, sizeof *r->polls);
-    if (!r || !r->polls) {
-        if (r) DDP_FREE(r);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a relay");
-    }
-    if (pipe(r->bell) < 0) {
-        bad = ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
-    } else {
+    if (!r || !r->polls) bad = ddp__fail(err, DDP_MEMORY, "out of memory for a relay");
+    if (!bad) bad = ddp__waker_open(&r->bell, err);
+    if (!bad) {
         pthread_mutex_init(&r->lock, NULL);
-        why = ddp__fd_prepare(r->bell[0]) < 0 || ddp__fd_prepare(r->bell[1]) < 0
-                  ? errno
-                  : pthread_create(&r->thread, NULL, ddp__relay_run, r);
+        why = pthread_create(&r->thread, NULL, ddp__relay_run, r);
         if (why) {
             bad = ddp__fail(err, DDP_FAILED, "cannot start the relay: %s", strerror(why));
             pthread_mutex_destroy(&r->lock);
-            close(r->bell[0]);
-            close(r->bell[1]);
         }
     }
-    if (bad) {
-        DDP_FREE(r->polls);
-        DDP_FREE(r);
-        return bad;
+    if (!bad) {
+        *out = r;
+        return DDP_OK;
     }
-    *out = r;
-    return DDP_OK;
-}
-
-ddp_status ddp__relay_add(ddp__relay *r, int a, int b, ddp_error *err)
-{
-    return ddp__relay_add_named(r, a, b, 0, err);
+    if (r) ddp__waker_close(&r->bell);
+    if (r) DDP_FREE(r->polls);
+    DDP_FREE(r);
+    return bad;
 }
 
 void ddp__relay_cut(ddp__relay *r, uint32_t name)
@@ -225,10 +203,10 @@ void ddp__relay_cut(ddp__relay *r, uint32_t name)
     for (i = 0; i < r->count; i++)
         if (r->splice[i]->name == name) r->splice[i]->cut = 1;
     pthread_mutex_unlock(&r->lock);
-    ddp__relay_ring(r);
+    ddp__waker_wake(&r->bell);
 }
 
-ddp_status ddp__relay_add_named(ddp__relay *r, int a, int b, uint32_t name, ddp_error *err)
+ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error *err)
 {
     ddp__splice *s = (ddp__splice *)ddp__calloc(1, sizeof *s), **grown;
     int ok = 0, i;
@@ -260,11 +238,9 @@ ddp_status ddp__relay_add_named(ddp__relay *r, int a, int b, uint32_t name, ddp_
         ddp__splice_free(s);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
     }
-    ddp__relay_ring(r);
+    ddp__waker_wake(&r->bell);
     return DDP_OK;
 }
-
-uint32_t ddp__relay_name(int low, int high) { return (uint32_t)low << 16 | (uint32_t)high; }
 
 int64_t ddp__relay_bytes(ddp__relay *r) { return ddp__atomic_load(&r->bytes); }
 
@@ -277,13 +253,92 @@ void ddp__relay_close(ddp__relay *r)
     r->stop = 1;
     r->leave = ddp_now() + DDP__RELAY_LEAVE;
     pthread_mutex_unlock(&r->lock);
-    ddp__relay_ring(r);
+    ddp__waker_wake(&r->bell);
     pthread_join(r->thread, NULL);
     for (i = 0; i < r->count; i++) ddp__splice_free(r->splice[i]);
     pthread_mutex_destroy(&r->lock);
-    close(r->bell[0]);
-    close(r->bell[1]);
+    ddp__waker_close(&r->bell);
     if (r->splice) DDP_FREE(r->splice);
     DDP_FREE(r->polls);
     DDP_FREE(r);
+}
+
+/* ---- who asks ---- */
+
+/* The entry of that pair, a new one if there is none; NULL when memory is short. */
+static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
+{
+    ddp__pair *p;
+    int i;
+
+    for (i = 0; i < x->count; i++)
+        if (x->pair[i].low == low && x->pair[i].high == high) return &x->pair[i];
+    if (x->count == x->room) {
+        int room = x->room ? 2 * x->room : 8;
+        p = (ddp__pair *)DDP_REALLOC(x->pair, (size_t)room * sizeof *p);
+        if (!p) return NULL;
+        x->pair = p;
+        x->room = room;
+    }
+    p = &x->pair[x->count++];
+    p->low = low;
+    p->high = high;
+    p->fd[0] = p->fd[1] = -1;
+    return p;
+}
+
+int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(x->self, DDP__RELAY, DDP__WELCOME, about, b);
+    return ddp__stream_send_all(x->tls, fd, b, sizeof b, ddp_now() + 1);
+}
+
+/* Both ends are here: tells them, and joins their connections. */
+static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, ddp_error *err)
+{
+    ddp__pair v = *p;
+    ddp_status bad = DDP_OK;
+    int k;
+
+    *p = x->pair[--x->count];
+    if (!x->relay) bad = ddp__relay_open(&x->relay, err);
+    for (k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->peer_timeout_s, x->congestion, err);
+    if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
+        for (k = 0; k < 2; k++) ddp__stream_close(x->tls, v.fd[k]); /* its end sees that, and asks once more */
+        return bad;
+    }
+    for (k = 0; k < 2; k++) ddp__stream_leave(x->tls, v.fd[k]); /* what follows is between those two */
+    ddp__log(x->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
+             v.high);
+    return ddp__relay_add(x->relay, v.fd[0], v.fd[1], name, err);
+}
+
+ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err)
+{
+    int me = (int)h->rank, other = (int)h->detail, high = me > other;
+    ddp__pair *p = ddp__pairs_find(x, high ? other : me, high ? me : other);
+    uint32_t name;
+
+    *waits_for = 0;
+    if (!p) {
+        ddp__stream_close(x->tls, fd);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
+    }
+    name = (uint32_t)p->low << 16 | (uint32_t)p->high;
+    if (x->relay) ddp__relay_cut(x->relay, name); /* so that the other end hears of it, and asks too */
+    ddp__stream_close(x->tls, p->fd[high]);       /* an earlier attempt of the same rank */
+    p->fd[high] = fd;
+    if (p->fd[1 - high] >= 0) return ddp__pairs_join(x, p, name, err);
+    *waits_for = other;
+    return DDP_OK;
+}
+
+void ddp__pairs_close(ddp__pairs *x)
+{
+    for (int i = 0; i < x->count; i++)
+        for (int k = 0; k < 2; k++) ddp__stream_close(x->tls, x->pair[i].fd[k]);
+    if (x->pair) DDP_FREE(x->pair);
+    memset(x, 0, sizeof *x);
 }

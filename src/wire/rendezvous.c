@@ -2,11 +2,10 @@
 #include "base/core.h"
 #include "base/tools.h"
 #include "base/thread.h"
-#include "wire/iface.h"
+#include "wire/socket.h"
 #include "wire/meeting.h"
-#include "wire/meetfile.h"
-#include "wire/reconnect.h"
 #include "wire/tcp.h"
+#include "wire/wire.h"
 
 #include <netinet/in.h>
 
@@ -402,13 +401,8 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
 
     for (i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
     for (i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
-    for (i = 0; i < m->wishes; i++) {
-        ddp__stream_close(m->r->tls, m->wish[i].fd[0]);
-        ddp__stream_close(m->r->tls, m->wish[i].fd[1]);
-    }
-    if (failed) ddp__relay_close(m->relay);
-    if (m->r->listener) *m->r->listener = failed ? -1 : m->door.listen_fd;
-    if (m->r->listener && !failed) m->door.listen_fd = -1;
+    if (failed) ddp__relay_close(m->pairs.relay);
+    ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
     DDP_FREE(m->polls);
     DDP_FREE(m->fd);
@@ -418,26 +412,23 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     DDP_FREE(m->leg);
     DDP_FREE(m->relayed);
     DDP_FREE(m->ready);
-    if (m->wish) DDP_FREE(m->wish);
 }
 
-/* The wire whose links come back: it goes on listening, and knows where the others do. */
-static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_error *err)
+/* The wire; one whose links come back goes on listening, and knows where the others do. */
+static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    ddp__resume_config c;
+    ddp__tcp_config c;
     ddp_status bad;
 
-    for (int p = 0; p < r->world; p++) {
+    for (int p = 0; p <= r->rank; p++) { /* a higher one has told where it listens */
         ddp__addr *a = &m->where[p];
-        if (m->relayed[p] || p == r->rank) {
-            a->size = 0;
-            continue;
-        }
-        if (p > r->rank) continue; /* it has told where it listens */
         a->size = sizeof a->sa; /* it was dialled */
-        if (getpeername(m->fd[p], (struct sockaddr *)&a->sa, &a->size) < 0) a->size = 0;
+        if (m->relayed[p] || p == r->rank || getpeername(m->fd[p], (struct sockaddr *)&a->sa, &a->size) < 0)
+            a->size = 0;
     }
+    for (int p = r->rank + 1; p < r->world; p++)
+        if (m->relayed[p]) m->where[p].size = 0;
     memset(&c, 0, sizeof c);
     c.rank = r->rank;
     c.world = m->ids;
@@ -446,7 +437,7 @@ static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_erro
     c.listen_fd = m->door.listen_fd;
     c.where = m->where;
     c.relayed = m->relayed;
-    c.relay = m->relay;
+    c.relay = m->pairs.relay;
     c.tls = r->tls;
     c.self = m->self;
     c.self.world = (uint32_t)m->ids;
@@ -454,6 +445,7 @@ static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_erro
     c.replay_bytes = r->replay_bytes;
     c.congestion = r->congestion;
     c.log = r->log;
+    if (!r->resume) return ddp__wire_tcp(&c, out, err);
     bad = ddp__wire_resume(&c, out, err);
     if (!bad) m->door.listen_fd = -1; /* it is the wire's */
     return bad;
@@ -463,12 +455,10 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 {
     ddp__meeting m;
     ddp_status bad;
-    int i;
 
     memset(&m, 0, sizeof m);
     m.r = r;
     m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
-    if (r->listener) *r->listener = -1;
     if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
         if (m.door.listen_fd >= 0) close(m.door.listen_fd);
         return ddp__fail(err, DDP_ARG,
@@ -482,6 +472,11 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.self.rank = (uint32_t)r->rank;
     m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
     m.self.world = ddp__hello_world(r->world, m.ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
+    m.pairs.tls = r->tls;
+    m.pairs.self = &m.self;
+    m.pairs.peer_timeout_s = r->peer_timeout_s;
+    m.pairs.congestion = r->congestion;
+    m.pairs.log = &r->log;
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
@@ -499,15 +494,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     if (!bad && m.next_note > m.begin + 5)
         ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank,
                  ddp_now() - m.begin);
-    if (!bad && r->resume)
-        bad = ddp__meeting_resume(&m, out, err);
-    else if (!bad)
-        bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out,
-                            err);
-    for (i = 0; !bad && !r->resume && i < r->world; i++)
-        if (m.relayed[i]) ddp__wire_tcp_via(*out, i);
-    if (!bad && !r->resume) ddp__wire_tcp_keep(*out, m.relay);
-    if (!bad && !r->resume) ddp__wire_tcp_tls(*out, r->tls);
+    if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);
     return bad;
 }

@@ -30,8 +30,6 @@ typedef struct ddp__rendezvous {
     ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who
                                 is relayed */
     int relay_all;           /* tests: no pair without rank 0 even tries to connect directly */
-    int *listener;           /* NULL, or receives the own listening socket, which is the caller's
-                                then: it stays open after the meeting */
 } ddp__rendezvous;
 
 /* Connects every pair of ranks and returns when all pairs of all ranks stand.

@@ -1,12 +1,13 @@
+/* Addresses, descriptors, listening, dialling, waiting. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "wire/socket.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/resource.h>
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
@@ -220,22 +221,76 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
 }
 
+int ddp__poll_until(struct pollfd *polls, int count, double until)
+{
+    int got;
+
+    for (;;) {
+        double left = until < 0 ? -1 : until - ddp_now();
+        if (until >= 0 && left < 0) left = 0;
+        if (left > 3600) left = 3600;
+#ifdef __linux__
+        {
+            struct timespec ts;
+            ts.tv_sec = (time_t)(left < 0 ? 0 : left);
+            ts.tv_nsec = left < 0 ? 0 : (long)((left - (double)ts.tv_sec) * 1e9);
+            got = ppoll(polls, (nfds_t)count, left < 0 ? NULL : &ts, NULL);
+        }
+#else
+        got = poll(polls, (nfds_t)count, left < 0 ? -1 : (int)(left * 1000) + (left > 0));
+#endif
+        if (got > 0 || (got < 0 && errno != EINTR) || (until >= 0 && ddp_now() >= until)) return got;
+    }
+}
+
 int ddp__fd_wait(int fd, int events, double until)
 {
     struct pollfd p;
     int got;
 
-    for (;;) {
-        double left = until - ddp_now();
-        if (left > 3600) left = 3600;
-        p.fd = fd;
-        p.events = (short)events;
-        p.revents = 0;
-        got = poll(&p, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
-        if (got > 0) return p.revents;
-        if (got < 0 && errno != EINTR) return POLLERR;
-        if (ddp_now() >= until) return 0;
+    p.fd = fd;
+    p.events = (short)events;
+    p.revents = 0;
+    got = ddp__poll_until(&p, 1, until > 0 ? until : 0);
+    if (got > 0) return p.revents;
+    return got < 0 && errno != EINTR ? POLLERR : 0;
+}
+
+ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)
+{
+    if (pipe(w->fd) < 0) return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
+    w->open = 1;
+    w->called = 0;
+    if (ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
+        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    return DDP_OK;
+}
+
+void ddp__waker_close(ddp__waker *w)
+{
+    if (w->open) {
+        close(w->fd[0]);
+        close(w->fd[1]);
     }
+    w->open = 0;
+}
+
+void ddp__waker_wake(ddp__waker *w)
+{
+    ssize_t n;
+
+    if (ddp__atomic_swap(&w->called, 1)) return; /* a byte is there, or about to be */
+    do n = write(w->fd[1], "", 1);
+    while (n < 0 && errno == EINTR);
+}
+
+void ddp__waker_drain(ddp__waker *w)
+{
+    char sink[16];
+
+    while (read(w->fd[0], sink, sizeof sink) > 0) {}
+    /* after the drain: a call that finds the flag still set came before we return */
+    ddp__atomic_swap(&w->called, 0);
 }
 
 int ddp__tcp_dial_begin(const ddp__addr *to)

@@ -4,6 +4,7 @@
 
 #include "base/core.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #ifdef MSG_NOSIGNAL
@@ -57,7 +58,42 @@ DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
  * end of the stream: ECONNRESET). */
 DDP_LIB int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until);
+/* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end
+ * it. What poll returns. */
+DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
 DDP_LIB int ddp__fd_wait(int fd, int events, double until);
+
+/* A pipe by which one thread brings another out of its poll. */
+typedef struct ddp__waker {
+    int fd[2];  /* the first is to be polled for POLLIN */
+    int open, called;
+} ddp__waker;
+
+DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);
+DDP_LIB void ddp__waker_close(ddp__waker *w); /* fine for one that is all zero */
+DDP_LIB void ddp__waker_wake(ddp__waker *w);  /* any thread */
+DDP_LIB void ddp__waker_drain(ddp__waker *w);
+
+/* ---- iface.c: which of this machine's addresses the others shall use ---- */
+
+#define DDP__IFACE_TEXT 32
+
+/* Whether an interface is meant by a list in NCCL's syntax: prefixes separated by commas
+ * ("eth,ib"), "=eth0" for whole names, "^lo,docker" for all but those. */
+DDP_LIB int ddp__iface_matches(const char *list, const char *name);
+/* The first address of an interface that is up and that the list (NULL: every list) means, others
+ * before loopback; with port 0. family AF_INET or AF_INET6 is tried first, the other one after it.
+ * name[DDP__IFACE_TEXT] (may be NULL) gets the interface's.
+ * Errors: DDP_ARG if nothing matches: names the interfaces that there are; DDP_NET. */
+DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name,
+                                   ddp_error *err);
+/* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
+DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
+/* The same without a destination: the interface of the default route, else the first that is up and
+ * not loopback, else 127.0.0.1. */
+DDP_LIB void ddp__iface_default(ddp__addr *out);
+/* The name of the interface with that address, "" if there is none; returns name. */
+DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 
 #endif /* DDP_WIRE_SOCKET_H */

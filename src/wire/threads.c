@@ -7,8 +7,7 @@
 #include "base/core.h"
 #include "base/tools.h"
 #include "base/thread.h"
-#include "wire/offer.h"
-#include "wire/threads.h"
+#include "wire/wire.h"
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
 #define DDP__LINE 64                        /* bytes of a cache line */

@@ -4,7 +4,7 @@
 #include "base/core.h"
 #include "base/tools.h"
 #include "wire/socket.h"
-#include "wire/tls_session.h"
+#include "wire/tls.h"
 
 #include <poll.h>
 

@@ -1,6 +1,6 @@
 /* Who may speak with this rank: the pre-shared key, or the certificates. */
 #include "base/core.h"
-#include "wire/tls_session.h"
+#include "wire/tls.h"
 
 #ifdef DDP_USE_OPENSSL
 #define DDP__TLS_SHA256      "\x13\x01" /* TLS_AES_128_GCM_SHA256: the hash of a pre-shared key */

@@ -42,7 +42,7 @@ static void join_two(ddp__relay *relay, int *a, int *b)
 
     connect_two(a, &inner[0]);
     connect_two(b, &inner[1]);
-    assert_int_equal(ddp__relay_add(relay, inner[0], inner[1], NULL), DDP_OK);
+    assert_int_equal(ddp__relay_add(relay, inner[0], inner[1], 0, NULL), DDP_OK);
 }
 
 typedef struct talker {

@@ -103,7 +103,7 @@ static void relayed_world(relay *r, ddp__wire **w, int world, double peer_timeou
             if (tls) greet_both(tls[a], fds[a][b], tls[b], fds[b][a]);
         }
     for (a = 0; a < world; a++) {
-        ddp__resume_config c;
+        ddp__tcp_config c;
         memset(&c, 0, sizeof c);
         c.rank = a;
         c.world = world;
