@@ -12,8 +12,7 @@ typedef struct ddp__rate_unit {
 } ddp__rate_unit;
 
 static const ddp__rate_unit ddp__rate_units[] = {
-    {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}
-};
+    {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}};
 static const ddp__rate_unit ddp__delay_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
 
 /* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
@@ -51,14 +50,14 @@ int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
            ddp__netspec_fits(*bytes_per_s, 0);
 }
 
-static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n,
-                                    double *out, ddp_error *err)
+static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n, double *out,
+                                    ddp_error *err)
 {
     if (ddp__quantity(text, n, ddp__delay_units, out) && *out <= 3600) return DDP_OK;
-    return ddp__fail(err, DDP_ARG,
-                     "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms "
-                     "or s; for example 100mbit,20ms",
-                     spec, what, n > 60 ? 60 : (int)n, text);
+    return ddp__fail(
+        err, DDP_ARG,
+        "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms or s; for example 100mbit,20ms",
+        spec, what, n > 60 ? 60 : (int)n, text);
 }
 
 ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err)
@@ -70,8 +69,8 @@ ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *er
     memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
-                         "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s "
-                         "with bit, kbit, mbit or gbit; for example 100mbit,20ms, or none",
+                         "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s with bit, "
+                         "kbit, mbit or gbit; for example 100mbit,20ms, or none",
                          spec, n > 60 ? 60 : (int)n, spec);
     if (*rest) {
         n = strcspn(++rest, ",");
@@ -91,14 +90,13 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
     ddp__netspec s;
     size_t n;
 
-    if (!spec || !bytes_per_s || !delay_s)
-        return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
+    if (!spec || !bytes_per_s || !delay_s) return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
     n = strlen(spec);
     if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.100s' looks like a file: one worker's link is given as "
-                         "RATE,DELAY, for example 100mbit,20ms",
-                         spec);
+        return ddp__fail(
+            err, DDP_ARG,
+            "network '%.100s' looks like a file: one worker's link is given as RATE,DELAY, for example 100mbit,20ms",
+            spec);
     DDP__TRY(ddp__netspec_parse(spec, &s, err));
     *bytes_per_s = s.rate;
     *delay_s = s.delay_s + s.jitter_s / 2;
@@ -111,9 +109,9 @@ enum { DDP__SCRIPT_WORDS = 6 };
 
 typedef struct ddp__script_text { /* a line cut into words */
     const char *name, *word[DDP__SCRIPT_WORDS];
-    size_t      size[DDP__SCRIPT_WORDS];
-    int         line, words, world;
-    ddp_error  *err;
+    size_t size[DDP__SCRIPT_WORDS];
+    int line, words, world;
+    ddp_error *err;
 } ddp__script_text;
 
 static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const char *what)
@@ -121,16 +119,15 @@ static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const cha
     int known = word < t->words;
 
     return ddp__fail(t->err, DDP_FORMAT,
-                     "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
-                     "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit",
+                     "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 drop 1-3, t=8 kill 2, "
+                     "t=10 slow 0 to 10mbit",
                      t->name, t->line, known ? (t->size[word] < 40 ? (int)t->size[word] : 40) : 0,
                      known ? t->word[word] : "", what);
 }
 
 static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
 {
-    return word < t->words && t->size[word] == strlen(text) &&
-           !memcmp(t->word[word], text, t->size[word]);
+    return word < t->words && t->size[word] == strlen(text) && !memcmp(t->word[word], text, t->size[word]);
 }
 
 /* Digits and at most one point. */
@@ -144,17 +141,14 @@ static int ddp__script_number(const char *text, size_t n, double *out)
     return strspn(copy, "0123456789.") == n && ddp__parse_double(copy, out);
 }
 
-static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n,
-                                     int word, int *out)
+static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word, int *out)
 {
     double v = 0;
 
     if (n > 6 || !ddp__script_number(text, n, &v) || memchr(text, '.', n))
         return ddp__script_bad(t, word, "a worker's number");
     if (v >= t->world)
-        return ddp__fail(t->err, DDP_ARG,
-                         "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to "
-                         "%d",
+        return ddp__fail(t->err, DDP_ARG, "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to %d",
                          t->name, t->line, v, t->world, t->world - 1);
     *out = (int)v;
     return DDP_OK;
@@ -199,8 +193,8 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
     return t->words > words ? ddp__script_bad(t, words, "expected here") : DDP_OK;
 }
 
-ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
-                            ddp__incidents *s, ddp_error *err)
+ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world, ddp__incidents *s,
+                            ddp_error *err)
 {
     ddp__script_text t;
     ddp__incident i;
@@ -220,14 +214,13 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         if (++t.words == DDP__SCRIPT_WORDS) break;
     }
     if (t.words == 0) return DDP_OK;
-    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) ||
-        !ddp__script_number(t.word[0] + 2, t.size[0] - 2, &i.at) || i.at > 1e7)
+    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) || !ddp__script_number(t.word[0] + 2, t.size[0] - 2, &i.at) ||
+        i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
     if (s->count == s->room) {
         int room = s->room ? 2 * s->room : 16;
-        ddp__incident *list =
-            (ddp__incident *)DDP_REALLOC(s->list, (size_t)room * sizeof *s->list);
+        ddp__incident *list = (ddp__incident *)DDP_REALLOC(s->list, (size_t)room * sizeof *s->list);
         if (!list) return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
         s->list = list;
         s->room = room;
@@ -278,8 +271,8 @@ static int ddp__act_order(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same
- * time the later line counts. */
+/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same time the later line
+ * counts. */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
@@ -303,12 +296,10 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
     if (s->count == 0) return DDP_OK;
     l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
     l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
-    if (!l->turn || !l->act)
-        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
+    if (!l->turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
     for (k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
-        if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest))
-            l->slowest = i->rate;
+        if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest)) l->slowest = i->rate;
         if (i->a != rank) continue;
         if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
             l->turn[l->turns++].at = i->at;
@@ -320,19 +311,16 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
     }
     qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__turn_order);
     qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__act_order);
-    for (k = 0; k < l->turns; k++)
-        l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    for (k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
     return DDP_OK;
 }
 
 ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to)
 {
-    return ddp_rng_seed(seed ^ UINT64_C(0x6a69747465720000),
-                        (uint64_t)from << 32 | (uint64_t)(unsigned)to);
+    return ddp_rng_seed(seed ^ UINT64_C(0x6a69747465720000), (uint64_t)from << 32 | (uint64_t)(unsigned)to);
 }
 
-ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
-                            ddp__links *l, ddp_error *err)
+ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l, ddp_error *err)
 {
     int r;
 

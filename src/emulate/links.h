@@ -1,5 +1,5 @@
-/* What is emulated for one worker: its access link, the ways to its peers, and a script of
- * incidents. Texts are read here; the engine gets times, rates and acts. */
+/* What is emulated for one worker: its access link, the ways to its peers, and a script of incidents. Texts are read
+ * here; the engine gets times, rates and acts. */
 #ifndef DDP_EMULATE_LINKS_H
 #define DDP_EMULATE_LINKS_H
 
@@ -15,8 +15,8 @@ typedef struct ddp__turn {
     double at, rate;
 } ddp__turn;
 
-/* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 =
- * unlimited) and shared by all its peers. */
+/* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 = unlimited) and shared by all
+ * its peers. */
 typedef struct ddp__link {
     double rate;              /* until the first turn */
     const ddp__turn *turn;    /* [turns], in order of time; the last one lets bytes pass */
@@ -42,12 +42,11 @@ DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at);
 /* The next time after `at` at which the rate turns; -1: it stays. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
-/* A frame that could go at time ready occupies the uplink after the frames before it, and the way
- * to its peer at the same time; returns when its last byte has left both. An idle link saves up
- * nothing. */
+/* A frame that could go at time ready occupies the uplink after the frames before it, and the way to its peer at the
+ * same time; returns when its last byte has left both. An idle link saves up nothing. */
 DDP_LIB double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes);
-/* A frame whose last byte left the sender at that time reaches this rank's downlink: delay and
- * jitter later, never before the one before it. To be called once per frame, in order. */
+/* A frame whose last byte left the sender at that time reaches this rank's downlink: delay and jitter later, never
+ * before the one before it. To be called once per frame, in order. */
 DDP_LIB double ddp__path_receive(ddp__path *from, double left);
 /* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as
  * received if it were next. Alone: at once; behind others: one serialisation after the one before.
@@ -57,8 +56,8 @@ DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums
- * come back early, within 4..128 KiB. */
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums come back early, within
+ * 4..128 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 /* ---- links.c ---- */
@@ -121,18 +120,16 @@ DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
  *     t=10 slow 0 to 10mbit
  * Times and durations are seconds, workers those of a world of `world`; appended to *s.
  * Errors: DDP_FORMAT, naming file, line and part; DDP_ARG for a worker that does not exist. */
-DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n,
-                                    int world, ddp__incidents *s, ddp_error *err);
-DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
+                                    ddp__incidents *s, ddp_error *err);
+DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err);
 DDP_LIB void       ddp__incidents_free(ddp__incidents *s);
 /* Makes turns and acts of *l for worker rank, and slowest; l->rate is the rate until then. */
-DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err);
 
 /* Every worker's access link is like spec; jitter is drawn from seed. */
-DDP_LIB ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
-                                    ddp__links *l, ddp_error *err);
+DDP_LIB ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l,
+                                    ddp_error *err);
 DDP_LIB ddp_rng    ddp__jitter_rng(uint64_t seed, int from, int to);
 DDP_LIB void       ddp__links_free(ddp__links *l);
 

@@ -63,8 +63,8 @@ double ddp__path_receive(ddp__path *from, double left)
 
 double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
-    /* The sender's serialisation has passed already: the last byte of an uncontended frame is
-     * here at its arrival, so its first one entered our downlink bytes/rate before. */
+    /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its arrival, so
+     * its first one entered our downlink bytes/rate before. */
     double done = ddp__link_pass(l, arrival, 0);
     double behind = ddp__link_pass(l, l->down_free, (double)bytes);
 

@@ -69,8 +69,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *n
     ddp_status bad = DDP_OK;
     ddp__text t;
 
-    if (getifaddrs(&all) < 0)
-        return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
+    if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
     for (i = all; i; i = i->ifa_next) {
         if (!ddp__iface_usable(i) || (list && !ddp__iface_matches(list, i->ifa_name))) continue;
         if (!best || ddp__iface_order(i, family) < ddp__iface_order(best, family)) best = i;
@@ -81,9 +80,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *n
     } else {
         memset(&t, 0, sizeof t);
         ddp__iface_list(all, &t);
-        bad = ddp__fail(err, DDP_ARG,
-                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: "
-                        "%.300s",
+        bad = ddp__fail(err, DDP_ARG, "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
                         list ? list : "", t.size ? t.data : "none");
         ddp__text_free(&t);
     }
@@ -138,8 +135,7 @@ const char *ddp__iface_name(const ddp__addr *a, char *name)
     for (i = all; i && !name[0]; i = i->ifa_next) {
         if (!ddp__iface_usable(i)) continue;
         ddp__iface_addr(i, &own);
-        if (!strcmp(ddp__addr_text(&own, text), want))
-            snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
+        if (!strcmp(ddp__addr_text(&own, text), want)) snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
     }
     freeifaddrs(all);
     return name;

@@ -18,10 +18,7 @@ ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
     return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
 }
 
-void ddp__noted(ddp__meeting *m)
-{
-    m->next_note = m->begin + 2 * (m->next_note - m->begin);
-}
+void ddp__noted(ddp__meeting *m) { m->next_note = m->begin + 2 * (m->next_note - m->begin); }
 
 int ddp__missing(const ddp__meeting *m, char *out, size_t room)
 {
@@ -52,29 +49,27 @@ static int ddp__root_moved(const ddp__meeting *m)
            (run != m->self.run_id || strcmp(addr, m->named));
 }
 
-ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
-                          ddp_error *err)
+ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more, ddp_error *err)
 {
     if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
     if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
     if (ddp_now() < m->next_note || ddp_now() >= m->until) return DDP_OK;
-    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank,
-             ddp_now() - m->begin, name, more);
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank, ddp_now() - m->begin, name,
+             more);
     ddp__noted(m);
     return DDP_OK;
 }
 
 int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
-    double grace =
-        ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
+    double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
     m->sent[peer] += n;
     return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
 }
 
-ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
-                           const char *name, ddp__hello *h, ddp_error *err)
+ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name, ddp__hello *h,
+                           ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
     unsigned char b[DDP__HELLO_BYTES];
@@ -91,24 +86,20 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
         if (tls) return ddp__fail(err, DDP_MISMATCH, "%s %s", name, tls);
         if (!r->tls && ddp__stream_is_tls(b, got))
             return ddp__fail(err, DDP_MISMATCH,
-                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a "
-                             "certificate",
-                             name);
+                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
-                             strerror(broken));
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(broken));
         return ddp__fail(
             err, DDP_TIMEOUT,
             kind == DDP__TABLE
                 ? "after %.3g s %s still waits for other ranks; DREAMDDP_JOIN_TIMEOUT waits longer"
-                : "after %.3g s %s is connected but has not answered: another program may own that "
-                  "address",
+                : "after %.3g s %s is connected but has not answered: another program may own that address",
             m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, h))
         return ddp__fail(err, DDP_NET,
-                         "%s does not answer as a rank of dreamddp: another program owns that "
-                         "address, choose another with --addr or DREAMDDP_ADDR",
+                         "%s does not answer as a rank of dreamddp: another program owns that address, choose another "
+                         "with --addr or DREAMDDP_ADDR",
                          name);
     why = ddp__hello_check(&m->self, h);
     if (!why && h->kind != DDP__REFUSED &&
@@ -116,22 +107,17 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
         why = DDP__REFUSE_RANK;
     if (h->kind == DDP__REFUSED && !why) {
         if (h->reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "%s gave up: only %u of %d ranks had connected in its time", name,
+            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time", name,
                              (unsigned)h->detail, r->world);
         if (h->reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
-                             (unsigned)h->detail);
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met", (unsigned)h->detail);
         if (h->reason == DDP__REFUSE_TWICE)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s already has a rank %d: give each process a rank of its own", name,
+            return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own", name,
                              r->rank);
         if (h->reason == DDP__REFUSE_NAME)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s refused the certificate of this rank: it does not name rank-%d",
+            return ddp__fail(err, DDP_MISMATCH, "%s refused the certificate of this rank: it does not name rank-%d",
                              name, r->rank);
-        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank,
-                         r->world);
+        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
     }
     if (why) {
         ddp__hello_dispute(&m->self, why, h, name, text, sizeof text);
@@ -178,12 +164,9 @@ static int ddp__poll_list(ddp__meeting *m, double now, double *next)
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
-        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1,
-                      ddp__stream_events(tls, m->fd[i], POLLIN));
+        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
         if (listen && ddp__stream_ready(tls, m->fd[i])) *next = now;
-        ddp__poll_set(&legs[i], l->fd,
-                      l->state == DDP__LEG_CONNECT ? POLLOUT
-                                                   : ddp__stream_events(tls, l->fd, POLLIN));
+        ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
         if (l->state != DDP__LEG_NONE && l->until < *next) *next = l->until;
     }
     return 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, next);
@@ -202,16 +185,14 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int revents = got > 0 ? legs[i].revents : 0;
-        if (l->state != DDP__LEG_NONE && (revents || now >= l->until))
-            DDP__TRY(ddp__leg_serve(m, i, revents, err));
+        if (l->state != DDP__LEG_NONE && (revents || now >= l->until)) DDP__TRY(ddp__leg_serve(m, i, revents, err));
     }
     for (i = 0; i < m->r->world; i++)
         if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
             ((got > 0 && peers[i].revents) || ddp__stream_ready(m->r->tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
     ddp__door_serve(&m->door, now);
-    if (m->door.broken)
-        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
+    if (m->door.broken) return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
     if (m->failed.code && err) *err = m->failed;
     return m->failed.code;
 }
@@ -232,8 +213,7 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
         ddp__stream_close(m->r->tls, fd);
         m->fd[h->rank] = -1;
     } else {
-        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank,
-                 ddp__addr_text(from, name));
+        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
     }
 }
 
@@ -288,14 +268,13 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
         double now = ddp_now();
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s %s not connected to %s: start what is missing, or "
-                             "raise DREAMDDP_JOIN_TIMEOUT%s%s",
-                             m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
-                             m->door.refused[0] ? "; last refused: " : "", m->door.refused);
+            return ddp__fail(
+                err, DDP_TIMEOUT,
+                "after %.3g s %s %s not connected to %s: start what is missing, or raise DREAMDDP_JOIN_TIMEOUT%s%s",
+                m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
+                m->door.refused[0] ? "; last refused: " : "", m->door.refused);
         if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
-                     now - m->begin, text);
+            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank, now - m->begin, text);
             ddp__noted(m);
         }
         DDP__TRY(ddp__meeting_poll(m, m->until, err));

@@ -76,23 +76,22 @@ DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
 DDP_LIB void ddp__noted(ddp__meeting *m);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
-/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first:
- * rank 0 has said nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
-DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name,
-                                  const char *more, ddp_error *err);
+/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first: rank 0 has said
+ * nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
+DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
+                                  ddp_error *err);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
-/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none)
- * is an error. `name` says who it is. */
-DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
-                                   const char *name, ddp__hello *h, ddp_error *err);
-/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh
- * is made the legs and what rank 0 and workers say. */
+/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none) is an error. `name`
+ * says who it is. */
+DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name,
+                                   ddp__hello *h, ddp_error *err);
+/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh is made the legs
+ * and what rank 0 and workers say. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
 /* Accepts all ranks above this one. */
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
-DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes,
-                                const ddp__addr *from);
+DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
 /* mesh.c: pairs without rank 0 */
 /* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
@@ -107,10 +106,9 @@ DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 /* meetfile.c: a file that says where rank 0 listens, for ranks that share a folder but know no address */
 /* The path in "file://PATH", or NULL: the address is none of these. */
 DDP_LIB const char *ddp__meetfile_path(const char *addr);
-/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left.
- * Errors: DDP_ARG (no path), DDP_IO. */
-DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id,
-                                         ddp_error *err);
+/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
+ * DDP_IO. */
+DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
 /* Takes it away if it still says this. */

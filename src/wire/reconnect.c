@@ -1,5 +1,4 @@
-/* Streams over connections that may be replaced: records out of the replay ring and into the
- * engine's memory. */
+/* Streams over connections that may be replaced: records out of the replay ring and into the engine's memory. */
 #include "base/core.h"
 #include "base/tools.h"
 #include "base/text.h"
@@ -10,22 +9,19 @@
 
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
-#define DDP__REPLAY_ALL   ((size_t)32 << 20)
-#define DDP__RECORD_MOST  ((size_t)160 << 10) /* one frame of the engine in one record */
-#define DDP__ACK_LATER    0.05                /* seconds that a lone byte waits for its receipt */
+#define DDP__REPLAY_ALL ((size_t)32 << 20)
+#define DDP__RECORD_MOST ((size_t)160 << 10) /* one frame of the engine in one record */
+#define DDP__ACK_LATER 0.05                  /* seconds that a lone byte waits for its receipt */
 
 /* ---- what can be sent again ---- */
 
-size_t ddp__replay_free(const ddp__replay *r)
-{
-    return r->room - (size_t)(r->end - r->first);
-}
+size_t ddp__replay_free(const ddp__replay *r) { return r->room - (size_t)(r->end - r->first); }
 
 void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n)
 {
     size_t to, run;
 
-    if (n == 0) return; /* bytes may be NULL then */
+    if (n == 0) return;                /* bytes may be NULL then */
     if (r->end == r->first) r->at = 0; /* little traffic stays in the cache */
     to = (r->at + (size_t)(r->end - r->first)) % r->room;
     run = n < r->room - to ? n : r->room - to;
@@ -263,13 +259,11 @@ static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int w
 {
     if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
     if (p->state != DDP__LINK_LIVE) return 0;
-    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST)
-        return 1;
+    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST) return 1;
     if (!want_recv) return 0;
     if (p->stage_to - p->stage_from >= DDP__RECORD_BYTES) (void)ddp__way_to_data(t, p);
     if (p->in_left && p->stage_to > p->stage_from) return 1;
-    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) &&
-           ddp__way_to_data(t, p);
+    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) && ddp__way_to_data(t, p);
 }
 
 /* What to sleep for on a link. */
@@ -291,18 +285,15 @@ static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, doub
 }
 
 /* Takes notice of what a link has; 1 if there is something for the engine. */
-static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv,
-                           int revents)
+static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv, int revents)
 {
     if (revents) p->dry = 0;
     if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
-    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p))
-        return 1;
+    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p)) return 1;
     return ddp__way_calls(t, p, want_send, want_recv);
 }
 
-static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
-                             const unsigned char *want_recv, double until)
+static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
     int i, called = 0, first = w->world + 1, count;
@@ -310,16 +301,13 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
     while (!called) {
         double next = ddp__resume_tick(t, ddp_now());
         for (i = 0; i < w->world; i++)
-            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i],
-                                     !want_recv || want_recv[i]);
+            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i]);
         if (called) return;
         if (until >= 0 && until < next) next = until;
         for (i = 0; i < w->world; i++) {
             ddp__way *p = &t->way[i];
-            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i],
-                                         &next);
-            if (events && p->state != DDP__LINK_DIALLING)
-                events = ddp__stream_events(t->cfg.tls, p->fd, events);
+            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i], &next);
+            if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
             t->polls[i].events = (short)events;
             t->polls[i].fd = events ? p->fd : -1;
             t->polls[i].revents = 0;
@@ -332,8 +320,8 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
             called = 1;
         }
         for (i = 0; i < w->world; i++)
-            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i],
-                                      !want_recv || want_recv[i], t->polls[i].revents);
+            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i],
+                                      t->polls[i].revents);
         for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
         if (until >= 0 && ddp_now() >= until) called = 1;
     }
@@ -376,8 +364,7 @@ static void ddp__resume_close(ddp__wire *w)
                 said = 1;
                 ddp__way_record(p, DDP__RECORD_BYE, 0);
             } else if (p->state == DDP__LINK_LIVE &&
-                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT),
-                                     until)) {
+                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT), until)) {
                 break;
             }
         }
@@ -410,8 +397,7 @@ ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *er
     memset(&a, 0, sizeof a);
     a.size = sizeof a.sa;
     if (getpeername(fd, (struct sockaddr *)&a.sa, &a.size) < 0)
-        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer,
-                         strerror(errno));
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     ddp__addr_text(&a, p->name);
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
@@ -477,10 +463,8 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
     t->congestion = ddp__strdup(c->congestion ? c->congestion : "");
     if (!t->way || !t->polls || !t->rings || !t->congestion)
-        return ddp__fail(
-            err, DDP_MEMORY,
-            "out of memory for the wire of rank %d, which keeps %lu bytes to send again", c->rank,
-            (unsigned long)((world - 1) * room));
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
+                         c->rank, (unsigned long)((world - 1) * room));
     t->cfg.congestion = t->congestion;
     t->pairs.relay = c->relay;
     t->pairs.tls = c->tls;
@@ -524,7 +508,4 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
     return bad;
 }
 
-void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out)
-{
-    *out = ((ddp__resume_wire *)(void *)w)->stats;
-}
+void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out) { *out = ((ddp__resume_wire *)(void *)w)->stats; }

@@ -15,9 +15,9 @@
 #include <netinet/tcp.h>
 
 static const double ddp__dial_first = 0.02, ddp__dial_most = 0.3; /* pauses between attempts */
-static const double ddp__refused_limit = 0.3; /* refused for so long: the process is gone */
-static const double ddp__answer_limit = 1.0;  /* from our hello to its answer */
-static const double ddp__rejoin_limit = 3;    /* that the other end of a relayed pair may take */
+static const double ddp__refused_limit = 0.3;                     /* refused for so long: the process is gone */
+static const double ddp__answer_limit = 1.0;                      /* from our hello to its answer */
+static const double ddp__rejoin_limit = 3;                        /* that the other end of a relayed pair may take */
 
 /* What a RESUME hello says besides. */
 typedef struct ddp__resume_hello {
@@ -45,13 +45,12 @@ static void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
 /* Whether both sides mean the same two wires, and what the other lacks is still here. */
 static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__resume_hello *h)
 {
-    return h->number && (!p->peer_number || h->number == p->peer_number) &&
-           (!h->yours || h->yours == t->number) && h->received >= p->ring.first &&
-           h->received <= p->ring.end;
+    return h->number && (!p->peer_number || h->number == p->peer_number) && (!h->yours || h->yours == t->number) &&
+           h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-/* Whether the other end of a socket is the peer of that link: by its rank, or by the name with which it came
- * as a newcomer. 0 and why[DDP__STREAM_TEXT]. */
+/* Whether the other end of a socket is the peer of that link: by its rank, or by the name with which it came as a
+ * newcomer. 0 and why[DDP__STREAM_TEXT]. */
 static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
@@ -77,8 +76,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
 #if defined(__linux__) && defined(TCP_INFO)
     struct tcp_info info;
     socklen_t size = sizeof info;
-    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
-        p->round_trip = 1e-6 * (double)info.tcpi_rtt;
+    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * (double)info.tcpi_rtt;
 #endif
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
@@ -91,8 +89,8 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
     p->refused_since = -1;
     t->ticked = 0;
-    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought",
-             t->base.rank, p->peer, p->name, strerror(why));
+    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought", t->base.rank,
+             p->peer, p->name, strerror(why));
 }
 
 void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
@@ -120,11 +118,9 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     t->stats.returns++;
     t->stats.bytes_again += (int64_t)(p->next - h->received);
     if (away > t->stats.longest_s) t->stats.longest_s = away;
-    ddp__log(
-        &t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
-        "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again",
-        t->base.rank, p->peer, p->name, away, strerror(p->why),
-        (unsigned long)(p->next - h->received));
+    ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
+             "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
+             p->peer, p->name, away, strerror(p->why), (unsigned long)(p->next - h->received));
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
@@ -163,8 +159,7 @@ static int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, con
     }
     why = ddp__hello_check(&t->self, &claim);
     if (!why && !service) why = DDP__REFUSE_RANK;
-    if (!why && h->kind == DDP__JOIN_MESH && t->way[h->rank].state != DDP__LINK_ENDED)
-        why = DDP__REFUSE_TWICE;
+    if (!why && h->kind == DDP__JOIN_MESH && t->way[h->rank].state != DDP__LINK_ENDED) why = DDP__REFUSE_TWICE;
     if (!why && h->kind == DDP__JOIN_MESH && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
         !(ddp__stream_may_join(t->cfg.tls, fd, &id, name, text) && name[0]))
         why = DDP__REFUSE_NAME;
@@ -198,8 +193,7 @@ int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
     if (rank != w->rank) return out->size != 0;
     memset(out, 0, sizeof *out);
     out->size = sizeof out->sa;
-    return t->door.listen_fd >= 0 &&
-           getsockname(t->door.listen_fd, (struct sockaddr *)&out->sa, &out->size) == 0;
+    return t->door.listen_fd >= 0 && getsockname(t->door.listen_fd, (struct sockaddr *)&out->sa, &out->size) == 0;
 }
 
 void ddp__wire_resume_attach(ddp__wire *w, int id)
@@ -262,8 +256,7 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
 
     if (!ddp__hello_parse(bytes, &h)) return 0;
     if (h.kind == DDP__RELAY) return ddp__knock_relay(t, fd, &h, from);
-    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH)
-        return ddp__knock_join(t, fd, &h, from);
+    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH) return ddp__knock_join(t, fd, &h, from);
     why = ddp__hello_check(&t->self, &h);
     if (!why && (h.kind != DDP__RESUME || h.rank < (uint32_t)t->base.rank)) why = DDP__REFUSE_RANK;
     if (!why && !ddp__way_is(t, &t->way[h.rank], fd, who)) why = DDP__REFUSE_NAME;
@@ -280,7 +273,7 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
     if (r.attempt <= p->attempt) return 0; /* it has given that one up itself */
     p->attempt = r.attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
-    ddp__way_close(t, p); /* of asking whether it lives */
+    ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
     ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()) < 0) return 0;
@@ -303,8 +296,7 @@ static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double n
     }
     if (p->refused_since < 0) p->refused_since = now;
     if (now >= p->refused_since + ddp__refused_limit) ddp__way_end(t, p, ECONNRESET);
-    else if (p->dial_at > p->refused_since + ddp__refused_limit)
-        p->dial_at = p->refused_since + ddp__refused_limit;
+    else if (p->dial_at > p->refused_since + ddp__refused_limit) p->dial_at = p->refused_since + ddp__refused_limit;
 }
 
 /* Where a peer is sought: a relayed one at rank 0. */
@@ -397,8 +389,7 @@ static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
         p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
-        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0)
-            ddp__dial_failed(t, p, ENOMEM, now);
+        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) ddp__dial_failed(t, p, ENOMEM, now);
     } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started anew */
         ddp__way_end(t, p, ECONNRESET);
     } else {
@@ -464,10 +455,8 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
             p->ack_due = 0;
             ddp__way_flush(t, p);
         }
-        if (p->state == DDP__LINK_LIVE && ddp__way_silent(t, p, now, &due))
-            ddp__way_break(t, p, ETIMEDOUT);
-        if (p->state == DDP__LINK_LIVE)
-            return p->ack_due > 0 && p->ack_due < due ? p->ack_due : due;
+        if (p->state == DDP__LINK_LIVE && ddp__way_silent(t, p, now, &due)) ddp__way_break(t, p, ETIMEDOUT);
+        if (p->state == DDP__LINK_LIVE) return p->ack_due > 0 && p->ack_due < due ? p->ack_due : due;
     }
     if (limit > 0 && now >= p->down_at + limit) {
         ddp__way_end(t, p, p->why ? p->why : ETIMEDOUT);
@@ -475,8 +464,7 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
     }
     if (limit > 0) due = p->down_at + limit;
     where = ddp__way_where(t, p)->size;
-    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at)
-        ddp__dial_start(t, p, now);
+    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at) ddp__dial_start(t, p, now);
     ddp__dial_go(t, p, now);
     if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_ENDED) return now;
     if (p->state == DDP__LINK_DOWN && !where) return due;

@@ -5,36 +5,36 @@
 #include "wire/relay.h"
 #include "wire/tcp.h"
 
-#define DDP__RELAY_ROOM  ((size_t)64 << 10)
+#define DDP__RELAY_ROOM ((size_t)64 << 10)
 #define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
 #define DDP__RELAY_QUIET 1.0 /* and for those who are not */
 
 /* One direction: from its socket into the buffer, from there to the other socket. */
 typedef struct ddp__relay_way {
-    unsigned char *bytes;      /* [DDP__RELAY_ROOM] */
-    size_t begin, end;         /* what waits in it */
-    int ended;                 /* nothing more comes */
-    int deaf;                  /* the other socket takes nothing more: what comes is dropped */
-    int shut;                  /* the other socket was told the end */
+    unsigned char *bytes; /* [DDP__RELAY_ROOM] */
+    size_t begin, end;    /* what waits in it */
+    int ended;            /* nothing more comes */
+    int deaf;             /* the other socket takes nothing more: what comes is dropped */
+    int shut;             /* the other socket was told the end */
 } ddp__relay_way;
 
 typedef struct ddp__splice {
     int fd[2];
-    ddp__relay_way way[2];           /* [i] begins at fd[i] */
-    uint32_t name;                   /* 0 = none */
-    int cut;                         /* it has to go */
+    ddp__relay_way way[2]; /* [i] begins at fd[i] */
+    uint32_t name;         /* 0 = none */
+    int cut;               /* it has to go */
 } ddp__splice;
 
 struct ddp__relay {
     pthread_mutex_t lock;
     pthread_t thread;
-    ddp__waker bell;           /* rings when there is news */
-    ddp__splice **splice;      /* [count], under the lock with the next four */
+    ddp__waker bell;      /* rings when there is news */
+    ddp__splice **splice; /* [count], under the lock with the next four */
     int count, room;
     int stop;
     double leave;
     int64_t bytes;
-    struct pollfd *polls;      /* [2 x poll_room + 1], the thread's */
+    struct pollfd *polls; /* [2 x poll_room + 1], the thread's */
     int poll_room;
 };
 
@@ -50,13 +50,10 @@ static void ddp__splice_free(ddp__splice *s)
     DDP_FREE(s);
 }
 
-static int ddp__would_block(void)
-{
-    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-}
+static int ddp__would_block(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-/* Moves what can be moved in one direction; bytes that came. A connection that breaks counts as
- * ended: what it said before is still delivered. */
+/* Moves what can be moved in one direction; bytes that came. A connection that breaks counts as ended: what it said
+ * before is still delivered. */
 static size_t ddp__way_move(ddp__relay_way *w, int from, int to)
 {
     size_t came = 0;
@@ -107,8 +104,7 @@ static int ddp__relay_list(ddp__relay *r, double now, double moved)
     }
     count = r->count;
     if (count > r->poll_room) {
-        struct pollfd *grown = (struct pollfd *)DDP_REALLOC(
-            r->polls, (2 * (size_t)r->room + 1) * sizeof *r->polls);
+        struct pollfd *grown = (struct pollfd *)DDP_REALLOC(r->polls, (2 * (size_t)r->room + 1) * sizeof *r->polls);
         if (grown) {
             r->polls = grown;
             r->poll_room = r->room;

@@ -18,13 +18,11 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     ddp__addr_text(a, text);
     if (!m->r->insecure)
         return ddp__fail(err, DDP_ARG,
-                         "%s lies beyond this machine, and the connections are neither encrypted "
-                         "nor authenticated: give every rank the same key with --tls-psk FILE or "
-                         "DREAMDDP_TLS_PSK, or --insecure (DREAMDDP_INSECURE=1) if the network can "
-                         "be trusted",
+                         "%s lies beyond this machine, and the connections are neither encrypted nor authenticated: "
+                         "give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or --insecure "
+                         "(DREAMDDP_INSECURE=1) if the network can be trusted",
                          text);
-    ddp__log(&m->r->log, DDP_LOG_WARN,
-             "insecure: connections to %s are neither encrypted nor authenticated", text);
+    ddp__log(&m->r->log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
     return DDP_OK;
 }
 
@@ -33,8 +31,8 @@ static void ddp__say_where(const ddp__meeting *m, const ddp__addr *a, const char
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
 
     ddp__iface_name(a, name);
-    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank,
-             ddp__addr_text(a, text), name[0] ? " (" : "", name, name[0] ? ")" : "", why);
+    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank, ddp__addr_text(a, text),
+             name[0] ? " (" : "", name, name[0] ? ")" : "", why);
 }
 
 static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
@@ -43,8 +41,8 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface
- * that was asked for. */
+/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface that was asked
+ * for. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 {
     const char *why = ", from where rank 0 is reached";
@@ -81,9 +79,8 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
         return 0;
     }
     if (m->r->run_id && m->r->run_id != run) {
-        snprintf(why, room,
-                 "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
-                 m->path, run, m->r->rank, m->r->run_id);
+        snprintf(why, room, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64, m->path, run,
+                 m->r->rank, m->r->run_id);
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
@@ -108,8 +105,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
     while ((done = ddp__stream_shake(tls, m->fd[0])) == 0) {
         if (ddp_now() >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s is connected but has not finished its TLS handshake",
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is connected but has not finished its TLS handshake",
                              m->until - m->begin, m->root);
         DDP__TRY(ddp__wait_word(m, 0, 1, m->root, "", err));
     }
@@ -117,15 +113,13 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         why = ddp__stream_why(tls, m->fd[0]);
         return why ? ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why) : DDP_PEER_LOST;
     }
-    if (!ddp__stream_may_be(tls, m->fd[0], 0, text))
-        return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
+    if (!ddp__stream_may_be(tls, m->fd[0], 0, text)) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
     return DDP_OK;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is
- * worth another one; else what cannot be helped. */
-static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room,
-                                 ddp_error *err)
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is worth another one;
+ * else what cannot be helped. */
+static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char text[DDP__ADDR_TEXT];
@@ -151,8 +145,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     bad = ddp__greet_root(m, &local);
     if (!bad) {
         bad = DDP_PEER_LOST;
-        if (ddp__frame_send(m, 0, b, sizeof b) == 0)
-            bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
+        if (ddp__frame_send(m, 0, b, sizeof b) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
     }
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -180,16 +173,14 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
         double now = ddp_now();
         if (now >= m->until)
             return ddp__fail(err, DDP_TIMEOUT,
-                             m->path ? "%s did not answer within %.3g s: %s; is it running, and "
-                                       "does it write the same file? "
-                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)"
-                                     : "%s did not answer within %.3g s: %s; is it running, and is "
-                                       "the address right? "
+                             m->path ? "%s did not answer within %.3g s: %s; is it running, and does it write the same "
+                                       "file? (DREAMDDP_CONNECT_TIMEOUT waits longer)"
+                                     : "%s did not answer within %.3g s: %s; is it running, and is the address right? "
                                        "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
                              m->root, m->until - m->begin, why);
         if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank,
-                     now - m->begin, m->root, why);
+            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank, now - m->begin,
+                     m->root, why);
             ddp__noted(m);
         }
         DDP__TRY(ddp__cancelled(m, err));
@@ -228,10 +219,8 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     DDP__TRY(ddp__dial(m, list, count, err));
     m->until = m->begin + m->join_s;
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, 0, m->root, &h, err));
-    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table,
-                             (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
-                         strerror(errno));
+    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__mesh_worker(m, err);
 }
 
@@ -243,8 +232,7 @@ static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 
     ddp__hello_pack(&m->self, DDP__REFUSED, reason, detail, b);
     for (p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0)
-            ddp__stream_send_all(m->r->tls, m->fd[p], b, sizeof b, ddp_now());
+        if (m->fd[p] >= 0) ddp__stream_send_all(m->r->tls, m->fd[p], b, sizeof b, ddp_now());
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
@@ -269,13 +257,12 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     ddp__hello_pack(&m->self, DDP__GO, DDP__WELCOME, 0, b);
     for (p = 1; p < world; p++)
         if (ddp__frame_send(m, p, b, sizeof b) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p,
-                             strerror(errno));
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
 
-/* Rank 0 without an address of its own: a free port of the interface that others reach, or of
- * loopback where nobody else may come. */
+/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback where nobody
+ * else may come. */
 static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
@@ -289,15 +276,15 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
     return DDP_OK;
 }
 
-/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address:
- * that of its network. */
+/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address: that of its
+ * network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sa;
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET ||
-        ntohl(in->sin_addr.s_addr) != 0x7f000101 || strstr(m->r->addr, "127.0.1.1"))
+    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(in->sin_addr.s_addr) != 0x7f000101 ||
+        strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
     if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
     else ddp__iface_default(a);
@@ -322,20 +309,18 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
     } else if (m->path) {
         if (!*m->path)
             return ddp__fail(err, DDP_ARG,
-                             "address '%.100s' names no file: write file:///PATH, for example "
-                             "file:///tmp/run1",
+                             "address '%.100s' names no file: write file:///PATH, for example file:///tmp/run1",
                              r->addr);
         snprintf(m->root, sizeof m->root, "rank 0");
         if (r->rank) return DDP_OK;
         DDP__TRY(ddp__choose_address(m, &list[0], err));
         *count = 1;
     } else {
-        DDP__TRY(
-            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
+        DDP__TRY(ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
         if (ddp__addr_port(&list[0]) == 0)
             return ddp__fail(err, DDP_ARG,
-                             "address '%.100s': port 0 leaves the other ranks without an address: "
-                             "name a port, for example %d, or file:///PATH, where rank 0 writes it",
+                             "address '%.100s': port 0 leaves the other ranks without an address: name a port, for "
+                             "example %d, or file:///PATH, where rank 0 writes it",
                              r->addr, DDP__DEFAULT_PORT);
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
@@ -390,8 +375,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->ready = (unsigned char *)ddp__calloc(world, 1);
     for (i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
     for (i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg &&
-           m->relayed && m->ready;
+    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg && m->relayed && m->ready;
 }
 
 /* All that does not belong to the wire. */
@@ -461,8 +445,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
     if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
         if (m.door.listen_fd >= 0) close(m.door.listen_fd);
-        return ddp__fail(err, DDP_ARG,
-                         "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
+        return ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
                          r->rank, r->world);
     }
     m.path = m.door.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
@@ -489,11 +472,9 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     }
     if (!ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
-    else
-        bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
+    else bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
-        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank,
-                 ddp_now() - m.begin);
+        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank, ddp_now() - m.begin);
     if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);
     return bad;

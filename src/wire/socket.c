@@ -27,19 +27,15 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
     }
     n = (size_t)(end - s);
     if (n == 0 || n >= DDP__HOST_TEXT || strchr(s, '/'))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s' names no host: write HOST:PORT, for example "
-                         "127.0.0.1:29500",
+        return ddp__fail(err, DDP_ARG, "address '%.200s' names no host: write HOST:PORT, for example 127.0.0.1:29500",
                          spec);
     if (*(s - (s > spec)) != '[' && memchr(s, ':', n))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s' has several colons: write an IPv6 address in brackets, "
-                         "for example [::1]:29500",
-                         spec);
-    if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) ||
-                  number < 0 || number > 65535))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
+        return ddp__fail(
+            err, DDP_ARG,
+            "address '%.200s' has several colons: write an IPv6 address in brackets, for example [::1]:29500", spec);
+    if (colon &&
+        (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) || number < 0 || number > 65535))
+        return ddp__fail(err, DDP_ARG, "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
                          colon + 1);
     memcpy(host, s, n);
     host[n] = 0;
@@ -61,8 +57,8 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     hints.ai_flags = AI_NUMERICSERV;
     why = getaddrinfo(host, port, &hints, &found);
     if (why)
-        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host,
-                         spec, gai_strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
+                         gai_strerror(why));
     for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 for everybody */
         for (a = found; a && *count < room; a = a->ai_next) {
             if ((a->ai_family == AF_INET) != four || a->ai_addrlen > sizeof list[0].sa) continue;
@@ -84,37 +80,31 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
     if (getnameinfo((const struct sockaddr *)&a->sa, a->size, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV))
         snprintf(out, DDP__ADDR_TEXT, "unknown address");
-    else
-        snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+    else snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
     return out;
 }
 
 int ddp__addr_port(const ddp__addr *a)
 {
-    if (a->sa.ss_family == AF_INET6)
-        return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
+    if (a->sa.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
     return ntohs(((const struct sockaddr_in *)(const void *)&a->sa)->sin_port);
 }
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
-    if (a->sa.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
+    if (a->sa.ss_family == AF_INET6) ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
+    else ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
 }
 
 int ddp__addr_is_loopback(const ddp__addr *a)
 {
     if (a->sa.ss_family == AF_INET6) {
-        const struct in6_addr *six =
-            &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
         if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
         return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
     }
     if (a->sa.ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 ==
-               127;
+        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 == 127;
     return 0;
 }
 
@@ -165,10 +155,9 @@ ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
     }
     if (l.rlim_cur >= here + (rlim_t)least) return DDP_OK;
     return ddp__fail(err, DDP_NET,
-                     "this process needs %lu open files, %d of them for its connections, but may have %lu: "
-                     "raise the limit with ulimit -n %lu",
-                     (unsigned long)here + (unsigned long)least, least, (unsigned long)l.rlim_cur,
-                     (unsigned long)room);
+                     "this process needs %lu open files, %d of them for its connections, but may have %lu: raise the "
+                     "limit with ulimit -n %lu",
+                     (unsigned long)here + (unsigned long)least, least, (unsigned long)l.rlim_cur, (unsigned long)room);
 }
 
 int ddp__fd_prepare(int fd)
@@ -209,14 +198,12 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (why == EADDRINUSE)
         return ddp__fail(
             err, DDP_NET,
-            "cannot listen on %s: %s; another run may hold it: choose another port with --addr or "
-            "DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with "
-            "--addr file://PATH",
+            "cannot listen on %s: %s; another run may hold it: choose another port with --addr or DREAMDDP_ADDR "
+            "(torchrun: --master_port), or leave the choice to rank 0 with --addr file://PATH",
             text, strerror(why));
     if (why == EADDRNOTAVAIL)
         return ddp__fail(err, DDP_NET,
-                         "cannot listen on %s: %s; rank 0 must run on the machine that "
-                         "--addr or DREAMDDP_ADDR names",
+                         "cannot listen on %s: %s; rank 0 must run on the machine that --addr or DREAMDDP_ADDR names",
                          text, strerror(why));
     return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
 }
@@ -288,7 +275,8 @@ void ddp__waker_drain(ddp__waker *w)
 {
     char sink[16];
 
-    while (read(w->fd[0], sink, sizeof sink) > 0) {}
+    while (read(w->fd[0], sink, sizeof sink) > 0) {
+    }
     /* after the drain: a call that finds the flag still set came before we return */
     ddp__atomic_swap(&w->called, 0);
 }
@@ -299,8 +287,8 @@ int ddp__tcp_dial_begin(const ddp__addr *to)
 
     if (s < 0) return -1;
     /* EINTR: the attempt goes on, as with EINPROGRESS */
-    if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
-                                    errno == EINPROGRESS || errno == EINTR))
+    if (ddp__fd_prepare(s) == 0 &&
+        (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 || errno == EINPROGRESS || errno == EINTR))
         return s;
     why = errno;
     close(s);
@@ -323,8 +311,7 @@ int ddp__tcp_dial_end(int s)
         if (getsockname(s, (struct sockaddr *)&own.sa, &own.size) < 0 ||
             getpeername(s, (struct sockaddr *)&peer.sa, &peer.size) < 0)
             why = errno;
-        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
-            why = ECONNREFUSED;
+        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
     }
     errno = why;
     if (why) return -1;

@@ -9,27 +9,27 @@
 
 #define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
 
-/* What follows the bytes asked for is read with them, at most so much: the next frame's header
- * comes with the payload before it, by one call instead of two. */
+/* What follows the bytes asked for is read with them, at most so much: the next frame's header comes with the payload
+ * before it, by one call instead of two. */
 #define DDP__AHEAD_BYTES 256
 typedef struct ddp__tcp_peer {
-    int    fd;               /* -1: own rank */
-    int    told;             /* bit 0: recv has reported the end, bit 1: send has */
-    int    relayed;
+    int fd;   /* -1: own rank */
+    int told; /* bit 0: recv has reported the end, bit 1: send has */
+    int relayed;
     size_t sent_before;
-    int    dry;
-    int    ahead_from, ahead_to; /* of ahead, not yet asked for */
+    int dry;
+    int ahead_from, ahead_to; /* of ahead, not yet asked for */
     unsigned char ahead[DDP__AHEAD_BYTES];
-    char   name[DDP__ADDR_TEXT + 24];
+    char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
 typedef struct ddp__tcp_wire {
     ddp__wire base;
-    ddp__tcp_peer *peers;    /* [world] */
-    ddp__tls *tls;           /* NULL = plain */
-    struct pollfd *polls;    /* [world + 1], the last for the bell */
-    ddp__waker bell;         /* wake() rings, wait() hears */
-    ddp__relay *relay;       /* of other ranks' connections, or NULL */
+    ddp__tcp_peer *peers; /* [world] */
+    ddp__tls *tls;        /* NULL = plain */
+    struct pollfd *polls; /* [world + 1], the last for the bell */
+    ddp__waker bell;      /* wake() rings, wait() hears */
+    ddp__relay *relay;    /* of other ranks' connections, or NULL */
 } ddp__tcp_wire;
 
 static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
@@ -87,8 +87,7 @@ static long ddp__tcp_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return n;
 }
 
-static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
-                          const unsigned char *want_recv, double until)
+static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
     int i, ready = 0;
@@ -116,10 +115,7 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
 
 static void ddp__tcp_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__tcp_wire *)(void *)w)->bell); }
 
-static const char *ddp__tcp_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].name;
-}
+static const char *ddp__tcp_peer_name(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].name; }
 
 static void ddp__tcp_free(ddp__tcp_wire *t)
 {
@@ -139,15 +135,10 @@ static void ddp__tcp_close(ddp__wire *w)
     ddp__tcp_free(t);
 }
 
-static void ddp__tcp_cut(ddp__wire *w, int peer)
-{
-    shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR);
-}
+static void ddp__tcp_cut(ddp__wire *w, int peer) { shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR); }
 
-static const ddp__wire_table ddp__tcp_table = {
-    ddp__tcp_send, ddp__tcp_recv, ddp__tcp_wait, ddp__tcp_wake, ddp__tcp_peer_name, ddp__tcp_close,
-    ddp__tcp_cut
-};
+static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send,      ddp__tcp_recv,  ddp__tcp_wait, ddp__tcp_wake,
+                                               ddp__tcp_peer_name, ddp__tcp_close, ddp__tcp_cut};
 
 /* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
 ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
@@ -173,16 +164,14 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
 #endif
     if (congestion && *congestion) {
 #ifdef TCP_CONGESTION
-        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) <
-            0)
+        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
             return ddp__fail(err, DDP_NET,
-                             "cannot set the congestion control '%.32s': %s; allowed are those "
-                             "in /proc/sys/net/ipv4/tcp_allowed_congestion_control",
+                             "cannot set the congestion control '%.32s': %s; allowed are those in "
+                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control",
                              congestion, strerror(errno));
 #else
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this system cannot choose the congestion control '%.32s': "
-                         "unset DREAMDDP_TCP_CONGESTION",
+                         "this system cannot choose the congestion control '%.32s': unset DREAMDDP_TCP_CONGESTION",
                          congestion);
 #endif
     }
@@ -216,7 +205,8 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
         t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
         t->polls = (struct pollfd *)ddp__calloc((size_t)c->world + 1, sizeof *t->polls);
     }
-    if (!t || !t->peers || !t->polls) bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
+    if (!t || !t->peers || !t->polls)
+        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     if (!bad) bad = ddp__waker_open(&t->bell, err);
     for (i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
     if (bad) {
@@ -234,17 +224,11 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
     return DDP_OK;
 }
 
-int ddp__wire_tcp_fd(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd;
-}
+int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
 
 size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer)
 {
     return ((ddp__tcp_wire *)(void *)w)->peers[peer].sent_before;
 }
 
-int ddp__wire_tcp_relayed(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed;
-}
+int ddp__wire_tcp_relayed(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed; }

@@ -1,5 +1,5 @@
-/* The wires between processes: one TCP connection per pair of ranks, for good, or one that may break and come
- * back: then a stream goes on over a new connection at the very byte where the old one left it. */
+/* The wires between processes: one TCP connection per pair of ranks, for good, or one that may break and come back:
+ * then a stream goes on over a new connection at the very byte where the old one left it. */
 #ifndef DDP_WIRE_TCP_H
 #define DDP_WIRE_TCP_H
 
@@ -18,20 +18,20 @@ typedef struct ddp__tcp_config {
     const int *fds;            /* [world] one connection per peer, own entry -1, and of those who are not there; the
                                   wire's from success on */
     const size_t *sent_before; /* [world] bytes already sent on each while the ranks met; may be NULL */
-    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two again when it
-                                     breaks; may be NULL */
+    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two again when it breaks;
+                                     may be NULL */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
-    double peer_timeout_s;     /* data that nobody acknowledges for so long break a connection (Linux; 0 = system's);
-                                  a link that stays broken for so long is given up (0 = never) */
+    double peer_timeout_s;     /* data that nobody acknowledges for so long break a connection (Linux; 0 = system's); a
+                                  link that stays broken for so long is given up (0 = never) */
     const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
     /* links that come back */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
     const ddp__addr *where;    /* [world] where a rank listens: lower ranks are dialled there, higher ones only asked
                                   whether they live; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
-    size_t replay_bytes;       /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where all peers
-                                  together would take more than 32 MiB */
+    size_t replay_bytes;       /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where all peers together
+                                  would take more than 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;
 
@@ -74,11 +74,11 @@ DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
 
 /* Who asks at the door to join is told this port, 0 = nobody can join. Any thread. */
 DDP_LIB void ddp__wire_resume_service(ddp__wire *w, int port);
-/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire,
- * or in a ddp__attach_fn. */
+/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire, or in a
+ * ddp__attach_fn. */
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins
- * anew. Without one the stream has ended already. */
+/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins anew. Without one the
+ * stream has ended already. */
 DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
 
 #endif /* DDP_WIRE_TCP_H */
