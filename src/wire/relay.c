@@ -1,261 +1,157 @@
-/* Rank 0 passes on what two others say to each other. */
+/* Rank 0 passes on what two others say to each other: a thread for each direction. */
 #include "base/core.h"
 #include "base/tools.h"
 #include "base/thread.h"
 #include "wire/relay.h"
-#include "wire/tcp.h"
+#include "wire/socket.h"
 
-#define DDP__RELAY_ROOM ((size_t)64 << 10)
+#define DDP__RELAY_ROOM  ((size_t)64 << 10)
 #define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
 #define DDP__RELAY_QUIET 1.0 /* and for those who are not */
 
-/* One direction: from its socket into the buffer, from there to the other socket. */
-typedef struct ddp__relay_way {
-    unsigned char *bytes; /* [DDP__RELAY_ROOM] */
-    size_t begin, end;    /* what waits in it */
-    int ended;            /* nothing more comes */
-    int deaf;             /* the other socket takes nothing more: what comes is dropped */
-    int shut;             /* the other socket was told the end */
-} ddp__relay_way;
-
+/* Two joined connections. */
 typedef struct ddp__splice {
-    int fd[2];
-    ddp__relay_way way[2]; /* [i] begins at fd[i] */
+    struct ddp__relay *relay;
+    struct ddp__splice *next;
+    int fd[2], ways;       /* directions that have not ended */
     uint32_t name;         /* 0 = none */
-    int cut;               /* it has to go */
 } ddp__splice;
 
+typedef struct ddp__relay_way {
+    ddp__splice *splice;
+    int from;              /* index of fd */
+    unsigned char bytes[DDP__RELAY_ROOM];
+} ddp__relay_way;
+
 struct ddp__relay {
-    pthread_mutex_t lock;
-    pthread_t thread;
-    ddp__waker bell;      /* rings when there is news */
-    ddp__splice **splice; /* [count], under the lock with the next four */
-    int count, room;
-    int stop;
-    double leave;
+    pthread_mutex_t lock;  /* of the list and its members */
+    pthread_cond_t changed;
+    ddp__splice *first;
     int64_t bytes;
-    struct pollfd *polls; /* [2 x poll_room + 1], the thread's */
-    int poll_room;
 };
 
-static void ddp__splice_free(ddp__splice *s)
+static void ddp__splice_shut(ddp__splice *s)
 {
-    int i;
-
-    if (!s) return;
-    for (i = 0; i < 2; i++) {
-        if (s->fd[i] >= 0) close(s->fd[i]);
-        if (s->way[i].bytes) DDP_FREE(s->way[i].bytes);
-    }
-    DDP_FREE(s);
+    shutdown(s->fd[0], SHUT_RDWR);
+    shutdown(s->fd[1], SHUT_RDWR);
 }
 
-static int ddp__would_block(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
-/* Moves what can be moved in one direction; bytes that came. A connection that breaks counts as ended: what it said
- * before is still delivered. */
-static size_t ddp__way_move(ddp__relay_way *w, int from, int to)
+/* A direction has ended, and the other end is told; the last of both closes the connections. */
+static void ddp__way_over(ddp__relay_way *w)
 {
-    size_t came = 0;
-    ssize_t n;
+    ddp__splice *s = w->splice, **at;
+    ddp__relay *r = s->relay;
 
-    if (!w->ended && w->end < DDP__RELAY_ROOM) {
-        n = recv(from, w->bytes + w->end, DDP__RELAY_ROOM - w->end, 0);
-        if (n > 0) came = (size_t)n;
-        else if (n == 0 || !ddp__would_block()) w->ended = 1;
-        w->end += came;
-    }
-    while (w->begin < w->end && !w->deaf) {
-        n = send(to, w->bytes + w->begin, w->end - w->begin, DDP__NOSIGNAL);
-        if (n < 0 && ddp__would_block()) break;
-        if (n < 0) w->deaf = 1;
-        else w->begin += (size_t)n;
-    }
-    if (w->deaf || w->begin == w->end) w->begin = w->end = 0;
-    if (w->ended && w->begin == w->end && !w->shut) {
-        shutdown(to, SHUT_WR);
-        w->shut = 1;
-    }
-    return came;
-}
-
-/* What to wait for on fd[i]. */
-static short ddp__splice_events(const ddp__splice *s, int i)
-{
-    const ddp__relay_way *out = &s->way[1 - i];
-    int events = 0;
-
-    if (!s->way[i].ended && s->way[i].end < DDP__RELAY_ROOM) events |= POLLIN;
-    if (out->begin < out->end) events |= POLLOUT;
-    return (short)events;
-}
-
-/* Fills the poll list under the lock; the number of pairs, or -1 when the thread has to end. */
-static int ddp__relay_list(ddp__relay *r, double now, double moved)
-{
-    int count, i, k;
-
+    DDP_FREE(w);
     pthread_mutex_lock(&r->lock);
-    for (i = 0; i < r->count; i++) {
-        ddp__splice *s = r->splice[i];
-        if (!s->cut && (!s->way[0].shut || !s->way[1].shut)) continue;
-        ddp__splice_free(s);
-        r->splice[i--] = r->splice[--r->count];
+    if (--s->ways == 0) {
+        for (at = &r->first; *at != s; at = &(*at)->next) {}
+        *at = s->next;
+        close(s->fd[0]);
+        close(s->fd[1]);
+        DDP_FREE(s);
+        pthread_cond_broadcast(&r->changed);
     }
-    count = r->count;
-    if (count > r->poll_room) {
-        struct pollfd *grown = (struct pollfd *)DDP_REALLOC(r->polls, (2 * (size_t)r->room + 1) * sizeof *r->polls);
-        if (grown) {
-            r->polls = grown;
-            r->poll_room = r->room;
-        } else {
-            count = r->poll_room; /* the others wait for a place */
-        }
-    }
-    for (i = 0; i < count; i++) {
-        for (k = 0; k < 2; k++) {
-            struct pollfd *p = &r->polls[2 * i + k];
-            p->events = ddp__splice_events(r->splice[i], k);
-            p->fd = p->events ? r->splice[i]->fd[k] : -1; /* else a hang-up would keep us awake */
-            p->revents = 0;
-        }
-    }
-    if (r->stop && (!count || now >= r->leave || now >= moved + DDP__RELAY_QUIET)) count = -1;
     pthread_mutex_unlock(&r->lock);
-    return count;
 }
 
-static void *ddp__relay_run(void *arg)
+/* A connection that breaks counts as ended: what it said before is still delivered. Where the other one takes nothing
+ * more, what comes is dropped. */
+static void *ddp__way_run(void *arg)
 {
-    ddp__relay *r = (ddp__relay *)arg;
-    double moved = ddp_now();
-    int count, i, stopping = 0;
+    ddp__relay_way *w = (ddp__relay_way *)arg;
+    int from = w->splice->fd[w->from], to = w->splice->fd[1 - w->from], deaf = 0;
+    long n;
 
     ddp__thread_prompt();
-    while ((count = ddp__relay_list(r, ddp_now(), moved)) >= 0) {
-        struct pollfd *bell = &r->polls[2 * count];
-        bell->fd = r->bell.fd[0];
-        bell->events = POLLIN;
-        bell->revents = 0;
-        if (poll(r->polls, (nfds_t)(2 * count + 1), stopping ? 100 : -1) < 0) continue;
-        if (bell->revents) {
-            ddp__waker_drain(&r->bell);
-            pthread_mutex_lock(&r->lock);
-            if (r->stop && !stopping) {
-                stopping = 1;
-                moved = ddp_now();
-            }
-            pthread_mutex_unlock(&r->lock);
-        }
-        for (i = 0; i < count; i++) { /* only this thread takes pairs away: they stay in place */
-            ddp__splice *s;
-            size_t came;
-            if (!r->polls[2 * i].revents && !r->polls[2 * i + 1].revents) continue;
-            pthread_mutex_lock(&r->lock); /* the list may be moved by one who adds to it */
-            s = r->splice[i];
-            pthread_mutex_unlock(&r->lock);
-            came = ddp__way_move(&s->way[0], s->fd[0], s->fd[1]);
-            came += ddp__way_move(&s->way[1], s->fd[1], s->fd[0]);
-            if (!came) continue;
-            moved = ddp_now();
-            ddp__atomic_add(&r->bytes, (int64_t)came);
-        }
+    while ((n = ddp__stream_recv(NULL, from, w->bytes, sizeof w->bytes)) >= 0) {
+        if (n == 0) (void)ddp__fd_wait(from, POLLIN, ddp_now() + 3600);
+        if (n > 0 && !deaf) deaf = ddp__stream_send_all(NULL, to, w->bytes, (size_t)n, ddp_now() + 1e9) < 0;
+        ddp__atomic_add(&w->splice->relay->bytes, (int64_t)n);
     }
+    shutdown(to, SHUT_WR);
+    ddp__way_over(w);
     return NULL;
 }
 
 ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err)
 {
     ddp__relay *r = (ddp__relay *)ddp__calloc(1, sizeof *r);
-    ddp_status bad = DDP_OK;
-    int why;
 
-    if (r) r->polls = (struct pollfd *)ddp__calloc(1, sizeof *r->polls);
-    if (!r || !r->polls) bad = ddp__fail(err, DDP_MEMORY, "out of memory for a relay");
-    if (!bad) bad = ddp__waker_open(&r->bell, err);
-    if (!bad) {
-        pthread_mutex_init(&r->lock, NULL);
-        why = pthread_create(&r->thread, NULL, ddp__relay_run, r);
-        if (why) {
-            bad = ddp__fail(err, DDP_FAILED, "cannot start the relay: %s", strerror(why));
-            pthread_mutex_destroy(&r->lock);
-        }
+    if (!r || ddp__cond_init(&r->changed)) {
+        DDP_FREE(r);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a relay");
     }
-    if (!bad) {
-        *out = r;
-        return DDP_OK;
-    }
-    if (r) ddp__waker_close(&r->bell);
-    if (r) DDP_FREE(r->polls);
-    DDP_FREE(r);
-    return bad;
+    pthread_mutex_init(&r->lock, NULL);
+    *out = r;
+    return DDP_OK;
 }
 
 void ddp__relay_cut(ddp__relay *r, uint32_t name)
 {
-    int i;
-
     pthread_mutex_lock(&r->lock);
-    for (i = 0; i < r->count; i++)
-        if (r->splice[i]->name == name) r->splice[i]->cut = 1;
+    for (ddp__splice *s = r->first; s; s = s->next)
+        if (s->name == name) ddp__splice_shut(s);
     pthread_mutex_unlock(&r->lock);
-    ddp__waker_wake(&r->bell);
 }
 
 ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error *err)
 {
-    ddp__splice *s = (ddp__splice *)ddp__calloc(1, sizeof *s), **grown;
-    int ok = 0, i;
+    ddp__splice *s = (ddp__splice *)ddp__calloc(1, sizeof *s);
+    ddp__relay_way *way[2];
+    pthread_t thread;
+    int k, why = 0;
 
-    if (!s) {
+    for (k = 0; k < 2; k++) way[k] = (ddp__relay_way *)ddp__calloc(1, sizeof **way);
+    if (!s || !way[0] || !way[1]) {
         close(a);
         close(b);
+        for (k = 0; k < 2; k++) DDP_FREE(way[k]);
+        DDP_FREE(s);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
     }
+    s->relay = r;
     s->fd[0] = a;
     s->fd[1] = b;
     s->name = name;
-    for (i = 0; i < 2; i++) s->way[i].bytes = (unsigned char *)ddp__calloc(1, DDP__RELAY_ROOM);
-    if (s->way[0].bytes && s->way[1].bytes) {
-        pthread_mutex_lock(&r->lock);
-        if (r->count == r->room) {
-            int room = r->room ? 2 * r->room : 8;
-            grown = (ddp__splice **)DDP_REALLOC(r->splice, (size_t)room * sizeof *grown);
-            if (grown) {
-                r->splice = grown;
-                r->room = room;
-            }
-        }
-        ok = r->count < r->room;
-        if (ok) r->splice[r->count++] = s;
-        pthread_mutex_unlock(&r->lock);
+    s->ways = 2;
+    pthread_mutex_lock(&r->lock);
+    s->next = r->first;
+    r->first = s;
+    for (k = 0; k < 2; k++) {
+        way[k]->splice = s;
+        way[k]->from = k;
+        if (!why) why = pthread_create(&thread, NULL, ddp__way_run, way[k]);
+        if (!why) pthread_detach(thread);
+        else ddp__splice_shut(s);
+        if (!why) way[k] = NULL;
     }
-    if (!ok) {
-        ddp__splice_free(s);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
-    }
-    ddp__waker_wake(&r->bell);
-    return DDP_OK;
+    pthread_mutex_unlock(&r->lock);
+    for (k = 0; k < 2; k++)
+        if (way[k]) ddp__way_over(way[k]);
+    return why ? ddp__fail(err, DDP_FAILED, "cannot start a relay: %s", strerror(why)) : DDP_OK;
 }
 
 int64_t ddp__relay_bytes(ddp__relay *r) { return ddp__atomic_load(&r->bytes); }
 
 void ddp__relay_close(ddp__relay *r)
 {
-    int i;
+    double now = ddp_now(), moved = now, leave = now + DDP__RELAY_LEAVE;
+    int64_t last = -1;
 
     if (!r) return;
     pthread_mutex_lock(&r->lock);
-    r->stop = 1;
-    r->leave = ddp_now() + DDP__RELAY_LEAVE;
+    while (r->first) {
+        now = ddp_now();
+        if (ddp__relay_bytes(r) != last) moved = now;
+        last = ddp__relay_bytes(r);
+        if (now >= leave || now >= moved + DDP__RELAY_QUIET)
+            for (ddp__splice *s = r->first; s; s = s->next) ddp__splice_shut(s);
+        (void)ddp__cond_wait_until(&r->changed, &r->lock, now + 0.1);
+    }
     pthread_mutex_unlock(&r->lock);
-    ddp__waker_wake(&r->bell);
-    pthread_join(r->thread, NULL);
-    for (i = 0; i < r->count; i++) ddp__splice_free(r->splice[i]);
     pthread_mutex_destroy(&r->lock);
-    ddp__waker_close(&r->bell);
-    if (r->splice) DDP_FREE(r->splice);
-    DDP_FREE(r->polls);
+    pthread_cond_destroy(&r->changed);
     DDP_FREE(r);
 }
 

@@ -7,7 +7,7 @@
 
 typedef struct ddp__relay ddp__relay;
 
-/* A relay and its thread. Errors: DDP_MEMORY, DDP_NET (no pipe), DDP_FAILED (no thread). */
+/* Errors: DDP_MEMORY. */
 DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err);
 /* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
  * are the relay's, also on error; each is shut down when the other has ended and its last bytes are through. By a name

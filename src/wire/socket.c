@@ -10,6 +10,8 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
+#define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
+
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
     const char *s = spec, *end, *colon;
@@ -353,47 +355,40 @@ int ddp__tcp_accept(int listen_fd, ddp__addr *from)
     return s;
 }
 
-int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until)
+/* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
+ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
-    const char *at = (const char *)buf;
+    int on = 1;
 
-    while (bytes) {
-        ssize_t n = send(fd, at, bytes, DDP__NOSIGNAL);
-        if (n > 0) {
-            at += n;
-            bytes -= (size_t)n;
-        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            if (!ddp__fd_wait(fd, POLLOUT, until)) {
-                errno = ETIMEDOUT;
-                return -1;
-            }
-        } else if (n < 0 && errno != EINTR) {
-            return -1;
-        }
+    if (ddp__fd_prepare(fd) < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
+        return ddp__fail(err, DDP_NET, "cannot set TCP_NODELAY: %s", strerror(errno));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+#ifdef TCP_NOTSENT_LOWAT
+    {
+        int low = DDP__UNSENT_BYTES;
+        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &low, sizeof low);
     }
-    return 0;
-}
-
-int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until)
-{
-    char *at = (char *)buf;
-
-    while (bytes) {
-        ssize_t n = recv(fd, at, bytes, 0);
-        if (n > 0) {
-            at += n;
-            bytes -= (size_t)n;
-        } else if (n == 0) {
-            errno = ECONNRESET;
-            return -1;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!ddp__fd_wait(fd, POLLIN, until)) {
-                errno = ETIMEDOUT;
-                return -1;
-            }
-        } else if (errno != EINTR) {
-            return -1;
-        }
+#endif
+#ifdef TCP_USER_TIMEOUT
+    if (peer_timeout_s > 0) {
+        unsigned ms = peer_timeout_s < 1e6 ? (unsigned)(peer_timeout_s * 1000) + 1 : 1000000000u;
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
     }
-    return 0;
+#else
+    (void)peer_timeout_s;
+#endif
+    if (congestion && *congestion) {
+#ifdef TCP_CONGESTION
+        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
+            return ddp__fail(err, DDP_NET,
+                             "cannot set the congestion control '%.32s': %s; allowed are those in "
+                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control",
+                             congestion, strerror(errno));
+#else
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "this system cannot choose the congestion control '%.32s': unset DREAMDDP_TCP_CONGESTION",
+                         congestion);
+#endif
+    }
+    return DDP_OK;
 }

@@ -52,10 +52,8 @@ DDP_LIB int ddp__tcp_dial_end(int fd);
 /* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1 and errno, EAGAIN
  * when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the end of the stream:
- * ECONNRESET). */
-DDP_LIB int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until);
-DDP_LIB int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until);
+/* What a connection between ranks needs: no delays, keepalive, time-out, congestion control. */
+DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
 /* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
  * poll returns. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);

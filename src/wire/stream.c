@@ -154,5 +154,5 @@ void ddp__stream_no_tls(int fd)
 {
     static const unsigned char alert[7] = {21, 3, 3, 0, 2, 2, 70}; /* fatal: protocol_version */
 
-    ddp__tcp_send_all(fd, alert, sizeof alert, ddp_now());
+    ddp__stream_send_all(NULL, fd, alert, sizeof alert, ddp_now());
 }

@@ -4,11 +4,6 @@
 #include "base/thread.h"
 #include "wire/tcp.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-
-#define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
-
 /* What follows the bytes asked for is read with them, at most so much: the next frame's header comes with the payload
  * before it, by one call instead of two. */
 #define DDP__AHEAD_BYTES 256
@@ -139,44 +134,6 @@ static void ddp__tcp_cut(ddp__wire *w, int peer) { shutdown(((ddp__tcp_wire *)(v
 
 static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send,      ddp__tcp_recv,  ddp__tcp_wait, ddp__tcp_wake,
                                                ddp__tcp_peer_name, ddp__tcp_close, ddp__tcp_cut};
-
-/* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
-ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
-{
-    int on = 1;
-
-    if (ddp__fd_prepare(fd) < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
-        return ddp__fail(err, DDP_NET, "cannot set TCP_NODELAY: %s", strerror(errno));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-#ifdef TCP_NOTSENT_LOWAT
-    {
-        int low = DDP__UNSENT_BYTES;
-        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &low, sizeof low);
-    }
-#endif
-#ifdef TCP_USER_TIMEOUT
-    if (peer_timeout_s > 0) {
-        unsigned ms = peer_timeout_s < 1e6 ? (unsigned)(peer_timeout_s * 1000) + 1 : 1000000000u;
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
-    }
-#else
-    (void)peer_timeout_s;
-#endif
-    if (congestion && *congestion) {
-#ifdef TCP_CONGESTION
-        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
-            return ddp__fail(err, DDP_NET,
-                             "cannot set the congestion control '%.32s': %s; allowed are those in "
-                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control",
-                             congestion, strerror(errno));
-#else
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this system cannot choose the congestion control '%.32s': unset DREAMDDP_TCP_CONGESTION",
-                         congestion);
-#endif
-    }
-    return DDP_OK;
-}
 
 static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tcp_peer *p, ddp_error *err)
 {

@@ -35,9 +35,6 @@ typedef struct ddp__tcp_config {
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;
 
-/* What a connection of either wire needs: no delays, keepalive, time-out, congestion control. */
-DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
-
 /* ---- tcp.c: connections that end for good ---- */
 
 /* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */

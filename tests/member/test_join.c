@@ -399,8 +399,8 @@ static ddp__addr service_of(const plan_of_run *p, unsigned char *request)
     assert_int_equal(ddp__addr_parse(p->addr, &at, 1, &count, NULL), DDP_OK);
     fd = ddp__tcp_dial(&at, ddp_now() + 5);
     assert_true(fd >= 0);
-    assert_int_equal(ddp__tcp_send_all(fd, request, DDP__HELLO_BYTES, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, fd, request, DDP__HELLO_BYTES, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 5), 0);
     close(fd);
     assert_true(ddp__hello_parse(b, &h));
     ddp__addr_set_port(&at, (int)h.port);
@@ -449,8 +449,8 @@ static int sit_down(const plan_of_run *p)
 
     fd = ddp__tcp_dial(&at, ddp_now() + 5);
     assert_true(fd >= 0);
-    assert_int_equal(ddp__tcp_send_all(fd, request, sizeof request, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, fd, request, sizeof request, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 5), 0);
     assert_int_equal(ddp__hello_get(b, 4), DDP__JOIN_OK);
     return fd;
 }
