@@ -79,13 +79,11 @@ void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why)
 void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
                       const ddp__hello *other)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
 
     ddp__hello_dispute(self, why, other, ddp__addr_text(from, name), d->refused, sizeof d->refused);
     if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
-    ddp__hello_pack(self, DDP__REFUSED, why, 0, b);
-    (void)ddp__stream_send_all(d->tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
+    (void)ddp__hello_send(d->tls, fd, self, DDP__REFUSED, why, 0);
 }
 
 static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)

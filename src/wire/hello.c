@@ -1,4 +1,6 @@
+/* The frames of a meeting: packing, checking, and what to say of those that do not fit. */
 #include "base/platform.h"
+#include "base/tools.h"
 #include "wire/hello.h"
 
 static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 'd', 'p'};
@@ -33,6 +35,14 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
     ddp__hello_put(b + 40, (uint64_t)detail, 4);
     ddp__hello_put(b + 44, self->family, 4);
     memcpy(b + 48, self->ip, sizeof self->ip);
+}
+
+int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(self, kind, reason, detail, b);
+    return ddp__stream_send_all(tls, fd, b, sizeof b, ddp_now());
 }
 
 int ddp__hello_begins(const unsigned char *b, size_t got)

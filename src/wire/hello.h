@@ -2,7 +2,7 @@
 #ifndef DDP_WIRE_HELLO_H
 #define DDP_WIRE_HELLO_H
 
-#include "base/config.h"
+#include "wire/stream.h"
 
 #define DDP__PROTOCOL    2
 #define DDP__HELLO_BYTES 64
@@ -57,6 +57,9 @@ DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 /* self's version, run, rank, world and port with that kind, reason and detail. */
 DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
                              unsigned char *b);
+/* Sends that to somebody on whose socket nothing waits: 0, or -1 and errno. */
+DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
+                            int detail);
 /* 1 if the first `got` bytes may begin a frame. */
 DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);
 /* 0 if the 64 bytes are not a frame of ours. */

@@ -95,11 +95,7 @@ int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
 
     if (s < 0) return -1;
     if (!ddp__addr_port(&target)) ddp__addr_set_port(&target, 9); /* any: nothing is sent */
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 ||
-        getsockname(s, (struct sockaddr *)&out->sa, &out->size) < 0)
-        why = errno;
+    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 || ddp__addr_own(s, out) < 0) why = errno;
     close(s);
     errno = why;
     if (why) return -1;

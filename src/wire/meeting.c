@@ -18,7 +18,15 @@ ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
     return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
 }
 
-void ddp__noted(ddp__meeting *m) { m->next_note = m->begin + 2 * (m->next_note - m->begin); }
+/* Lines about waiting come after 5, 10, 20, ... seconds. */
+void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
+{
+    double now = ddp_now();
+
+    if (now < m->next_note || now >= m->until) return;
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank, now - m->begin, what, more);
+    m->next_note = m->begin + 2 * (m->next_note - m->begin);
+}
 
 int ddp__missing(const ddp__meeting *m, char *out, size_t room)
 {
@@ -54,11 +62,16 @@ ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name
     if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
     if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
-    if (ddp_now() < m->next_note || ddp_now() >= m->until) return DDP_OK;
-    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank, ddp_now() - m->begin, name,
-             more);
-    ddp__noted(m);
+    ddp__wait_note(m, name, more);
     return DDP_OK;
+}
+
+int ddp__say(ddp__meeting *m, int peer, ddp__hello_kind kind)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(&m->self, kind, DDP__WELCOME, 0, b);
+    return ddp__frame_send(m, peer, b, sizeof b);
 }
 
 int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
@@ -200,7 +213,6 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
 /* A connection becomes that of a peer. */
 static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const ddp__addr *from)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
     ddp__addr *where = &m->where[h->rank];
 
@@ -208,8 +220,7 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     m->sent[h->rank] = 0;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
-    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
-    if (ddp__frame_send(m, (int)h->rank, b, sizeof b) < 0) {
+    if (ddp__say(m, (int)h->rank, DDP__HELLO) < 0) {
         ddp__stream_close(m->r->tls, fd);
         m->fd[h->rank] = -1;
     } else {
@@ -220,7 +231,6 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
 int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    unsigned char b[DDP__HELLO_BYTES];
     char who[DDP__STREAM_TEXT];
     int rank = m->r->rank;
     ddp__tls *tls = m->r->tls;
@@ -231,8 +241,7 @@ int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const dd
     why = ddp__hello_check(&m->self, &h);
     if (!why && !ddp__stream_may_be(tls, fd, (int)h.rank, who)) {
         ddp__door_note(&m->door, from, who);
-        ddp__hello_pack(&m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0, b);
-        (void)ddp__stream_send_all(tls, fd, b, sizeof b, ddp_now());
+        (void)ddp__hello_send(tls, fd, &m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
         return 0;
     }
     if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
@@ -266,17 +275,13 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     int missing;
 
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
-        double now = ddp_now();
-        if (now >= m->until)
+        if (ddp_now() >= m->until)
             return ddp__fail(
                 err, DDP_TIMEOUT,
                 "after %.3g s %s %s not connected to %s: start what is missing, or raise DREAMDDP_JOIN_TIMEOUT%s%s",
                 m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
                 m->door.refused[0] ? "; last refused: " : "", m->door.refused);
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank, now - m->begin, text);
-            ddp__noted(m);
-        }
+        ddp__wait_note(m, text, "");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }
     ddp__door_empty(&m->door);

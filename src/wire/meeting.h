@@ -72,14 +72,16 @@ typedef struct ddp__meeting {
 /* Until when to wait at a time, so that a call to stop is heard and a line is written. */
 DDP_LIB double ddp__slice(const ddp__meeting *m, double until);
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
-/* Lines about waiting come after 5, 10, 20, ... seconds. */
-DDP_LIB void ddp__noted(ddp__meeting *m);
+/* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
+DDP_LIB void ddp__wait_note(ddp__meeting *m, const char *what, const char *more);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
 /* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first: rank 0 has said
  * nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
 DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
                                   ddp_error *err);
+/* A frame of that kind without details; ddp__frame_send: one with more behind it. 0, or -1 and errno. */
+DDP_LIB int ddp__say(ddp__meeting *m, int peer, ddp__hello_kind kind);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
 /* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none) is an error. `name`
  * says who it is. */

@@ -36,9 +36,7 @@ ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
     ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
     m->fd[peer] = -1;
     l->relay = 1;
-    memset(&l->to, 0, sizeof l->to);
-    l->to.size = sizeof l->to.sa;
-    if (getpeername(m->fd[0], (struct sockaddr *)&l->to.sa, &l->to.size) < 0)
+    if (ddp__addr_peer(m->fd[0], &l->to) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__leg_dial(m, peer, err);
 }
@@ -98,7 +96,6 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
     ddp__leg *l = &m->leg[peer];
     int with = l->relay && l->state == DDP__LEG_GREET ? 0 : peer;
     int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
-    unsigned char b[DDP__HELLO_BYTES];
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
 
@@ -110,8 +107,8 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
     if (l->state == DDP__LEG_PAIR) return ddp__leg_done(m, peer);
-    ddp__hello_pack(&m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME, l->relay ? peer : 0, b);
-    if (ddp__stream_send_all(m->r->tls, l->fd, b, sizeof b, ddp_now()) < 0) /* its buffer is empty */
+    if (ddp__hello_send(m->r->tls, l->fd, &m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+                        l->relay ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
     return DDP_OK;
@@ -162,9 +159,7 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
     ddp__addr own;
     int p;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    getsockname(m->fd[0], (struct sockaddr *)&own.sa, &own.size);
+    (void)ddp__addr_own(m->fd[0], &own);
     for (p = 1; p < m->r->rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
         ddp__leg *l = &m->leg[p];
@@ -186,31 +181,20 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 
 ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[128];
     int missing, ready = 0;
 
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     DDP__TRY(ddp__mesh_begin(m, err));
-    for (;;) {
-        double now = ddp_now();
-        missing = ddp__missing(m, text, sizeof text);
-        if (!missing && !ready) {
-            ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
-            if (ddp__frame_send(m, 0, b, sizeof b) < 0)
-                return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
-            ready = 1;
-        }
-        if (!missing && m->go) break;
-        if (now >= m->until)
+    while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
+        if (!missing && !ready && ddp__say(m, 0, DDP__READY) < 0)
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+        ready |= !missing;
+        if (ddp_now() >= m->until)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->r->rank,
                              missing ? text : "rank 0, which waits for others to be ready");
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank, now - m->begin,
-                     missing ? text : m->root);
-            ddp__noted(m);
-        }
+        ddp__wait_note(m, missing ? text : m->root, "");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }
     ddp__door_empty(&m->door);
@@ -225,22 +209,16 @@ ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     for (;;) {
-        double now = ddp_now();
-        for (p = 1; p < m->r->world && m->ready[p]; p++) {
-        }
+        for (p = 1; p < m->r->world && m->ready[p];) p++;
         if (p == m->r->world && !m->pairs.count) break;
         if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
         else snprintf(name, sizeof name, "a relayed pair");
-        if (now >= m->until) {
+        if (ddp_now() >= m->until) {
             m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
                              m->until - m->begin, name);
         }
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank 0 has waited %.0f s: %s is not yet connected with all others",
-                     now - m->begin, name);
-            ddp__noted(m);
-        }
+        ddp__wait_note(m, name, " to be connected with all others");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }
     ddp__door_empty(&m->door);

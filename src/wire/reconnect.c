@@ -394,9 +394,7 @@ ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *er
     ddp__addr a;
     int id;
 
-    memset(&a, 0, sizeof a);
-    a.size = sizeof a.sa;
-    if (getpeername(fd, (struct sockaddr *)&a.sa, &a.size) < 0)
+    if (ddp__addr_peer(fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     ddp__addr_text(&a, p->name);

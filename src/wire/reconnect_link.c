@@ -136,12 +136,10 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
 
 static void ddp__join_answer(ddp__resume_wire *t, int fd, ddp__hello_kind kind, int port)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     ddp__hello self = t->self;
 
     self.port = (uint32_t)port;
-    ddp__hello_pack(&self, kind, DDP__WELCOME, 0, b);
-    (void)ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
+    (void)ddp__hello_send(t->cfg.tls, fd, &self, kind, DDP__WELCOME, 0);
 }
 
 static int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
@@ -191,9 +189,7 @@ int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
 
     *out = t->way[rank].where;
     if (rank != w->rank) return out->size != 0;
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    return t->door.listen_fd >= 0 && getsockname(t->door.listen_fd, (struct sockaddr *)&out->sa, &out->size) == 0;
+    return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
 }
 
 void ddp__wire_resume_attach(ddp__wire *w, int id)

@@ -181,10 +181,7 @@ static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 
 int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
 {
-    unsigned char b[DDP__HELLO_BYTES];
-
-    ddp__hello_pack(x->self, DDP__RELAY, DDP__WELCOME, about, b);
-    return ddp__stream_send_all(x->tls, fd, b, sizeof b, ddp_now() + 1);
+    return ddp__hello_send(x->tls, fd, x->self, DDP__RELAY, DDP__WELCOME, about);
 }
 
 /* Both ends are here: tells them, and joins their connections. */

@@ -48,9 +48,7 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
     const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    if (getsockname(fd, (struct sockaddr *)&own.sa, &own.size) < 0)
+    if (ddp__addr_own(fd, &own) < 0)
         return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
@@ -121,7 +119,6 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
  * else what cannot be helped. */
 static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[DDP__ADDR_TEXT];
     double now = ddp_now();
     ddp_status bad;
@@ -139,13 +136,12 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     m->sent[0] = 0;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
-    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
     memset(&local, 0, sizeof local);
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
     if (!bad) {
         bad = DDP_PEER_LOST;
-        if (ddp__frame_send(m, 0, b, sizeof b) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
+        if (ddp__say(m, 0, DDP__HELLO) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
     }
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -166,7 +162,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
 static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
     double pause = 0.02;
-    char why[420] = "";
+    char why[420] = "", note[424];
     int i = 0;
 
     for (;;) {
@@ -178,11 +174,8 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
                                      : "%s did not answer within %.3g s: %s; is it running, and is the address right? "
                                        "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
                              m->root, m->until - m->begin, why);
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank, now - m->begin,
-                     m->root, why);
-            ddp__noted(m);
-        }
+        snprintf(note, sizeof note, ": %s", why);
+        ddp__wait_note(m, m->root, note);
         DDP__TRY(ddp__cancelled(m, err));
         if (!m->path || i || ddp__look_up(m, list, &count, why, sizeof why)) {
             ddp_status bad;
@@ -227,17 +220,12 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
 /* Tells those who came why there will be no run. */
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
-    unsigned char b[DDP__HELLO_BYTES];
-    int p;
-
-    ddp__hello_pack(&m->self, DDP__REFUSED, reason, detail, b);
-    for (p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0) ddp__stream_send_all(m->r->tls, m->fd[p], b, sizeof b, ddp_now());
+    for (int p = 1; p < m->r->world; p++)
+        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->self, DDP__REFUSED, reason, detail);
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[128];
     ddp_status bad = ddp__gather(m, err);
     int p, world = m->r->world;
@@ -254,9 +242,8 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
         return bad;
     }
-    ddp__hello_pack(&m->self, DDP__GO, DDP__WELCOME, 0, b);
     for (p = 1; p < world; p++)
-        if (ddp__frame_send(m, p, b, sizeof b) < 0)
+        if (ddp__say(m, p, DDP__GO) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
@@ -299,10 +286,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
     int i;
 
     if (m->door.listen_fd >= 0) {
-        memset(&list[0], 0, sizeof list[0]);
-        list[0].size = sizeof list[0].sa;
-        if (ddp__fd_prepare(m->door.listen_fd) < 0 ||
-            getsockname(m->door.listen_fd, (struct sockaddr *)&list[0].sa, &list[0].size) < 0)
+        if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
             return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->door.listen_fd,
                              strerror(errno));
         *count = 1;
@@ -405,14 +389,10 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     ddp__tcp_config c;
     ddp_status bad;
 
-    for (int p = 0; p <= r->rank; p++) { /* a higher one has told where it listens */
-        ddp__addr *a = &m->where[p];
-        a->size = sizeof a->sa; /* it was dialled */
-        if (m->relayed[p] || p == r->rank || getpeername(m->fd[p], (struct sockaddr *)&a->sa, &a->size) < 0)
-            a->size = 0;
+    for (int p = 0; p < r->world; p++) {
+        if (m->relayed[p] || p == r->rank) m->where[p].size = 0;
+        else if (p < r->rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
-    for (int p = r->rank + 1; p < r->world; p++)
-        if (m->relayed[p]) m->where[p].size = 0;
     memset(&c, 0, sizeof c);
     c.rank = r->rank;
     c.world = m->ids;

@@ -177,6 +177,26 @@ int ddp__fd_prepare(int fd)
     return 0;
 }
 
+static int ddp__addr_named(int bad, ddp__addr *a)
+{
+    if (bad) a->size = 0;
+    return bad;
+}
+
+int ddp__addr_own(int fd, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    return ddp__addr_named(getsockname(fd, (struct sockaddr *)&out->sa, &out->size), out);
+}
+
+int ddp__addr_peer(int fd, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    return ddp__addr_named(getpeername(fd, (struct sockaddr *)&out->sa, &out->size), out);
+}
+
 ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -185,11 +205,7 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (s >= 0 && ddp__fd_prepare(s) == 0) {
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (bind(s, (const struct sockaddr *)&at->sa, at->size) == 0 && listen(s, 128) == 0) {
-            if (bound) {
-                memset(bound, 0, sizeof *bound);
-                bound->size = sizeof bound->sa;
-                getsockname(s, (struct sockaddr *)&bound->sa, &bound->size);
-            }
+            if (bound) (void)ddp__addr_own(s, bound);
             *fd = s;
             return DDP_OK;
         }
@@ -307,12 +323,7 @@ int ddp__tcp_dial_end(int s)
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
                  */
-        memset(&own, 0, sizeof own);
-        memset(&peer, 0, sizeof peer);
-        own.size = peer.size = sizeof own.sa;
-        if (getsockname(s, (struct sockaddr *)&own.sa, &own.size) < 0 ||
-            getpeername(s, (struct sockaddr *)&peer.sa, &peer.size) < 0)
-            why = errno;
+        if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0) why = errno;
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
     }
     errno = why;

@@ -39,6 +39,9 @@ DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__ad
 /* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and possible.
  * Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
 DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
+/* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
+DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
+DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
 /* Non-blocking and closed on exec; 0, or -1 and errno. */
 DDP_LIB int ddp__fd_prepare(int fd);
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */

@@ -144,9 +144,7 @@ static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tc
     if (peer == c->rank) return DDP_OK;
     p->sent_before = c->sent_before ? c->sent_before[peer] : 0;
     p->relayed = c->relayed && c->relayed[peer];
-    memset(&a, 0, sizeof a);
-    a.size = sizeof a.sa;
-    if (getpeername(p->fd, (struct sockaddr *)&a.sa, &a.size) < 0)
+    if (ddp__addr_peer(p->fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
     snprintf(p->name, sizeof p->name, "%s%.71s", p->relayed ? "via rank 0 at " : "", ddp__addr_text(&a, at));
     return ddp__tcp_tune(p->fd, c->peer_timeout_s, c->congestion, err);
