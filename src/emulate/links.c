@@ -4,8 +4,6 @@
 #include "emulate/links.h"
 #include "emulate/netspec.h"
 
-/* ---- a link: "100mbit,20ms" ---- */
-
 typedef struct ddp__rate_unit {
     const char *name;
     double value;
@@ -14,6 +12,7 @@ typedef struct ddp__rate_unit {
 static const ddp__rate_unit ddp__rate_units[] = {
     {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}};
 static const ddp__rate_unit ddp__delay_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
+static const ddp__rate_unit ddp__no_unit[] = {{"", 1}, {NULL, 0}};
 
 /* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
 static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units, double *out)
@@ -54,33 +53,23 @@ static ddp_status ddp__netspec_time(const char *spec, const char *what, const ch
                                     ddp_error *err)
 {
     if (ddp__quantity(text, n, ddp__delay_units, out) && *out <= 3600) return DDP_OK;
-    return ddp__fail(
-        err, DDP_ARG,
-        "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms or s; for example 100mbit,20ms",
-        spec, what, n > 60 ? 60 : (int)n, text);
+    return ddp__fail(err, DDP_ARG, "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms or s; "
+                     "for example 100mbit,20ms", spec, what, n > 60 ? 60 : (int)n, text);
 }
 
 ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err)
 {
     ddp__netspec s;
     size_t n = strcspn(spec, ",");
-    const char *rest = spec + n;
+    const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
 
     memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
                          "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s with bit, "
-                         "kbit, mbit or gbit; for example 100mbit,20ms, or none",
-                         spec, n > 60 ? 60 : (int)n, spec);
-    if (*rest) {
-        n = strcspn(++rest, ",");
-        DDP__TRY(ddp__netspec_time(spec, "delay", rest, n, &s.delay_s, err));
-        rest += n;
-    }
-    if (*rest) {
-        rest++;
-        DDP__TRY(ddp__netspec_time(spec, "jitter", rest, strlen(rest), &s.jitter_s, err));
-    }
+                         "kbit, mbit or gbit; for example 100mbit,20ms, or none", spec, n > 60 ? 60 : (int)n, spec);
+    if (delay) DDP__TRY(ddp__netspec_time(spec, "delay", delay, strcspn(delay, ","), &s.delay_s, err));
+    if (jitter) DDP__TRY(ddp__netspec_time(spec, "jitter", jitter + 1, strlen(jitter + 1), &s.jitter_s, err));
     *out = s;
     return DDP_OK;
 }
@@ -93,10 +82,8 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
     if (!spec || !bytes_per_s || !delay_s) return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
     n = strlen(spec);
     if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
-        return ddp__fail(
-            err, DDP_ARG,
-            "network '%.100s' looks like a file: one worker's link is given as RATE,DELAY, for example 100mbit,20ms",
-            spec);
+        return ddp__fail(err, DDP_ARG, "network '%.100s' looks like a file: one worker's link is given as RATE,DELAY, "
+                         "for example 100mbit,20ms", spec);
     DDP__TRY(ddp__netspec_parse(spec, &s, err));
     *bytes_per_s = s.rate;
     *delay_s = s.delay_s + s.jitter_s / 2;
@@ -118,11 +105,9 @@ static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const cha
 {
     int known = word < t->words;
 
-    return ddp__fail(t->err, DDP_FORMAT,
-                     "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 drop 1-3, t=8 kill 2, "
-                     "t=10 slow 0 to 10mbit",
-                     t->name, t->line, known ? (t->size[word] < 40 ? (int)t->size[word] : 40) : 0,
-                     known ? t->word[word] : "", what);
+    return ddp__fail(t->err, DDP_FORMAT, "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
+                     "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit", t->name, t->line, known ? (t->size[word] < 40
+                     ? (int)t->size[word] : 40) : 0, known ? t->word[word] : "", what);
 }
 
 static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
@@ -130,22 +115,11 @@ static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
     return word < t->words && t->size[word] == strlen(text) && !memcmp(t->word[word], text, t->size[word]);
 }
 
-/* Digits and at most one point. */
-static int ddp__script_number(const char *text, size_t n, double *out)
-{
-    char copy[32];
-
-    if (n == 0 || n >= sizeof copy) return 0;
-    memcpy(copy, text, n);
-    copy[n] = 0;
-    return strspn(copy, "0123456789.") == n && ddp__parse_double(copy, out);
-}
-
 static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word, int *out)
 {
     double v = 0;
 
-    if (n > 6 || !ddp__script_number(text, n, &v) || memchr(text, '.', n))
+    if (n > 6 || !ddp__quantity(text, n, ddp__no_unit, &v) || memchr(text, '.', n))
         return ddp__script_bad(t, word, "a worker's number");
     if (v >= t->world)
         return ddp__fail(t->err, DDP_ARG, "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to %d",
@@ -168,28 +142,25 @@ static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
 /* The words after "t=TIME". */
 static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 {
-    int words = 3;
+    static const char *const kinds[] = {"stall", "slow", "drop", "kill"}, *const links[] = {"for", "to"};
+    int kind = 0, words = 3;
 
-    if (ddp__script_is(t, 1, "stall")) i->kind = DDP__STALL;
-    else if (ddp__script_is(t, 1, "slow")) i->kind = DDP__SLOW;
-    else if (ddp__script_is(t, 1, "drop")) i->kind = DDP__DROP;
-    else if (ddp__script_is(t, 1, "kill")) i->kind = DDP__KILL;
-    else return ddp__script_bad(t, 1, "stall, slow, drop or kill");
+    while (kind < 4 && !ddp__script_is(t, 1, kinds[kind])) kind++;
+    if (kind == 4) return ddp__script_bad(t, 1, "stall, slow, drop or kill");
+    i->kind = (ddp__incident_kind)kind;
     if (t->words < 3) return ddp__script_bad(t, 2, "a worker's number");
     if (i->kind == DDP__DROP) DDP__TRY(ddp__script_pair(t, i));
     else DDP__TRY(ddp__script_worker(t, t->word[2], t->size[2], 2, &i->a));
-    if (i->kind == DDP__STALL) {
-        if (!ddp__script_is(t, 3, "for")) return ddp__script_bad(t, 3, "'for'");
-        if (t->words < 5 || !ddp__script_number(t->word[4], t->size[4], &i->seconds) ||
-            !(i->seconds > 0 && i->seconds <= 1e7))
-            return ddp__script_bad(t, 4, "a number of seconds above 0, up to 10000000");
+    if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
         words = 5;
-    } else if (i->kind == DDP__SLOW) {
-        if (!ddp__script_is(t, 3, "to")) return ddp__script_bad(t, 3, "'to'");
-        if (t->words < 5 || !ddp__netspec_rate(t->word[4], t->size[4], &i->rate))
-            return ddp__script_bad(t, 4, "a rate with bit, kbit, mbit or gbit, or none");
-        words = 5;
+        if (!ddp__script_is(t, 3, links[kind])) return ddp__script_bad(t, 3, kind == DDP__STALL ? "'for'" : "'to'");
+        if (t->words < 5) return ddp__script_bad(t, 4, kind == DDP__STALL ? "a number of seconds" : "a rate");
     }
+    if (i->kind == DDP__STALL && (!ddp__quantity(t->word[4], t->size[4], ddp__no_unit, &i->seconds) ||
+                                  !(i->seconds > 0 && i->seconds <= 1e7)))
+        return ddp__script_bad(t, 4, "a number of seconds above 0, up to 10000000");
+    if (i->kind == DDP__SLOW && !ddp__netspec_rate(t->word[4], t->size[4], &i->rate))
+        return ddp__script_bad(t, 4, "a rate with bit, kbit, mbit or gbit, or none");
     return t->words > words ? ddp__script_bad(t, words, "expected here") : DDP_OK;
 }
 
@@ -214,7 +185,7 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         if (++t.words == DDP__SCRIPT_WORDS) break;
     }
     if (t.words == 0) return DDP_OK;
-    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) || !ddp__script_number(t.word[0] + 2, t.size[0] - 2, &i.at) ||
+    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) || !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) ||
         i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
@@ -255,20 +226,12 @@ void ddp__incidents_free(ddp__incidents *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- for one worker ---- */
-
-static int ddp__turn_order(const void *a, const void *b)
+/* Turns and acts begin with their time. */
+static int ddp__time_order(const void *a, const void *b)
 {
-    const ddp__turn *x = (const ddp__turn *)a, *y = (const ddp__turn *)b;
+    const double x = *(const double *)a, y = *(const double *)b;
 
-    return (x->at > y->at) - (x->at < y->at);
-}
-
-static int ddp__act_order(const void *a, const void *b)
-{
-    const ddp__act *x = (const ddp__act *)a, *y = (const ddp__act *)b;
-
-    return (x->at > y->at) - (x->at < y->at);
+    return (x > y) - (x < y);
 }
 
 /* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same time the later line
@@ -309,8 +272,8 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
             l->act[l->acts++].peer = i->kind == DDP__DROP ? i->b : -1;
         }
     }
-    qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__turn_order);
-    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__act_order);
+    qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__time_order);
+    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
     for (k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
     return DDP_OK;
 }

@@ -6,11 +6,10 @@
 #include "base/core.h"
 #include "base/tools.h"
 
-/* ---- shape.c: when bytes leave, and when they count as received. Pure arithmetic on times given by the
- * caller, so that rates are exact however late a thread wakes up ---- */
+/* ---- shape.c ---- */
 
-/* From `at` seconds after the start on, a worker's access link has this rate: bytes per second,
- * 0 = unlimited, below 0 = nothing passes. */
+/* From `at` seconds after the start on, a worker's access link has this rate: bytes per second, 0 = unlimited, below
+ * 0 = nothing passes. */
 typedef struct ddp__turn {
     double at, rate;
 } ddp__turn;
@@ -48,9 +47,8 @@ DDP_LIB double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t 
 /* A frame whose last byte left the sender at that time reaches this rank's downlink: delay and jitter later, never
  * before the one before it. To be called once per frame, in order. */
 DDP_LIB double ddp__path_receive(ddp__path *from, double left);
-/* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as
- * received if it were next. Alone: at once; behind others: one serialisation after the one before.
- */
+/* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as received if it were
+ * next. Alone: at once; behind others: one serialisation after the one before. */
 DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
 /* The same, and it is next. */
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
@@ -109,16 +107,11 @@ typedef struct ddp__links {
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
 /* RATE alone, the first n bytes of text; 1, or 0 if it is none. */
 DDP_LIB int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s);
-
 /* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */
 DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
-/* One incident a line, "#" begins a comment:
- *     t=3.0 stall 2 for 1.5
- *     t=5 drop 1-3
- *     t=8 kill 2
- *     t=10 slow 0 to 10mbit
- * Times and durations are seconds, workers those of a world of `world`; appended to *s.
+/* One incident a line: "t=3.0 stall 2 for 1.5", "t=5 drop 1-3", "t=8 kill 2", "t=10 slow 0 to 10mbit"; "#" begins a
+ * comment. Times and durations are seconds, workers those of a world of `world`; appended to *s.
  * Errors: DDP_FORMAT, naming file, line and part; DDP_ARG for a worker that does not exist. */
 DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
                                     ddp__incidents *s, ddp_error *err);

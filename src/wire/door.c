@@ -278,6 +278,5 @@ void ddp__door_serve(ddp__door *d, double now)
         if (now >= ddp__caller_until(c)) ddp__caller_drop(d, c, now);
         else ddp__caller_hear(d, c);
     }
-    while (!ddp__door_shut(d, now) && ddp__door_accept(d, now)) {
-    }
+    while (!ddp__door_shut(d, now) && ddp__door_accept(d, now)) {}
 }

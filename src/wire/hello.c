@@ -95,16 +95,13 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
 
     switch (reason) {
     case DDP__REFUSE_VERSION:
-        snprintf(out, room,
-                 "%s speaks protocol version %u, rank %u version %u: build all ranks from one version of dreamddp",
-                 name, (unsigned)other->version, mine, (unsigned)self->version);
+        snprintf(out, room, "%s speaks protocol version %u, rank %u version %u: build all ranks from one version of "
+                 "dreamddp", name, (unsigned)other->version, mine, (unsigned)self->version);
         break;
     case DDP__REFUSE_RUN:
-        snprintf(out, room,
-                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64
-                 "%s%.40s%s: another run uses this port, or DREAMDDP_RUN_ID differs",
-                 name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
-                 self->run_name ? self->run_name : "", self->run_name ? "')" : "");
+        snprintf(out, room, "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run uses this "
+                 "port, or DREAMDDP_RUN_ID differs", name, other->run_id, mine, self->run_id, self->run_name ? " ('"
+                 : "", self->run_name ? self->run_name : "", self->run_name ? "')" : "");
         break;
     case DDP__REFUSE_WORLD:
         snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
@@ -112,16 +109,14 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
                  ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
     case DDP__REFUSE_TWICE:
-        snprintf(out, room,
-                 "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its own", name,
-                 (unsigned)other->rank, (unsigned)other->rank);
+        snprintf(out, room, "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "
+                 "own", name, (unsigned)other->rank, (unsigned)other->rank);
         break;
     case DDP__REFUSE_RESUME:
         snprintf(count[0], sizeof count[0], "rank %u", mine);
         mine = other->world & DDP__HELLO_RESUMES;
-        snprintf(out, room,
-                 "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and --min-world",
-                 mine ? name : count[0], mine ? count[0] : name);
+        snprintf(out, room, "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
+                 "--min-world", mine ? name : count[0], mine ? count[0] : name);
         break;
     default:
         snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name, (unsigned)other->rank,

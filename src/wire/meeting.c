@@ -102,18 +102,13 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
                              "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(broken));
-        return ddp__fail(
-            err, DDP_TIMEOUT,
-            kind == DDP__TABLE
-                ? "after %.3g s %s still waits for other ranks; DREAMDDP_JOIN_TIMEOUT waits longer"
-                : "after %.3g s %s is connected but has not answered: another program may own that address",
-            m->until - m->begin, name);
+        return ddp__fail(err, DDP_TIMEOUT, kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks; "
+                         "DREAMDDP_JOIN_TIMEOUT waits longer" : "after %.3g s %s is connected but has not answered: "
+                         "another program may own that address", m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, h))
-        return ddp__fail(err, DDP_NET,
-                         "%s does not answer as a rank of dreamddp: another program owns that address, choose another "
-                         "with --addr or DREAMDDP_ADDR",
-                         name);
+        return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that address, "
+                         "choose another with --addr or DREAMDDP_ADDR", name);
     why = ddp__hello_check(&m->self, h);
     if (!why && h->kind != DDP__REFUSED &&
         (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
@@ -276,11 +271,9 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
 
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
         if (ddp_now() >= m->until)
-            return ddp__fail(
-                err, DDP_TIMEOUT,
-                "after %.3g s %s %s not connected to %s: start what is missing, or raise DREAMDDP_JOIN_TIMEOUT%s%s",
-                m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
-                m->door.refused[0] ? "; last refused: " : "", m->door.refused);
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s: start what is missing, or "
+                             "raise DREAMDDP_JOIN_TIMEOUT%s%s", m->until - m->begin, text, missing == 1 ? "has"
+                             : "have", m->addr, m->door.refused[0] ? "; last refused: " : "", m->door.refused);
         ddp__wait_note(m, text, "");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }

@@ -48,10 +48,8 @@ static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_
     char text[DDP__ADDR_TEXT];
 
     snprintf(l->why, sizeof l->why, "%s", why);
-    ddp__log(
-        &m->r->log, DDP_LOG_WARN,
-        "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is slower than a direct connection",
-        m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
+             "slower than a direct connection", m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
     return ddp__leg_relay(m, peer, err);
 }
 

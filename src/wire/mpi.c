@@ -248,10 +248,8 @@ static ddp_status ddp__mpi_launched(ddp_error *err)
 #ifdef OPEN_MPI
     if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
         !getenv("OMPI_COMM_WORLD_RANK"))
-        return ddp__fail(err, DDP_USAGE,
-                         "srun started rank %s without PMIx, by which the ranks of Open MPI find each other: use srun "
-                         "--mpi=pmix, mpirun, or the tcp transport",
-                         getenv("SLURM_PROCID"));
+        return ddp__fail(err, DDP_USAGE, "srun started rank %s without PMIx, by which the ranks of Open MPI find each "
+                         "other: use srun --mpi=pmix, mpirun, or the tcp transport", getenv("SLURM_PROCID"));
 #endif
     (void)err;
     return DDP_OK;
@@ -263,9 +261,8 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
 
     (void)MPI_Finalized(&over);
     if (over)
-        return ddp__fail(err, DDP_USAGE,
-                         "MPI was finalised in this process and cannot begin again: use one context over MPI, or call "
-                         "MPI_Init_thread and MPI_Finalize yourself");
+        return ddp__fail(err, DDP_USAGE, "MPI was finalised in this process and cannot begin again: use one context "
+                         "over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
     (void)MPI_Initialized(&was);
     if (was) {
         (void)MPI_Query_thread(&level);
@@ -277,13 +274,10 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
     }
     if (level >= MPI_THREAD_SERIALIZED) return DDP_OK;
     if (t->owner)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: install one with thread "
-                         "support, or choose the tcp transport",
-                         ddp__mpi_level(level));
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program initialised MPI with %s, but another of its threads has to call MPI: ask "
-                     "MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling MPI_Init",
+        return ddp__fail(err, DDP_UNSUPPORTED, "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
+                         "install one with thread support, or choose the tcp transport", ddp__mpi_level(level));
+    return ddp__fail(err, DDP_UNSUPPORTED, "this program initialised MPI with %s, but another of its threads has to "
+                     "call MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling MPI_Init",
                      ddp__mpi_level(level));
 }
 
@@ -299,10 +293,8 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &world);
     if (rank != w->rank || world != w->world)
-        return ddp__fail(err, DDP_ARG,
-                         "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, so that the "
-                         "MPI launcher decides",
-                         w->rank, w->world, rank, world);
+        return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
+                         "so that the MPI launcher decides", w->rank, w->world, rank, world);
     result = MPI_Comm_dup(MPI_COMM_WORLD, &t->comm);
     if (result != MPI_SUCCESS) return ddp__mpi_says(err, "MPI_Comm_dup", result);
     (void)MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
@@ -413,9 +405,8 @@ int ddp__mpi_ranks(int *rank, int *world)
 
 ddp_status ddp__mpi_built(ddp_error *err)
 {
-    return ddp__fail(
-        err, DDP_UNSUPPORTED,
-        "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, or choose the tcp transport");
+    return ddp__fail(err, DDP_UNSUPPORTED, "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, "
+                     "or choose the tcp transport");
 }
 
 ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)

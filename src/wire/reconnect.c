@@ -3,14 +3,15 @@
 #include "base/tools.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "base/hash.h"
+#include "wire/meeting.h"
 #include "wire/reconnect.h"
-#include "wire/wire.h"
 
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
 #define DDP__REPLAY_ALL ((size_t)32 << 20)
 #define DDP__RECORD_MOST ((size_t)160 << 10) /* one frame of the engine in one record */
+/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
+#define DDP__DRY 8
 #define DDP__ACK_LATER 0.05                  /* seconds that a lone byte waits for its receipt */
 
 /* ---- what can be sent again ---- */
@@ -441,8 +442,6 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     const ddp__tcp_config *c = &t->cfg;
     size_t world = (size_t)c->world, room = ddp__replay_room(c);
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
-    double now = ddp_now();
-    uint64_t seed[3];
 
     t->base.table = &ddp__resume_table;
     t->base.rank = c->rank;
@@ -450,10 +449,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->self = c->self;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
-    memcpy(&seed[0], &now, sizeof now);
-    seed[1] = (uint64_t)getpid();
-    seed[2] = (uint64_t)(size_t)t + (uint64_t)c->rank;
-    t->number = (uint32_t)(ddp__hash(DDP__HASH_START, seed, sizeof seed) >> 16) | 1;
+    t->number = (uint32_t)(ddp__meetfile_run() >> 16 ^ (uint64_t)(size_t)t ^ (uint64_t)c->rank) | 1;
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);

@@ -17,11 +17,9 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     if (m->r->tls || ddp__addr_is_loopback(a)) return DDP_OK;
     ddp__addr_text(a, text);
     if (!m->r->insecure)
-        return ddp__fail(err, DDP_ARG,
-                         "%s lies beyond this machine, and the connections are neither encrypted nor authenticated: "
-                         "give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or --insecure "
-                         "(DREAMDDP_INSECURE=1) if the network can be trusted",
-                         text);
+        return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted nor "
+                         "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
+                         "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted", text);
     ddp__log(&m->r->log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
     return DDP_OK;
 }
@@ -168,12 +166,10 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     for (;;) {
         double now = ddp_now();
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             m->path ? "%s did not answer within %.3g s: %s; is it running, and does it write the same "
-                                       "file? (DREAMDDP_CONNECT_TIMEOUT waits longer)"
-                                     : "%s did not answer within %.3g s: %s; is it running, and is the address right? "
-                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
-                             m->root, m->until - m->begin, why);
+            return ddp__fail(err, DDP_TIMEOUT, m->path ? "%s did not answer within %.3g s: %s; is it running, and does "
+                             "it write the same file? (DREAMDDP_CONNECT_TIMEOUT waits longer)" : "%s did not answer "
+                             "within %.3g s: %s; is it running, and is the address right? (DREAMDDP_CONNECT_TIMEOUT "
+                             "waits longer)", m->root, m->until - m->begin, why);
         snprintf(note, sizeof note, ": %s", why);
         ddp__wait_note(m, m->root, note);
         DDP__TRY(ddp__cancelled(m, err));
@@ -292,9 +288,8 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         *count = 1;
     } else if (m->path) {
         if (!*m->path)
-            return ddp__fail(err, DDP_ARG,
-                             "address '%.100s' names no file: write file:///PATH, for example file:///tmp/run1",
-                             r->addr);
+            return ddp__fail(err, DDP_ARG, "address '%.100s' names no file: write file:///PATH, for example "
+                             "file:///tmp/run1", r->addr);
         snprintf(m->root, sizeof m->root, "rank 0");
         if (r->rank) return DDP_OK;
         DDP__TRY(ddp__choose_address(m, &list[0], err));
@@ -302,10 +297,9 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
     } else {
         DDP__TRY(ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
         if (ddp__addr_port(&list[0]) == 0)
-            return ddp__fail(err, DDP_ARG,
-                             "address '%.100s': port 0 leaves the other ranks without an address: name a port, for "
-                             "example %d, or file:///PATH, where rank 0 writes it",
-                             r->addr, DDP__DEFAULT_PORT);
+            return ddp__fail(err, DDP_ARG, "address '%.100s': port 0 leaves the other ranks without an address: name a "
+                             "port, for example %d, or file:///PATH, where rank 0 writes it", r->addr,
+                             DDP__DEFAULT_PORT);
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
     ddp__set_root(m, &list[0]);

@@ -32,9 +32,8 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
         return ddp__fail(err, DDP_ARG, "address '%.200s' names no host: write HOST:PORT, for example 127.0.0.1:29500",
                          spec);
     if (*(s - (s > spec)) != '[' && memchr(s, ':', n))
-        return ddp__fail(
-            err, DDP_ARG,
-            "address '%.200s' has several colons: write an IPv6 address in brackets, for example [::1]:29500", spec);
+        return ddp__fail(err, DDP_ARG, "address '%.200s' has several colons: write an IPv6 address in brackets, for "
+                         "example [::1]:29500", spec);
     if (colon &&
         (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) || number < 0 || number > 65535))
         return ddp__fail(err, DDP_ARG, "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
@@ -156,10 +155,9 @@ ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
         (void)getrlimit(RLIMIT_NOFILE, &l);
     }
     if (l.rlim_cur >= here + (rlim_t)least) return DDP_OK;
-    return ddp__fail(err, DDP_NET,
-                     "this process needs %lu open files, %d of them for its connections, but may have %lu: raise the "
-                     "limit with ulimit -n %lu",
-                     (unsigned long)here + (unsigned long)least, least, (unsigned long)l.rlim_cur, (unsigned long)room);
+    return ddp__fail(err, DDP_NET, "this process needs %lu open files, %d of them for its connections, but may have "
+                     "%lu: raise the limit with ulimit -n %lu", (unsigned long)here + (unsigned long)least, least,
+                     (unsigned long)l.rlim_cur, (unsigned long)room);
 }
 
 int ddp__fd_prepare(int fd)
@@ -214,15 +212,12 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (s >= 0) close(s);
     ddp__addr_text(at, text);
     if (why == EADDRINUSE)
-        return ddp__fail(
-            err, DDP_NET,
-            "cannot listen on %s: %s; another run may hold it: choose another port with --addr or DREAMDDP_ADDR "
-            "(torchrun: --master_port), or leave the choice to rank 0 with --addr file://PATH",
-            text, strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; another run may hold it: choose another port with "
+                         "--addr or DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with --addr "
+                         "file://PATH", text, strerror(why));
     if (why == EADDRNOTAVAIL)
-        return ddp__fail(err, DDP_NET,
-                         "cannot listen on %s: %s; rank 0 must run on the machine that --addr or DREAMDDP_ADDR names",
-                         text, strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; rank 0 must run on the machine that --addr or "
+                         "DREAMDDP_ADDR names", text, strerror(why));
     return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
 }
 
@@ -293,8 +288,7 @@ void ddp__waker_drain(ddp__waker *w)
 {
     char sink[16];
 
-    while (read(w->fd[0], sink, sizeof sink) > 0) {
-    }
+    while (read(w->fd[0], sink, sizeof sink) > 0) {}
     /* after the drain: a call that finds the flag still set came before we return */
     ddp__atomic_swap(&w->called, 0);
 }
@@ -391,14 +385,11 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
     if (congestion && *congestion) {
 #ifdef TCP_CONGESTION
         if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
-            return ddp__fail(err, DDP_NET,
-                             "cannot set the congestion control '%.32s': %s; allowed are those in "
-                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control",
-                             congestion, strerror(errno));
+            return ddp__fail(err, DDP_NET, "cannot set the congestion control '%.32s': %s; allowed are those in "
+                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control", congestion, strerror(errno));
 #else
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this system cannot choose the congestion control '%.32s': unset DREAMDDP_TCP_CONGESTION",
-                         congestion);
+        return ddp__fail(err, DDP_UNSUPPORTED, "this system cannot choose the congestion control '%.32s': unset "
+                         "DREAMDDP_TCP_CONGESTION", congestion);
 #endif
     }
     return DDP_OK;

@@ -140,8 +140,7 @@ void ddp__stream_close(ddp__tls *t, int fd)
     if (fd < 0) return;
     if (t) t->table->end(t, fd);
     shutdown(fd, SHUT_WR);
-    for (k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {
-    }
+    for (k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
     close(fd);
 }
 

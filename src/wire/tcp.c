@@ -4,17 +4,11 @@
 #include "base/thread.h"
 #include "wire/tcp.h"
 
-/* What follows the bytes asked for is read with them, at most so much: the next frame's header comes with the payload
- * before it, by one call instead of two. */
-#define DDP__AHEAD_BYTES 256
 typedef struct ddp__tcp_peer {
     int fd;   /* -1: own rank */
     int told; /* bit 0: recv has reported the end, bit 1: send has */
     int relayed;
     size_t sent_before;
-    int dry;
-    int ahead_from, ahead_to; /* of ahead, not yet asked for */
-    unsigned char ahead[DDP__AHEAD_BYTES];
     char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
@@ -37,48 +31,12 @@ static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int c
     return n;
 }
 
-static long ddp__tcp_read(ddp__tcp_peer *p, void *buf, size_t bytes)
-{
-    struct iovec iov[2];
-    struct msghdr m;
-    ssize_t n;
-
-    if (!bytes) return 0;
-    iov[0].iov_base = buf;
-    iov[0].iov_len = bytes;
-    iov[1].iov_base = p->ahead;
-    iov[1].iov_len = sizeof p->ahead;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = 2;
-    do n = recvmsg(p->fd, &m, 0);
-    while (n < 0 && errno == EINTR);
-    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return -1;
-    if (n < (ssize_t)(bytes + sizeof p->ahead)) p->dry = DDP__DRY;
-    if (n < 0) return 0;
-    if ((size_t)n <= bytes) return (long)n;
-    p->ahead_from = 0;
-    p->ahead_to = (int)((size_t)n - bytes);
-    return (long)bytes;
-}
-
 static long ddp__tcp_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    ddp__tcp_peer *p = &t->peers[peer];
-    long n;
+    long n = ddp__stream_recv(t->tls, t->peers[peer].fd, buf, bytes);
 
-    if (p->ahead_from < p->ahead_to) {
-        size_t have = (size_t)(p->ahead_to - p->ahead_from);
-        if (bytes > have) bytes = have;
-        memcpy(buf, p->ahead + p->ahead_from, bytes);
-        p->ahead_from += (int)bytes;
-        return (long)bytes;
-    }
-    if (p->dry > 0 && p->dry--) return 0;
-    n = t->tls ? ddp__stream_recv(t->tls, p->fd, buf, bytes) : ddp__tcp_read(p, buf, bytes);
-    if (n < 0) p->told |= 1;
+    if (n < 0) t->peers[peer].told |= 1;
     return n;
 }
 
@@ -91,10 +49,7 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const un
         int events = 0, told = t->peers[i].told;
         if ((!want_recv || want_recv[i]) && !(told & 1)) events |= POLLIN;
         if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
-        if (events & POLLIN) {
-            ready |= t->peers[i].ahead_from < t->peers[i].ahead_to;
-            ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
-        }
+        if (events & POLLIN) ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
         if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
         t->polls[i].fd = events ? t->peers[i].fd : -1; /* else a hang-up would keep us awake */
         t->polls[i].events = (short)events;
@@ -103,8 +58,6 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const un
     t->polls[w->world].revents = 0;
     if (ready) until = 0;
     (void)ddp__poll_until(t->polls, w->world + 1, until);
-    for (i = 0; i < w->world; i++)
-        if (t->polls[i].revents) t->peers[i].dry = 0;
     if (t->polls[w->world].revents) ddp__waker_drain(&t->bell);
 }
 

@@ -9,9 +9,6 @@
 #include "wire/stream.h"
 #include "wire/wire.h"
 
-/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
-enum { DDP__DRY = 8 };
-
 /* What both are made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;

@@ -104,9 +104,8 @@ static void ddp__tls_explain(ddp__tls_session *s)
     } else if (reason >= SSL_AD_REASON_OFFSET) {
         ddp__tls_say_alert(s, reason - SSL_AD_REASON_OFFSET);
     } else if (!s->settled && s->seen && s->first[0] != 21 && s->first[0] != 22) {
-        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen)
-                            ? "does not speak TLS"
-                            : "is a rank without TLS: give it --tls-psk or certificates too");
+        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen) ? "does not speak TLS" : "is a rank without TLS: give it "
+                     "--tls-psk or certificates too");
     } else {
         const char *text = ERR_reason_error_string(code);
         ddp__tls_say(s, "broke the TLS handshake (%s)", text ? text : "unknown reason");
@@ -416,8 +415,7 @@ static void ddp__tls_join_name(const char *text, size_t n, int *id, char *name)
     long rank = 0;
 
     if (n > 5 && n < DDP__STREAM_NAME && !memcmp(text, "join-", 5) && !name[0]) {
-        for (i = 0; i < n && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i])); i++) {
-        }
+        for (i = 0; i < n && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i])); i++) {}
         if (i < n) return;
         memcpy(name, text, n);
         name[n] = 0;
@@ -488,8 +486,7 @@ static void ddp__tls_end(ddp__tls *t, int fd)
 
     if (s && s->settled) {
         double until = ddp_now() + 0.2;
-        while (ddp__tls_flush(s, s->out) == 0 && ddp__fd_wait(fd, s->write_for, until)) {
-        }
+        while (ddp__tls_flush(s, s->out) == 0 && ddp__fd_wait(fd, s->write_for, until)) {}
         if (!s->held && !s->broken) SSL_shutdown(s->ssl);
         ERR_clear_error();
     }

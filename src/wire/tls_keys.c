@@ -67,10 +67,8 @@ static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_
     mine = st.st_uid == geteuid();
     if (S_ISREG(st.st_mode) && (st.st_mode & (mine ? 077 : 07))) {
         close(fd);
-        return ddp__fail(
-            err, DDP_ARG,
-            "%.200s: other users can read this key (mode %04o): chmod 600 it, and make a new one if they may have",
-            path, (unsigned)st.st_mode & 0777);
+        return ddp__fail(err, DDP_ARG, "%.200s: other users can read this key (mode %04o): chmod 600 it, and make a "
+                         "new one if they may have", path, (unsigned)st.st_mode & 0777);
     }
     while (b && got > 0 && *n < room) {
         do got = read(fd, b + *n, room - *n);
@@ -98,9 +96,8 @@ static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_erro
                         DDP__TLS_LONGEST_KEY);
     while (n && isspace(b[sizeof label + n - 1])) n--;
     if (!bad && n < DDP__TLS_LEAST_KEY)
-        bad = ddp__fail(err, DDP_ARG,
-                        "%.200s holds %zu bytes, a pre-shared key at least %d: make one with openssl rand -hex 32",
-                        path, n, DDP__TLS_LEAST_KEY);
+        bad = ddp__fail(err, DDP_ARG, "%.200s holds %zu bytes, a pre-shared key at least %d: make one with openssl "
+                        "rand -hex 32", path, n, DDP__TLS_LEAST_KEY);
     if (!bad && !EVP_Digest(b, sizeof label + n, k->psk, NULL, EVP_sha256(), NULL))
         bad = ddp__fail(err, DDP_FAILED, "OpenSSL cannot digest a key");
     OPENSSL_cleanse(b, sizeof b);
@@ -185,9 +182,7 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
         return ddp__fail(err, DDP_ARG, "--tls-psk and certificates: choose one way to prove who is who");
     if (parts && parts < 3)
         return ddp__fail(err, DDP_ARG, "--tls-%s is missing: certificates need --tls-ca, --tls-cert and --tls-key",
-                         !f->ca     ? "ca"
-                         : !f->cert ? "cert"
-                                    : "key");
+                         !f->ca ? "ca" : !f->cert ? "cert" : "key");
 #ifdef DDP_USE_OPENSSL
     {
         ddp__tls_keys *k = (ddp__tls_keys *)ddp__calloc(1, sizeof *k);
@@ -203,9 +198,8 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
     }
 #else
     (void)run_id;
-    return ddp__fail(
-        err, DDP_UNSUPPORTED,
-        "this program was built without TLS: compile it with -DDDP_USE_OPENSSL -lssl -lcrypto (OpenSSL 3)");
+    return ddp__fail(err, DDP_UNSUPPORTED, "this program was built without TLS: compile it with -DDDP_USE_OPENSSL "
+                     "-lssl -lcrypto (OpenSSL 3)");
 #endif
 }
 
