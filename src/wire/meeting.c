@@ -66,7 +66,7 @@ ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name
     return DDP_OK;
 }
 
-int ddp__say(ddp__meeting *m, int peer, ddp__hello_kind kind)
+int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
 {
     unsigned char b[DDP__HELLO_BYTES];
 
@@ -215,7 +215,7 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     m->sent[h->rank] = 0;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
-    if (ddp__say(m, (int)h->rank, DDP__HELLO) < 0) {
+    if (ddp__frame_say(m, (int)h->rank, DDP__HELLO) < 0) {
         ddp__stream_close(m->r->tls, fd);
         m->fd[h->rank] = -1;
     } else {

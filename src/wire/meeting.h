@@ -81,7 +81,7 @@ DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
 DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
                                   ddp_error *err);
 /* A frame of that kind without details; ddp__frame_send: one with more behind it. 0, or -1 and errno. */
-DDP_LIB int ddp__say(ddp__meeting *m, int peer, ddp__hello_kind kind);
+DDP_LIB int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
 /* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none) is an error. `name`
  * says who it is. */

@@ -186,7 +186,7 @@ ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     m->until = ddp_now() + DDP__MESH_LIMIT;
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
-        if (!missing && !ready && ddp__say(m, 0, DDP__READY) < 0)
+        if (!missing && !ready && ddp__frame_say(m, 0, DDP__READY) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
         ready |= !missing;
         if (ddp_now() >= m->until)

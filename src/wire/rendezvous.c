@@ -139,7 +139,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     bad = ddp__greet_root(m, &local);
     if (!bad) {
         bad = DDP_PEER_LOST;
-        if (ddp__say(m, 0, DDP__HELLO) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
+        if (ddp__frame_say(m, 0, DDP__HELLO) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
     }
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -239,7 +239,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         return bad;
     }
     for (p = 1; p < world; p++)
-        if (ddp__say(m, p, DDP__GO) < 0)
+        if (ddp__frame_say(m, p, DDP__GO) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
