@@ -108,12 +108,14 @@ static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *
 {
     const char *algorithm;
     ddp_stats before, after;
-    ddp_message m = {0};
-    ddp_piece p = {0};
+    ddp_message m;
+    ddp_piece p;
     double error;
     long i;
     int bad = 0;
 
+    memset(&m, 0, sizeof m);
+    memset(&p, 0, sizeof p);
     p.data = x;
     p.count = n;
     m.verb = DDP_ALL_REDUCE;

@@ -10,9 +10,11 @@ typedef struct way {
 
 static inline int exchange(ddp_ctx *d, ddp_verb verb, way w, float *x, size_t n, float scale, int peer)
 {
-    ddp_message m = {0};
-    ddp_piece p = {0};
+    ddp_message m;
+    ddp_piece p;
 
+    memset(&m, 0, sizeof m);
+    memset(&p, 0, sizeof p);
     p.data = x;
     p.count = n;
     m.verb = verb;

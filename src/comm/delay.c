@@ -65,10 +65,9 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
 /* ---- what is under way ---- */
 
-/* When the frame just read from a peer would have been read, had neither side been late. The
- * quickest frame tells what the wire itself takes and how far apart the clocks are; they drift by
- * 50 ppm at most. Without this the emulated downlink would stand still whenever a thread
- * oversleeps. */
+/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame tells
+ * what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most. Without this the
+ * emulated downlink would stand still whenever a thread oversleeps. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
@@ -130,11 +129,9 @@ double ddp__last_due(const ddp__engine *e, int peer)
 {
     ddp__link l = e->link;
     double last = -1;
-    int s;
 
-    for (s = e->first_due; s >= 0; s = e->slot[s].next) {
-        double due =
-            ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+    for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
+        double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
     }
     return last;

@@ -3,7 +3,7 @@
 #ifndef DDP_COMM_MESSAGE_H
 #define DDP_COMM_MESSAGE_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 typedef enum ddp_verb {
     DDP_ALL_REDUCE,     /* the sum over the group in rank order (or ring), times scale, on all */

@@ -5,16 +5,15 @@
 
 #include "cuda/batch_norm.cuh"
 #include "cuda/conv.cuh"
-#include "cuda/host_messages.cuh"
 #include "cuda/pool.cuh"
 #include "cuda/text.cuh"
+#include "cuda/update.cuh"
 
 /* ---- opening ---- */
 
 static void ddp__cuda_backend_close(void *self)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
 
     if (!c) return;
     if (c->dev) {
@@ -23,8 +22,7 @@ static void ddp__cuda_backend_close(void *self)
         (void)cudaStreamSynchronize(c->dev->stream);
         ddp__cuda_free_slots(c);
         ddp__cuda_free_marks(c);
-        for (i = 0; i < DDP__UPLOAD_PARTS; i++)
-            if (c->ring_free[i]) (void)cudaEventDestroy(c->ring_free[i]);
+        ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
         if (c->ring) (void)cudaFreeHost(c->ring);
         if (c->early) (void)cudaFreeHost(c->early);
         if (c->early_done) (void)cudaEventDestroy(c->early_done);
@@ -39,7 +37,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
                                          void **self, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)ddp__calloc(1, sizeof *c);
-    int device = b->device, i, n = 0;
+    int device = b->device, n = 0;
     ddp__cuda *dev;
 
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of a GPU");
@@ -58,12 +56,11 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
-        (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares,
-                                        (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
-    for (i = 0; i < DDP__UPLOAD_PARTS && !dev->failed; i++)
-        (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ring_free[i], cudaEventDisableTiming));
-    if (!dev->failed && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
+        (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
+    if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
+    if (c->ring_free && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
+    if (!dev->failed && !c->ring_free) ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -101,20 +98,17 @@ static void *ddp__cuda_alloc(void *self, size_t bytes)
     return p;
 }
 
-static void ddp__cuda_release(void *self, void *at, size_t bytes)
+static void ddp__cuda_release(void *self, void *at, size_t)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
-    (void)bytes;
     (void)cudaSetDevice(dev->device);
     (void)cudaFree(at);
 }
 
-static void *ddp__cuda_pin(void *self, size_t bytes)
+static void *ddp__cuda_pin(void *, size_t bytes)
 {
     void *p = NULL;
 
-    (void)self;
     if (cudaMallocHost(&p, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
         return NULL;
@@ -123,12 +117,7 @@ static void *ddp__cuda_pin(void *self, size_t bytes)
     return p;
 }
 
-static void ddp__cuda_unpin(void *self, void *at, size_t bytes)
-{
-    (void)self;
-    (void)bytes;
-    (void)cudaFreeHost(at);
-}
+static void ddp__cuda_unpin(void *, void *at, size_t) { (void)cudaFreeHost(at); }
 
 static void ddp__cuda_memory(void *self, double *total, double *unused)
 {
@@ -139,10 +128,7 @@ static void ddp__cuda_memory(void *self, double *total, double *unused)
     *unused = (double)left;
 }
 
-static int ddp__cuda_element_bytes(void *self)
-{
-    return ((ddp__cuda_self *)self)->dev->half ? 2 : 4;
-}
+static int ddp__cuda_element_bytes(void *self) { return ((ddp__cuda_self *)self)->dev->half ? 2 : 4; }
 
 static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
 {
@@ -194,7 +180,6 @@ static uint16_t ddp__bf16_bits(float x)
 static char *ddp__cuda_ring(ddp__cuda_self *c)
 {
     const int part = c->ring_next;
-
     (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* poll says it once more */
     return c->ring + (size_t)part * DDP__UPLOAD_BYTES;
 }
@@ -236,8 +221,7 @@ static void ddp__cuda_upload_elements(void *self, void *to, const float *from, s
     }
 }
 
-static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes,
-                                     ddp_error *err)
+static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
@@ -257,8 +241,7 @@ static ddp_status ddp__cuda_norm2(void *self, const float *x, size_t n, double *
     return ddp__cuda_download(self, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
 }
 
-static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count,
-                                              ddp_error *err)
+static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count, ddp_error *err)
 {
     uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
     ddp_status s;
@@ -280,8 +263,7 @@ static void ddp__cuda_early(void *self, const float *from)
     ddp__cuda *dev = c->dev;
 
     c->early_from = from;
-    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost,
-                                        dev->stream)))
+    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost, dev->stream)))
         (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
 }
 
@@ -297,7 +279,6 @@ static int ddp__cuda_early_value(void *self, const float *from, float *value)
 static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
     ddp__cuda_refresh((ddp__cuda_self *)self, to, bytes, dev->stream);
 }
@@ -305,7 +286,6 @@ static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     (void)DDP__CUDA(dev, cudaMemsetAsync(at, 0, bytes, dev->stream));
 }
 
@@ -338,7 +318,6 @@ static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->de
 static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
@@ -350,47 +329,37 @@ static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arr
     int i;
 
     if (!c->mirrors) return DDP_OK;
-    for (i = 0; i < arrays_count; i++)
-        ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
+    for (i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
 }
 
-static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
-                                    const size_t *counts, int arrays_count, int sum,
-                                    ddp_error *err)
+static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays, const size_t *counts, int arrays_count,
+                                    int sum, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
-    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts,
-                             arrays_count, err));
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts, arrays_count, err));
     return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
 static void ddp__cuda_follow(void *self, int slot)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->nccl->stream));
 }
 
-static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn,
-                                   float *const *arrays, const size_t *counts, int arrays_count,
-                                   ddp_error *err)
+static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn, float *const *arrays,
+                                   const size_t *counts, int arrays_count, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
-    if (turn)
-        DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
+    if (turn) DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
     return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
-static void ddp__cuda_finish(void *self, int slot)
-{
-    ddp__nccl_finish(((ddp__cuda_self *)self)->nccl, slot);
-}
+static void ddp__cuda_finish(void *self, int slot) { ddp__nccl_finish(((ddp__cuda_self *)self)->nccl, slot); }
 
 static ddp_status ddp__cuda_poll(void *self, ddp_error *err)
 {
@@ -400,7 +369,6 @@ static ddp_status ddp__cuda_poll(void *self, ddp_error *err)
 static void ddp__cuda_leave(void *self, int on_error)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     ddp__nccl_leave(c->nccl, on_error);
     c->nccl = NULL;
 }

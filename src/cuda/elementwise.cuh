@@ -65,8 +65,7 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 }
 
 template <typename T, typename F>
-static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n,
-                                    int add, F f)
+static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
 {
     DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
               (const T *)b, n, add, ddp__aligned(out, a, b), f);
@@ -74,8 +73,7 @@ static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, co
 
 /* The map over n elements of the type that arrays of shape have on the device. */
 template <typename F>
-static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b,
-                                 int add, F f)
+static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     const long n = ddp_shape_count(&c->spec->out);
@@ -125,8 +123,7 @@ DDP__FAMILY(ddp__cuda_elementwise_ops,
 
 /* Rows of a and of b are row elements apart. */
 template <typename T>
-static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row,
-                                     int wide)
+static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
@@ -144,9 +141,8 @@ static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, 
 
 /* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
 template <typename T>
-static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy,
-                                          long rows, long n, long row, int add_a, int add_b,
-                                          int wide)
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
+                                          long row, int add_a, int add_b, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
@@ -198,10 +194,9 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
     ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
     ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
     if (!da && !db) return;
-    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da,
-              (T *)db, a, b, (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n,
-              c->add_in[0], c->add_in[c->spec->inputs > 1],
-              ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
+    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da, (T *)db, a, b,
+              (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
+              c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
 /* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's
@@ -217,15 +212,13 @@ __host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
 /* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
 __device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
 {
-    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) +
-                                        UINT64_C(0x2545f4914f6cdd1d));
+    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
 }
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
 {
     const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
-
     return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
 }
 
@@ -252,8 +245,7 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
 }
 
 template <typename T>
-static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in,
-                                  int add)
+static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in, int add)
 {
     const long n = ddp_shape_count(&c->spec->out);
     const double p = c->training ? c->spec->arg[0] : 0;

@@ -11,8 +11,7 @@ enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_T
 
 /* A token outside 0..v-1 gives a row of NAN. */
 template <typename T>
-static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v,
-                                        long n, int wide)
+static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
@@ -29,9 +28,8 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
-/* order[place of row] = row, where the place is the number of rows with a smaller token and of
- * earlier ones with the same. Every row is compared with every other: for the rows of a batch that
- * takes less time than a sort's launches. */
+/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones with the
+ * same. Every row is compared with every other: for the rows of a batch that takes less time than a sort's launches. */
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
 ddp__k_embedding_order(int *order, const int *token, long rows)
 {
@@ -82,8 +80,7 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
     if (mine < 0 || mine >= v || at >= n) return;
     if (place > 0 && token[order[place - 1]] == mine) return;
     for (k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4
-    for (p = place; p < rows && token[order[p]] == mine; p++) {
+    DDP__UNROLL_4 for (p = place; p < rows && token[order[p]] == mine; p++) {
         ddp__piece_load(x, dy + order[p] * n, at, n, wide);
         for (k = 0; k < width; k++) sum[k] += x[k];
     }
@@ -98,37 +95,31 @@ template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, co
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
 
     DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
-              (const int *)c->in[0], (const T *)c->param[0], rows, v, n,
-              ddp__wide<T>(n, c->out, c->param[0]));
+              (const int *)c->in[0], (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
 }
 
 template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-    const dim3 blocks((unsigned)rows,
-                      (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
+    const dim3 blocks((unsigned)rows, (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
     int *order = (int *)dev->scratch;
 
     if (!c->grad_param[0]) return;
-    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0],
-              rows);
+    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
     DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0],
-             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n,
-             ddp__wide<T>(n, c->grad_out));
+             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
 }
 
-static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
 {
-    (void)narrow;
     return (size_t)ddp_shape_rows(&s->out) * sizeof(int);
 }
 
 /* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
 
 template <typename T>
-static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n,
-                                       int wide)
+static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
@@ -145,8 +136,7 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
 
 /* table and dx may be NULL; dx may be dy. */
 template <typename T>
-static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n,
-                                            int add, int wide)
+static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
@@ -156,8 +146,7 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
 
     if (at >= n) return;
     for (k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4
-    for (b = 0; b < batch; b++) {
+    DDP__UNROLL_4 for (b = 0; b < batch; b++) {
         ddp__piece_load(d, dy + b * n, at, n, wide);
         for (k = 0; k < width; k++) sum[k] += d[k];
         if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
@@ -170,12 +159,10 @@ template <typename T> static void ddp__cuda_position_forward(ddp__cuda *dev, con
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS),
-                      (unsigned)s->dim[0]);
+    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS), (unsigned)s->dim[0]);
 
     DDP__RUN((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, (T *)c->out, (const T *)c->in[0],
-             (const T *)c->param[0], s->dim[0], n,
-             ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
+             (const T *)c->param[0], s->dim[0], n, ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
 }
 
 template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -231,8 +218,7 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
             ddp__piece_store(y, u, at, at + step, wide, add);
             ddp__piece_store(y, v, at + half, at + half + step, wide, add);
         }
-        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
-             p += DDP__ROPE_THREADS * step) {
+        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
             ddp__piece_load(u, x, p, p + step, wide);
             ddp__piece_store(y, u, p, p + step, wide, add);
         }
@@ -259,8 +245,7 @@ template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const d
 
 template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    if (c->grad_in[0])
-        ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
+    if (c->grad_in[0]) ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
 }
 
 #endif /* DDP_CUDA_EMBEDDING_CUH */

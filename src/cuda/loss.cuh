@@ -8,8 +8,7 @@
 enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024 };
 
 /* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
-__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
-                                                      float other_sum)
+__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
 {
     const float top = fmaxf(*max, other_max);
 
@@ -19,8 +18,7 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
     *max = top;
 }
 
-/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no
- * column. */
+/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no column. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
@@ -54,14 +52,12 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
     }
     __syncthreads();
     if (threadIdx.x) return;
-    for (i = 1; i < DDP__LOSS_THREADS / 32; i++)
-        ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
+    for (i = 1; i < DDP__LOSS_THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
     stat[2 * row] = max;
     stat[2 * row + 1] = sum;
     loss[row] = label[row] == -1 ? 0
                 : label[row] < 0 || label[row] >= n
-                    ? (double)NAN
-                    : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
+                    ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
 }
 
 /* One block. out = mean of the losses over the labels that are not -1; or, without losses, out =
@@ -148,9 +144,8 @@ template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const 
              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->in[0]));
 }
 
-static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)
 {
-    (void)narrow;
     return (size_t)ddp_shape_rows(&s->in[0]) * sizeof(double);
 }
 

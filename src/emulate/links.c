@@ -1,6 +1,5 @@
 /* The texts of what is emulated, a link's and a script's, and what they mean for one worker. */
 #include "base/core.h"
-#include "base/text.h"
 #include "emulate/links.h"
 #include "emulate/netspec.h"
 

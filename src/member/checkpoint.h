@@ -2,7 +2,7 @@
 #ifndef DDP_MEMBER_CHECKPOINT_H
 #define DDP_MEMBER_CHECKPOINT_H
 
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
 #include "member/state.h"
 

@@ -1,8 +1,7 @@
 /* Members of a run that newcomers may enter: the service, clones, entries. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 

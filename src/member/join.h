@@ -10,7 +10,7 @@
 #ifndef DDP_MEMBER_JOIN_H
 #define DDP_MEMBER_JOIN_H
 
-#include "base/hash.h"
+#include "base/core.h"
 #include "member/state.h"
 #include "wire/tcp.h"
 #include "wire/stream.h"

@@ -3,7 +3,7 @@
  */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 

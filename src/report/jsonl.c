@@ -1,7 +1,7 @@
 /* JSON lines: the writer, and the events of the programs. */
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
-#include "report/jsonl.h"
+#include "report/report.h"
 
 #define DDP__JSONL_DEPTH 31
 
@@ -151,19 +151,15 @@ void ddp_jsonl_up(ddp_jsonl *j)
 
 void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count)
 {
-    int i;
-
     ddp_jsonl_array(j, key);
-    for (i = 0; i < count; i++) ddp_jsonl_integer(j, NULL, values[i]);
+    for (int i = 0; i < count; i++) ddp_jsonl_integer(j, NULL, values[i]);
     ddp_jsonl_up(j);
 }
 
 void ddp_jsonl_numbers(ddp_jsonl *j, const char *key, const double *values, int count)
 {
-    int i;
-
     ddp_jsonl_array(j, key);
-    for (i = 0; i < count; i++) ddp_jsonl_number(j, NULL, values[i]);
+    for (int i = 0; i < count; i++) ddp_jsonl_number(j, NULL, values[i]);
     ddp_jsonl_up(j);
 }
 
@@ -197,11 +193,9 @@ void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d)
 
 void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d)
 {
-    int l;
-
     ddp_jsonl_event(j, "profile");
     ddp_jsonl_array(j, "layers");
-    for (l = 0; l < d->layer_count; l++) {
+    for (int l = 0; l < d->layer_count; l++) {
         ddp_jsonl_object(j, NULL);
         ddp_jsonl_string(j, "layer", d->layers[l].name);
         ddp_jsonl_number(j, "params", d->layers[l].params);
@@ -214,16 +208,14 @@ void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d)
 
 void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r)
 {
-    int h, l;
-
     if (!r->step_of || r->period < 1) return;
     ddp_jsonl_event(j, "plan");
     ddp_jsonl_string(j, "strategy", r->strategy);
     ddp_jsonl_integer(j, "period", r->period);
     ddp_jsonl_array(j, "sets");
-    for (h = 0; h < r->period; h++) {
+    for (int h = 0; h < r->period; h++) {
         ddp_jsonl_array(j, NULL);
-        for (l = 0; l < d->layer_count; l++)
+        for (int l = 0; l < d->layer_count; l++)
             if (r->step_of[l] == h) ddp_jsonl_integer(j, NULL, l);
         ddp_jsonl_up(j);
     }
@@ -250,9 +242,7 @@ void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
 
 void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r)
 {
-    int i;
-
-    for (i = 0; i < r->note_count; i++) {
+    for (int i = 0; i < r->note_count; i++) {
         ddp_jsonl_event(j, "note");
         ddp_jsonl_string(j, "strategy", r->strategy);
         ddp_jsonl_integer(j, "step", r->notes[i].step);

@@ -1,5 +1,4 @@
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of
- * the device. */
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device. */
 #include "base/platform.h"
 #include "nn/exact.h"
 #include "run/context.h"
@@ -95,12 +94,10 @@ static void ddp__clip_there(ddp_ctx *d)
 
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                        first);
+            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(d->host.device, d->unit[l].gradient[i].data,
-                          d->unit[l].gradient[i].count, d->cfg.clip_norm);
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
 void ddp__clip_gradients(ddp_ctx *d)

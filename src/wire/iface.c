@@ -1,5 +1,5 @@
 #include "base/platform.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "wire/socket.h"
 
 #include <ifaddrs.h>

@@ -1,7 +1,6 @@
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/hash.h"
+#include "base/core.h"
 #include "wire/meeting.h"
 
 const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }

@@ -1,7 +1,7 @@
 /* What is said while the ranks meet: frames, who comes to the door, whom to wait for. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "wire/meeting.h"
 
 double ddp__slice(const ddp__meeting *m, double until)

@@ -4,7 +4,6 @@
  * next waits do without: on slow links, or with slow peers, it would take a core from the computation. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/wire.h"
 
 #ifdef DDP_USE_MPI

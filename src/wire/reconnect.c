@@ -1,8 +1,6 @@
 /* Streams over connections that may be replaced: records out of the replay ring and into the engine's memory. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/thread.h"
 #include "wire/meeting.h"
 #include "wire/reconnect.h"
 

@@ -7,7 +7,6 @@
  * The lower rank answers with its own. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/reconnect.h"
 #include "wire/wire.h"
 

@@ -1,7 +1,6 @@
 /* Rank 0 passes on what two others say to each other: a thread for each direction. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/relay.h"
 #include "wire/socket.h"
 

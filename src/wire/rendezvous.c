@@ -1,7 +1,6 @@
 /* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/socket.h"
 #include "wire/meeting.h"
 #include "wire/tcp.h"

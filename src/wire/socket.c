@@ -1,8 +1,7 @@
 /* Addresses, descriptors, listening, dialling, waiting. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "wire/socket.h"
 
 #include <netdb.h>

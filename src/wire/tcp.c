@@ -1,7 +1,6 @@
 /* Streams over connections that end for good. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/tcp.h"
 
 typedef struct ddp__tcp_peer {

@@ -6,7 +6,6 @@
  * no ring is lost, and nobody spins or takes a lock while bytes flow. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/wire.h"
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */

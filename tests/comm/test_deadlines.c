@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "wire/socket.h"
 #include "comm/state.h"
 #include "wire/wire.h"

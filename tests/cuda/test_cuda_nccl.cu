@@ -33,7 +33,7 @@ typedef struct meeting {
 typedef struct rank_of {
     meeting   *all;
     int        rank, part;
-    void     (*body)(struct rank_of *r, ddp__cuda *dev, ddp__nccl *n);
+    void     (*body)(struct rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n);
     ddp_status joined;
     ddp_error  err;
 } rank_of;
@@ -94,7 +94,7 @@ static void *run_rank(void *user)
     const int size = a->world / a->parts;
     ddp_backend_peers p;
     ddp__cuda *dev;
-    ddp__nccl *n;
+    ddp__cuda_nccl *n;
 
     dev = ddp__cuda_open(a->same_device ? 0 : r->rank, DDP_CUDA_F32, NULL, &r->err);
     EXPECT(r, dev);
@@ -114,7 +114,7 @@ static void *run_rank(void *user)
 }
 
 static void run_parts(int world, int parts, int same_device, double timeout_s, rank_of *ranks,
-                      void (*body)(rank_of *r, ddp__cuda *dev, ddp__nccl *n))
+                      void (*body)(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n))
 {
     pthread_t thread[MOST_RANKS];
     meeting all;
@@ -194,7 +194,7 @@ static float mean_of_first_and_last(long i) { return (float)(16 + i % 7); }
 
 /* Two slots in flight; what was queued before is averaged, what comes after finish sees the mean.
  */
-static void average_twice(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
+static void average_twice(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     static const size_t counts[] = {LARGE, 5};
     float *a = filled(r, LARGE), *b = filled(r, 5), *c = filled(r, 64), *arrays[2];
@@ -246,7 +246,7 @@ static void two_ranks_on_one_device_are_refused(void **state)
 }
 
 /* Rank 1 leaves in trouble while the others wait for it; they go on as two. */
-static void lose_one(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
+static void lose_one(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     static const int lost[] = {1};
     const size_t count = 64;
@@ -287,7 +287,7 @@ static void a_lost_peer_is_a_sentence_and_the_rest_goes_on(void **state)
 }
 
 /* A silent peer: the time-out finds it, and leaving does not wait for it. */
-static void wait_for_nobody(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
+static void wait_for_nobody(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = 64;
     float *x = filled(r, 64);
@@ -318,7 +318,7 @@ static void a_silent_peer_is_found_by_the_time_out(void **state)
 }
 
 /* Who leaves in peace with an average in flight does not wait endlessly either. */
-static void leave_nobody(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
+static void leave_nobody(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = 64;
     float *x = filled(r, 64);
@@ -341,7 +341,7 @@ static void a_silent_peer_is_left_by_the_time_out(void **state)
 }
 
 /* Two sites of two: the mean inside, the leaders' mean by another way, then to all inside. */
-static void two_levels(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
+static void two_levels(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = LARGE;
     float *x = filled(r, LARGE);
@@ -375,7 +375,7 @@ static void a_mean_in_two_levels(void **state)
     run_parts(4, 2, 0, 30, ranks, two_levels);
 }
 
-static void alone(rank_of *r, ddp__cuda *dev, ddp__nccl *n)
+static void alone(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = 64;
     float *x = filled(r, 64);

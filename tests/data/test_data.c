@@ -1,7 +1,7 @@
 /* [pure] Token files, windows, dealing to ranks, and the fingerprint of parameters. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "data/deal.h"
+#include "base/core.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -49,7 +49,7 @@ static void random_labels(ddp__place *p, int *label)
 {
     int at[N], v;
 
-    ddp__place_shuffle(p, at);
+    ddp__shuffle(at, p->N, &p->rng);
     for (v = 0; v < N; v++) label[at[v]] = v / D;
 }
 
@@ -295,7 +295,8 @@ static void five_devices_cross(void **state)
 
     (void)state;
     open_search(&p, &o, &n);
-    assert_true(ddp__place_pool_open(&p, &pool));
+    ddp__place_pool_open(&p, &pool);
+    assert_false(p.failed);
     assert_int_equal(pool.size, 100);
     for (round = 0; round < 500; round++) {
         int count[S] = {0};
@@ -309,7 +310,7 @@ static void five_devices_cross(void **state)
         if (unlike > most) most = unlike;
     }
     assert_true(most >= 6);
-    ddp__place_pool_close(&pool);
+    ddp__scratch_free(&pool.room);
     ddp__place_close(&p);
     ddp_network_free(&n);
 }
@@ -326,7 +327,8 @@ static double search_by_steps(const ddp_network *n, int genetic)
 
     open_chain(&chain);
     open_search(&p, &o, n);
-    assert_true(ddp__place_pool_open(&p, &pool));
+    ddp__place_pool_open(&p, &pool);
+    assert_false(p.failed);
     while (ddp__place_next(&p)) {
         ddp__place_cross(&p, &pool, &one, &two);
         if (genetic)
@@ -348,7 +350,7 @@ static double search_by_steps(const ddp_network *n, int genetic)
     cost = 0; /* of the last generation, not only the best */
     for (k = 0; k < p.N; k++) cost += (k + 1) * p.best[k];
     cost += p.cost;
-    ddp__place_pool_close(&pool);
+    ddp__scratch_free(&pool.room);
     ddp__place_close(&p);
     close_chain(&chain);
     return cost;
@@ -424,7 +426,7 @@ static void annealing_smooths_the_maxima(void **state)
     (void)state;
     open_search(&p, &o, &n);
     assert_true(ddp__anneal_open(&s, &p));
-    ddp__place_shuffle(&p, s.at);
+    ddp__shuffle(s.at, p.N, &p.rng);
     ddp__place_offer(&p, s.at, ddp__place_flat(&p, s.at, NULL, NULL));
     ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, 0.1);
     assert_true(s.mu == 0x1p-3 && s.lam == 0x1p-4);
@@ -432,7 +434,7 @@ static void annealing_smooths_the_maxima(void **state)
     for (k = 0; k < 10000; k++) {
         double flat = s.top + s.hops;
         if (k % 500 == 0) {
-            ddp__place_shuffle(&p, s.at);
+            ddp__shuffle(s.at, p.N, &p.rng);
             ddp__anneal_rebuild(&s);
             flat = s.top + s.hops;
         }
@@ -443,7 +445,7 @@ static void annealing_smooths_the_maxima(void **state)
         level += s.top + s.hops == flat && now < before * (1 - 1e-9);
     }
     assert_true(level > 10); /* moves that only the smoothing tells from none */
-    ddp__anneal_close(&s);
+    ddp__scratch_free(&s.room);
     ddp__place_close(&p);
     ddp_network_free(&n);
 }

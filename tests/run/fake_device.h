@@ -351,7 +351,7 @@ FAKE_OPS(FAKE_OP)
 
 static const ddp_op *fake_op(void *self, const char *name)
 {
-#define FAKE_ENTRY(name) {#name, NULL, fake_##name##_forward, fake_##name##_backward, NULL, NULL},
+#define FAKE_ENTRY(name) {#name, NULL, fake_##name##_forward, fake_##name##_backward},
     static const ddp_op ops[] = {FAKE_OPS(FAKE_ENTRY)};
     size_t i;
 
