@@ -239,7 +239,7 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
     return h;
 }
 
-/* Chunks begin anew with each segment of an all-reduce: no two of them have the same number. */
+/* Chunks begin again with each segment of an all-reduce: no two of them have the same number. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     const int sums = op->m.verb == DDP_ALL_REDUCE;
