@@ -95,10 +95,9 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
     double oldest = 0;
-    int i;
 
     DDP__TRY(ddp__nccl_why(n, err));
-    for (i = 0; i < n->slots; i++)
+    for (int i = 0; i < n->slots; i++)
         if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
     if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
     if (!n->comm) return DDP_OK;
@@ -206,7 +205,6 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
 {
     ddp__cuda *dev = n->dev;
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
-    int i;
 
     DDP__TRY(ddp__nccl_why(n, err));
     if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
@@ -214,7 +212,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
         return ddp__cuda_status(dev, err);
     if (n->comm) {
         (void)ncclGroupStart();
-        for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
+        for (int i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
             if (counts[i]) r = ddp__nccl_array(n, verb, arrays[i], counts[i]);
         end = ncclGroupEnd();
         DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
@@ -241,14 +239,14 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__cuda_nccl *n, const int *los
     ncclComm_t heir = NULL;
     ddp_error own;
     ddp_status s;
-    int i, below = 0, *out;
+    int below = 0, *out;
 
     if (!err) err = &own;
     if (!n->comm || count < 1 || count >= n->world)
         return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count, n->world);
     out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
     if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
-    for (i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++) {
         out[i] = lost[i];
         below += lost[i] < n->rank;
     }
@@ -268,7 +266,7 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__cuda_nccl *n, const int *los
     n->rank -= below;
     if (n->world > 1) n->comm = heir;
     else (void)ncclCommAbort(heir);
-    for (i = 0; i < n->slots; i++) n->since[i] = 0;
+    for (int i = 0; i < n->slots; i++) n->since[i] = 0;
     return DDP_OK;
 }
 #endif
