@@ -393,7 +393,7 @@ static int training_validate(ddp_ctx *d, const training *t, const training_model
     return 0;
 }
 
-/* Evaluates on all ranks after `done` steps. Nothing in flight is averaged anew and no statistic
+/* Evaluates on all ranks after `done` steps. Nothing in flight is averaged again and no statistic
  * changes: the training goes on with the bits it would have had. *pause_s grows by the seconds. */
 static int training_evaluate(ddp_ctx *d, const training *t, const training_model *m, long done,
                              double *pause_s)
@@ -610,7 +610,7 @@ static int training_probe(ddp_ctx *d, const training *t)
 }
 
 /* What the last step waited, from the means before and after it; NAN in the step after which the
- * figures began anew, because the plan was adopted. */
+ * figures began again, because the plan was adopted. */
 static double training_waited(const ddp_stats *before, const ddp_stats *after)
 {
     double sum = after->wait_s * (double)after->counted_steps;

@@ -142,7 +142,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--tls-psk", CLI_TEXT, &p->tls_psk, "FILE",
          "encrypt: TLS 1.3 with the key in FILE, the same for all workers"},
         {"--tls-ca", CLI_TEXT, &p->tls_ca, "FILE",
-         "or with certificates: whoever signed them all (PEM),"},
+         "or with certificates: the authority that signed them all (PEM),"},
         {"--tls-cert", CLI_TEXT, &p->tls_cert, "FILE", "this worker's, with the name rank-R,"},
         {"--tls-key", CLI_TEXT, &p->tls_key, "FILE", "and its private key"},
         {"--device", CLI_TEXT, &p->device, "NAME", "cpu, or cuda in a build by nvcc [cpu]"},
@@ -163,7 +163,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
          "layers sleep for these times and compute nothing"},
         {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
-         "divide their parameters by F; scale --net alike [1]"},
+         "divide their parameters by F; scale --net the same way [1]"},
         {"--check-writes", CLI_FLAG, &p->check_writes, "",
          "report writes to a layer that is in flight"},
         {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
@@ -329,7 +329,7 @@ static void configure(program *p)
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
     if (p->emulate)
-        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks alike */
+        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks as well */
     c->clip_norm = (float)p->clip;
     c->average_state = p->average_state;
     c->deterministic = p->deterministic;

@@ -123,7 +123,7 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* Whoever came first becomes the peer of a receive that names none; the message says how much of a
+/* The rank that came first becomes the peer of a receive that names none; the message says how much of a
  * serve it is. 0: nobody has come, or it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {

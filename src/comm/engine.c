@@ -175,7 +175,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
     block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
     if (!block)
-        return ddp__fail(err, DDP_MEMORY, "the network engine needs %lu bytes and got none",
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the network engine needs %lu bytes",
                          (unsigned long)plan.block_bytes);
     (void)ddp__engine_layout(&plan, block);
     e = (ddp__engine *)(void *)block;

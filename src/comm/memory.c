@@ -181,7 +181,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
 
     if (!sums)
-        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
         status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",

@@ -1,5 +1,5 @@
 /* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
- * post messages (run/strategy.h); the comm worker moves them and never looks at what they mean. */
+ * post messages (run/strategy.h); the comm thread moves them and never looks at what they mean. */
 #ifndef DDP_COMM_MESSAGE_H
 #define DDP_COMM_MESSAGE_H
 
@@ -16,12 +16,12 @@ typedef enum ddp_verb {
                            DDP_SERVE there */
     DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
     DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
-    DDP_RECEIVE,        /* from peer, or from whoever comes first (DDP_ANY) */
-    DDP_SERVE,          /* the next push or request of whoever comes first */
+    DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */
+    DDP_SERVE,          /* the next push or request of whichever rank comes first */
     DDP_PULL            /* asks peer, and receives its DDP_ANSWER */
 } ddp_verb;
 
-enum { DDP_ANY = -1 }; /* as peer of a receive: whoever comes first */
+enum { DDP_ANY = -1 }; /* as peer of a receive: whichever rank comes first */
 
 /* Contiguous values; a message is a list of them (a bucket of several layers is no copy). */
 typedef struct ddp_piece {

@@ -256,7 +256,7 @@ void ddp__op_release(ddp__engine *e, ddp__op *op)
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
 {
     e->last_move = now;
-    if (op->note_s > e->cfg.note_s) { /* a line said that it stands still */
+    if (op->note_s > e->cfg.note_s) { /* a line said that it does not move */
         char text[128];
         op->note_s = e->cfg.note_s;
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,

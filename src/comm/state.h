@@ -318,7 +318,7 @@ struct ddp__engine {
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked;        /* the comm thread leaves the engine to whoever drives it, */
+    int                parked;        /* the comm thread leaves the engine to the caller that drives it, */
     double             park_until;    /* until then */
     int                driven;        /* a caller moves the bytes */
     pthread_cond_t     park;
@@ -364,7 +364,7 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* Since when an operation stands still. */
+/* Since when an operation has not moved. */
 DDP_LIB double ddp__still_since(const ddp__op *op);
 /* Subtracts values from what is left; completes the operation at zero. Its memory stays valid until the end of the
  * comm thread's round. */

@@ -26,8 +26,8 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
 
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
-            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks rise from 0 to %d at most", ranks[i],
-                             i, e->world - 1);
+            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
+                             ranks[i], i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
         return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");

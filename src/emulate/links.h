@@ -52,7 +52,7 @@ typedef struct ddp__links {
 
 /* netspec.c */
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
-/* RATE alone, the first n bytes of text; 1, or 0 if it is none. */
+/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
 DDP_LIB int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s);
 
 /* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */

@@ -47,7 +47,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round every element alike: they only
+/* count is a multiple of the vector's length. Wider vectors round every element the same way: they only
  * need fewer instructions, so that memory is what the rule waits for. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                                            \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                               \

@@ -330,7 +330,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_
             if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
             out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
         }
-        /* credit is what is left of the limit; a rounding error is none */
+        /* credit is what is left of the limit; a rounding error is not credit */
         while (depth && limit - out > 1e-9 * limit) {
             int g = stack[depth - 1], part = m->parts[g] - left[g];
             double begin = ddp__link_take(&link, now, m->alpha);

@@ -337,7 +337,7 @@ static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant
     ddp__text known;
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
-        return ddp__fail(f->err, DDP_FORMAT, "%s is no JSON object; a network is { \"N\": ... }", f->path);
+        return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
     if (!variant || !*variant) return DDP_OK;
     f->variant = ddp__json_get(f->root, variant);
     if (f->variant && f->variant->kind == DDP__JSON_OBJECT) return DDP_OK;

@@ -87,7 +87,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 
 enum { DDP__CHANGES_SHOWN = 24 }; /* rows for a run; what is older counts */
 
-static const double ddp__changes_slow = 1.1; /* below it all ranks are alike */
+static const double ddp__changes_slow = 1.1; /* below it all ranks are equally fast */
 
 static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 {

@@ -56,7 +56,7 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
     const ddp__json *peers = ddp__json_get(v, "peers"), *p;
 
     if (!(world >= 1 && world <= 65535) || !(number >= 0 && number < world))
-        return ddp__fail(pm->err, DDP_FORMAT, "%s is no dump: rank %g of %g ranks", path, number, world);
+        return ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump: rank %g of %g ranks", path, number, world);
     if (!pm->rank) {
         pm->world = (int)world;
         snprintf(pm->run, sizeof pm->run, "%s", run);
@@ -127,7 +127,8 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     if (!v) return pm->err->code;
     event = ddp__pm_string(v, "event", "");
     if (!*rank && strcmp(event, "dump"))
-        s = ddp__fail(pm->err, DDP_FORMAT, "%s is no dump of a rank: its first line has no \"event\":\"dump\"", path);
+        s = ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump of a rank: its first line has no "
+                      "\"event\":\"dump\"", path);
     else if (!*rank) s = ddp__pm_head(pm, path, v, rank);
     else if (!strcmp(event, "operation")) s = ddp__pm_operation(pm, *rank, v);
     ddp__json_free(v);
@@ -259,7 +260,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
         return 1;
     }
     fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
-            "rank or the network between them stands still\n", others, o->what, o->step, o->sequence);
+            "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
         if (waits[r] && own)

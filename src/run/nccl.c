@@ -33,7 +33,7 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
 }
 
 /* Who closed its context has done its part of all that was in flight, or will never do it: what is
- * not done soon after that waits for it in vain. */
+ * not done soon after that waits for something that will not come. */
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;

@@ -1,5 +1,5 @@
 /* [calm] What a message can be: bytes or floats, from one list of pieces to another, in place, into memory of its own or
- * added to it; from whoever comes first; and what changes on the way, or comes against the rules, is found. */
+ * added to it; from whichever rank comes first; and what changes on the way, or comes against the rules, is found. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,5 +1,5 @@
 /* [calm] What operators of text models do on the device beside the plain case: arrays that share memory as
- * the graph lets them, gradients that nobody wants, tokens and labels that are none, epilogues and
+ * the graph lets them, gradients that nobody wants, tokens and labels that do not exist, epilogues and
  * batches of products, a sum and its norm as one kernel. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

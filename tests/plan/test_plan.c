@@ -28,7 +28,7 @@ static void instance_init(instance *x, int layers)
     x->p.comm_s = x->c;
 }
 
-/* kind 0: alike, with zeros; 1: comm much longer; 2: comm much shorter; 3: heavy tails, one huge
+/* kind 0: equal, with zeros; 1: comm much longer; 2: comm much shorter; 3: heavy tails, one huge
  * layer; all times are multiples of 1/64 in every other instance, so that ties are exact. */
 static void instance_random(instance *x, ddp_rng *r, int most_layers, int kind, int round)
 {
