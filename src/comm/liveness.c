@@ -14,28 +14,31 @@ static const ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
     return oldest;
 }
 
-void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
+const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room)
 {
     const ddp__op *op = ddp__oldest_op(e, peer);
-    const char *when = op ? " during " : "";
     char text[128], layer[64];
 
-    if (e->membership) {
-        e->membership->lost(e, peer, why);
-        return;
-    }
-    text[0] = '\0';
+    buf[0] = '\0';
     if (op) {
-        ddp__op_text(e, op, text, sizeof text);
+        snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
     } else if (e->span_count > 0) { /* nothing in flight: what was last */
         const ddp__op_span *last = &e->spans[(e->span_count - 1) % DDP__SPANS];
-        when = " after ";
-        snprintf(text, sizeof text, "%s of %s (step %ld)", ddp__verb_name((int)last->verb),
+        snprintf(buf, room, " after %s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
     }
-    ddp__fault(e, DDP_PEER_LOST,
-               "rank %d (%s) was lost%s%s: %s; restart the job from its last checkpoint", peer,
-               e->wire->table->peer_name(e->wire, peer), when, text, why);
+    return buf;
+}
+
+void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
+{
+    char when[140];
+
+    if (e->membership)
+        e->membership->lost(e, peer, why);
+    else
+        ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s: %s; restart the job from its last checkpoint", peer,
+                   e->wire->table->peer_name(e->wire, peer), ddp__when_text(e, peer, when, sizeof when), why);
 }
 
 /* The clock runs from the first rank's beginning, whether or not something moves since. */

@@ -548,6 +548,8 @@ DDP_LIB double ddp__next_due(const ddp__engine *e);
 
 /* ---- liveness.c ---- */
 DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
+/* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
+DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
 /* Heartbeats, silent peers, old operations; returns when to look again. */
 DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
 

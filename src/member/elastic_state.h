@@ -76,7 +76,8 @@ typedef struct ddp__elastic {
     double    lost_at, round_at;
     double    admit_at;      /* since when this worker waits for the others with a newcomer */
     double    hopeless_at;   /* no majority since then, or -1 */
-    int       left_then;     /* workers that were left at that moment */
+    int       why_then;      /* what ddp__hopeless said then, */
+    uint64_t  set_then;      /* of that set */
     ddp__word own;
     ddp__elastic_peer *peer; /* [world] */
     size_t    bytes;         /* of this block */

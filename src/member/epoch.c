@@ -159,6 +159,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     ddp__elastic *el = e->elastic;
     ddp__word *own = &el->own;
     uint32_t round;
+    int why;
 
     el->look = 0;
     if (e->newcomer || e->closing || e->fault.code != DDP_OK) return;
@@ -185,12 +186,13 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         ddp__attempt_add(e, own, &attempt);
     }
     ddp__tell_state(e);
-    if (!ddp__hopeless(e, own, el->set) && (el->set >> e->rank & 1)) el->hopeless_at = -1;
-    else if (el->hopeless_at < 0) {
-        el->hopeless_at = now;
-        el->left_then = ddp__bit_count(el->set >> e->rank & 1
-                                           ? el->set & own->base.live
-                                           : own->base.live & ~own->left & ~own->edge[e->rank]);
+    why = ddp__hopeless(e, own, el->set);
+    if (!why && (el->set >> e->rank & 1)) {
+        el->hopeless_at = -1;
+    } else if (el->hopeless_at < 0 || why != el->why_then) {
+        if (el->hopeless_at < 0) el->hopeless_at = now;
+        el->why_then = why;
+        el->set_then = el->set;
     }
     ddp__decide(e, now);
 }
@@ -394,62 +396,72 @@ static void ddp__admit_late(ddp__engine *e, double now)
                el->admit_id, now - el->admit_at, who);
 }
 
-static const char *ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
+static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
 {
     const ddp__elastic *el = e->elastic;
+    uint64_t lost = el->own.edge[e->rank] | el->own.left;
     size_t used = 0;
 
+    if (el->set_then >> e->rank & 1) lost &= ~el->set_then; /* not those who have given in since */
     buf[0] = '\0';
     for (int r = 0; r < e->world && used + 80 < room; r++)
-        if (el->own.edge[e->rank] >> r & 1 || (el->own.left >> r & 1))
-            used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)",
-                                     used ? ", " : "", r,
+        if (lost >> r & 1)
+            used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)", used ? ", " : "", r,
                                      el->peer[r].why[0] ? el->peer[r].why : "others say so");
-    return buf;
 }
 
 static void ddp__give_in(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->elastic;
     const ddp__word *w = &el->own;
-    uint64_t old = el->set & w->base.live, before = w->base.live & ~w->left;
-    int left = el->left_then, of = ddp__bit_count(before);
-    char who[220];
+    uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left;
+    int left = ddp__bit_count(old), of = ddp__bit_count(before), lowest = ddp__lowest(before);
+    char who[180], when[140], rest[120];
 
     e->silent = 1;
     ddp__who_was_lost(e, who, sizeof who);
-    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(ddp__lowest(before))))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; of two workers only rank %d may go on alone: restart the job from its last "
-                   "checkpoint",
-                   who, ddp__lowest(before));
-    else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; the others can go on without this worker (rank %d): start it again to "
-                   "rejoin",
-                   who, e->rank);
+    ddp__when_text(e, e->rank, when, sizeof when);
+    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(lowest)))
+        snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
+    else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then))
+        snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
     else if (left < e->cfg.min_world)
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, min_world is %d: restart the job from its last "
-                   "checkpoint",
-                   who, left, of, e->cfg.min_world);
+        snprintf(rest, sizeof rest, "%d of %d workers are left, min_world is %d", left, of, e->cfg.min_world);
     else if (ddp__majority(old, w->base.live, w->left))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, but those who were lost may have gone on "
-                   "without them: restart the job from its last checkpoint",
-                   who, left, of);
+        snprintf(rest, sizeof rest, "%d of %d workers are left, but those who were lost may have gone on without them",
+                 left, of);
     else
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, a majority of %d is needed: restart the job "
-                   "from its last checkpoint",
-                   who, left, of, of / 2 + 1);
+        snprintf(rest, sizeof rest, "%d of %d workers are left, a majority of %d is needed", left, of, of / 2 + 1);
+    ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest,
+               strstr(rest, "the others can") ? "start it again to rejoin"
+                                              : "restart the job from its last checkpoint");
+}
+
+/* How long to wait, where a set without hope may yet become another one: for a word from somebody of
+ * that set as long as anybody may be silent, for one from others a moment, where nobody is left that
+ * could say it not at all. */
+static double ddp__grace(const ddp__engine *e, double limit)
+{
+    const ddp__elastic *el = e->elastic;
+    const ddp__word *w = &el->own;
+    const uint64_t all = w->base.live & ~w->left, own = ddp__bit(e->rank);
+    uint64_t near = own, before = 0;
+
+    while (near != before) { /* those that a word from here can reach, by way of others too */
+        before = near;
+        for (int r = 0; r < e->world; r++)
+            if (before >> r & 1) near |= all & ~w->edge[r];
+    }
+    if (near == own) return 0;
+    if (!(el->set & own) && (near & el->set)) return limit;
+    return limit < 0.3 ? limit : 0.3;
 }
 
 void ddp__epoch_check(ddp__engine *e, double now, double *again)
 {
     ddp__elastic *el = e->elastic;
     double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10;
-    double grace = limit < 0.3 ? limit : 0.3, due;
+    double due;
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
         due = el->admit_at + e->cfg.op_timeout_s;
@@ -458,8 +470,7 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
     }
     if (!e->frozen || e->newcomer) return;
     if (el->hopeless_at >= 0) {
-        if (!(el->set >> e->rank & 1)) grace = limit; /* the others will say it themselves */
-        due = el->hopeless_at + grace;
+        due = el->hopeless_at + ddp__grace(e, limit);
         if (now >= due) ddp__give_in(e);
     } else {
         /* the one who decides looks first at who is late */
