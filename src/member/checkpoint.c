@@ -1,36 +1,138 @@
-/* Saving a checkpoint: every worker its file, and when all are there the lowest live one the
- * manifest; on machines without a shared disk one worker of each writes it. */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
+ * machines without a shared disk on each of them. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "member/checkpoint.h"
+
+#include <dirent.h>
+
+/* ---- names ---- */
+
+static ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...) DDP__PRINTF(3, 4);
+
+static ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
+{
+    char path[4096];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(path, sizeof path, fmt, ap);
+    va_end(ap);
+    t->size = 0;
+    if (n > 0 && (size_t)n < sizeof path) ddp__text_add(t, path, (size_t)n);
+    if (t->size && !t->failed) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
+}
+
+/* The step of a folder's name, -1 if it is none of ours. */
+static long ddp__checkpoint_step(const char *name)
+{
+    long step;
+
+    if (strncmp(name, "step-", 5) || strlen(name) != 17 || !ddp__parse_long(name + 5, &step)) return -1;
+    return step;
+}
+
+/* The path of a rank's file. A step that is saved once more must not touch the files that its manifest names
+ * until the new manifest is there: so a rank's file has two names, and each save takes the other one. */
+static ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder, long step,
+                                 int rank, int generation)
+{
+    return ddp__checkpoint_path(t, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step,
+                                rank, generation ? "-again" : "");
+}
+
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1 if there
+ * is none. */
+static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *e;
+    ddp__text path;
+    ddp_status s = DDP_OK;
+
+    *out = -1;
+    if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
+    memset(&path, 0, sizeof path);
+    while (s == DDP_OK && (e = readdir(dir)) != NULL) {
+        long step = ddp__checkpoint_step(e->d_name);
+        if (step <= *out || step >= below) continue;
+        s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
+        if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
+    }
+    closedir(dir);
+    ddp__text_free(&path);
+    return s;
+}
+
+/* ---- what goes ---- */
+
+/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and their
+ * manifest; world 0 keeps none, and the folder goes too. */
+static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
+{
+    ddp__text path, at;
+    DIR *dir;
+    struct dirent *e;
+
+    memset(&path, 0, sizeof path);
+    memset(&at, 0, sizeof at);
+    if (!world && /* the manifest first, so that half of a checkpoint is none */
+        ddp__checkpoint_path(&path, NULL, "%s/step-%012ld/manifest.json", folder, step) == DDP_OK)
+        remove(path.data);
+    dir = ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK
+              ? opendir(path.data)
+              : NULL;
+    while (dir && (e = readdir(dir)) != NULL) {
+        char keep[64];
+        const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
+
+        snprintf(keep, sizeof keep, "rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
+        if ((rank < 0 && strncmp(e->d_name, "manifest.json.tmp.", 18)) ||
+            (rank >= 0 && rank < world && !strcmp(e->d_name, keep)))
+            continue;
+        if (ddp__checkpoint_path(&at, NULL, "%s/%s", path.data, e->d_name) == DDP_OK) unlink(at.data);
+    }
+    if (dir) closedir(dir);
+    if (dir && !world) rmdir(path.data); /* with a file of somebody else in it, it stays */
+    ddp__text_free(&at);
+    ddp__text_free(&path);
+}
+
+/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 = nothing. */
+static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
+{
+    if (keep == 0) return DDP_OK; /* all stay */
+    step++;
+    for (; keep > 0; keep--) {
+        DDP__TRY(ddp__checkpoint_newest(folder, step, 1, &step, err));
+        if (step < 0) return DDP_OK;
+    }
+    for (;;) {
+        DDP__TRY(ddp__checkpoint_newest(folder, step, 0, &step, err));
+        if (step < 0) return DDP_OK;
+        ddp__checkpoint_sweep(folder, step, 0, 0);
+    }
+}
+
+static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
+{
+    if (mkdir(path, 0777) == 0) return ddp__folder_flush(path, err);
+    if (errno == EEXIST) return DDP_OK;
+    return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
+}
+
+/* ---- what other runs have saved ---- */
 
 typedef struct ddp__saving {
     ddp__worker *s;
     const char *folder;
     int         keep, overwrite;
     int         generation; /* which of their two names this step's files get */
-    uint64_t    mark;       /* in the names of this save's empty files */
-    int         marked;     /* this worker has left one */
-    int         apart;      /* this worker's folder is not that of the lowest live one */
     ddp__text   path;
     uint64_t   *words;      /* of each worker its ddp__worker_hash, then [world] what it says */
 } ddp__saving;
-
-static uint64_t ddp__number_of_its_own(void)
-{
-    uint64_t v = 0;
-    double now = ddp_now();
-    long pid = (long)getpid();
-    time_t date = time(NULL);
-    FILE *f = fopen("/dev/urandom", "rb");
-
-    if (f && fread(&v, sizeof v, 1, f) != 1) v = 0;
-    if (f) fclose(f);
-    v = ddp__hash(ddp__hash(v, &now, sizeof now), &pid, sizeof pid);
-    return ddp__hash(v, &date, sizeof date) | 1;
-}
-
-/* ---- what other runs have saved ---- */
 
 /* 1 if the folder holds this step of another run, or of one that cannot be read. */
 static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_error *err)
@@ -56,10 +158,9 @@ static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
     for (i = 0; i < 2 && !v->overwrite; i++) {
         DDP__TRY(ddp__is_foreign(v, step[i], &foreign, err));
         if (foreign)
-            return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it "
-                             "(--resume, ddp_checkpoint_load), save into another folder, or let "
-                             "this run replace it (--overwrite, ddp_config.overwrite)", v->folder,
-                             step[i]);
+            return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it (--resume, "
+                             "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
+                             "ddp_config.overwrite)", v->folder, step[i]);
     }
     return DDP_OK;
 }
@@ -77,7 +178,21 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
     }
 }
 
-/* ---- one save ---- */
+/* ---- saving ---- */
+
+static uint64_t ddp__number_of_its_own(void)
+{
+    uint64_t v = 0;
+    double now = ddp_now();
+    long pid = (long)getpid();
+    time_t date = time(NULL);
+    FILE *f = fopen("/dev/urandom", "rb");
+
+    if (f && fread(&v, sizeof v, 1, f) != 1) v = 0;
+    if (f) fclose(f);
+    v = ddp__hash(ddp__hash(v, &now, sizeof now), &pid, sizeof pid);
+    return ddp__hash(v, &date, sizeof date) | 1;
+}
 
 /* The generation of a step's files that its manifest does not name. */
 static int ddp__generation_unused(const char *manifest)
@@ -90,116 +205,58 @@ static int ddp__generation_unused(const char *manifest)
     return used;
 }
 
-static ddp_status ddp__save_path(ddp__saving *v, const char *name, ddp_error *err)
-{
-    return ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/%s", v->folder, v->s->step, name);
-}
-
-/* The path of an empty file of this save: the lowest live worker's, with a name that nobody can
- * know before, so that who does not find it has another disk; and one of each of those. */
-static ddp_status ddp__mark_path(ddp__saving *v, int rank, ddp_error *err)
-{
-    char name[40];
-
-    if (rank < 0) snprintf(name, sizeof name, "seen-%016" PRIx64, v->mark);
-    else snprintf(name, sizeof name, "seen-%016" PRIx64 "-%04d", v->mark, rank);
-    return ddp__save_path(v, name, err);
-}
-
-static ddp_status ddp__mark_leave(ddp__saving *v, int rank, ddp_error *err)
-{
-    int fd;
-
-    DDP__TRY(ddp__mark_path(v, rank, err));
-    fd = open(v->path.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return ddp__fail(err, DDP_IO, "cannot write %.200s: %s", v->path.data, strerror(errno));
-    close(fd);
-    v->marked = 1;
-    return DDP_OK;
-}
-
-static ddp_status ddp__save_generation(ddp__saving *v, ddp_error *err)
-{
-    DDP__TRY(ddp__refuse_foreign(v, err));
-    DDP__TRY(ddp__save_path(v, "manifest.json", err));
-    v->generation = ddp__generation_unused(v->path.data);
-    return DDP_OK;
-}
-
-/* What the lowest live worker says before a save. */
-typedef struct ddp__saved_word {
-    uint64_t who; /* its rank + 1, 0: it was not the lowest when it spoke */
-    uint64_t mark, generation, run, is_new;
-} ddp__saved_word;
-
-/* Which run this is, under which names its files go, and whether that is one disk. Was the lowest
- * lost before it spoke, the next one does. */
+/* Which run this is: of those who have not saved yet the lowest says it. Behind that nobody has files of
+ * another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    ddp__saved_word w;
+    uint64_t *said = v->words + 2 * s->world;
+    int r = 0;
 
-    memset(&w, 0, sizeof w);
-    do {
-        if (ddp__worker_first(s)) {
-            DDP__TRY(ddp__save_generation(v, err));
-            v->mark = ddp__number_of_its_own();
-            DDP__TRY(ddp__mark_leave(v, -1, err));
-            w.who = (uint64_t)s->rank + 1;
-            w.mark = v->mark;
-            w.generation = (uint64_t)v->generation;
-            w.is_new = s->run == 0;
-            w.run = w.is_new ? ddp__number_of_its_own() : s->run;
-        }
-        DDP__TRY(ddp__worker_spread(s, &w, sizeof w, 0, err));
-    } while (!w.who);
-    s->run = w.run;
-    v->mark = w.mark;
-    v->generation = (int)w.generation;
-    DDP__TRY(ddp__mark_path(v, -1, err));
-    v->apart = access(v->path.data, F_OK) != 0;
-    if (!v->apart) return DDP_OK;
-    if (w.is_new)
-        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine "
-                 "keeps the files of its own ranks, and to go on each has to start where its are",
-                 s->rank, v->folder, (int)w.who - 1);
-    DDP__TRY(ddp__save_generation(v, err));
-    return ddp__mark_leave(v, s->rank, err);
+    DDP__TRY(ddp__refuse_foreign(v, err));
+    DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/manifest.json", v->folder, s->step));
+    v->generation = ddp__generation_unused(v->path.data);
+    ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
+    said[s->rank] = s->run ? s->run : ddp__number_of_its_own();
+    DDP__TRY(ddp__worker_gather(s, said, 1, err));
+    while (!said[r]) r++;
+    s->run = said[r];
+    return DDP_OK;
 }
 
-/* Whether this worker writes the manifest: the lowest live one, and on each other disk the lowest
- * of those that left a file there. */
-static ddp_status ddp__save_writes(ddp__saving *v, int *writes, ddp_error *err)
+/* The lowest of those who have said something whose file this worker finds: -1 if it is itself. */
+static ddp_status ddp__save_lowest(ddp__saving *v, const uint64_t *said, int *lowest, ddp_error *err)
 {
     int r;
 
-    *writes = v->apart || ddp__worker_first(v->s);
-    for (r = 0; v->apart && *writes && r < v->s->rank; r++) {
-        DDP__TRY(ddp__mark_path(v, r, err));
-        if (access(v->path.data, F_OK) == 0) *writes = 0;
+    for (r = 0, *lowest = -1; r < v->s->rank && *lowest < 0; r++) {
+        if (!said[r]) continue;
+        DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, v->s->step, r, v->generation));
+        if (access(v->path.data, F_OK) == 0) *lowest = r;
     }
     return DDP_OK;
 }
 
-/* Goes round when all manifests are there. Was the lowest worker lost before it wrote, nobody says
- * 2: the next one does, and the word goes round again. */
+/* All files are there: on each disk the lowest of those who left one there writes the manifest. Was the
+ * lowest of all lost before it wrote, the next one does, and the word goes round again. */
 static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     uint64_t *said = v->words + 2 * s->world;
-    int r, writes = 0, written = 0, sealed = 0;
+    int r, lowest, written = 0, sealed = 0;
 
+    for (r = 0; r < s->world; r++) said[r] = v->words[2 * r]; /* of those who are lost 0 */
     while (!sealed) {
-        if (!written) DDP__TRY(ddp__save_writes(v, &writes, err));
-        if (writes && !written) {
-            DDP__TRY(ddp__save_path(v, "manifest.json", err));
+        DDP__TRY(ddp__save_lowest(v, said, &lowest, err));
+        if (lowest < 0 && !written) {
+            DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/manifest.json", v->folder, s->step));
             DDP__TRY(ddp__manifest_write(s, v->path.data, v->words, v->generation, err));
             written = 1;
         }
-        said[s->rank] = written && !v->apart ? 2 : 1;
+        said[s->rank] = written ? 2 : 1;
         DDP__TRY(ddp__worker_gather(s, said, 1, err));
-        for (r = 0; r < s->world; r++) sealed |= said[r] == 2;
+        for (r = 0; !said[r]; r++) {}
+        sealed = said[r] == 2;
     }
     if (written) {
         ddp__checkpoint_sweep(v->folder, s->step, s->world, v->generation);
@@ -212,7 +269,9 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
+    const int is_new = s->run == 0;
     ddp__worker_hash hash;
+    int r = 0;
 
     v->words = (uint64_t *)ddp__calloc(3 * (size_t)s->world, sizeof *v->words);
     if (!v->words) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint");
@@ -225,11 +284,15 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     v->words[2 * s->rank] = hash.all;
     v->words[2 * s->rank + 1] = hash.common;
     DDP__TRY(ddp__worker_gather(s, v->words, 2, err));
+    while (!v->words[2 * r]) r++;
+    DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
+    if (is_new && access(v->path.data, F_OK))
+        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of its "
+                 "own ranks, and to go on each has to start where its are", s->rank, v->folder, r);
     return ddp__save_seal(v, err);
 }
 
-ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
-                                ddp_error *err)
+ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
     ddp__saving v;
     ddp_status code;
@@ -240,9 +303,148 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
     v.keep = keep;
     v.overwrite = overwrite;
     code = ddp__save_all(&v, err);
-    if (code != DDP_OK && v.marked && ddp__mark_path(&v, v.apart ? s->rank : -1, NULL) == DDP_OK)
-        remove(v.path.data);
     if (v.words) DDP_FREE(v.words);
     ddp__text_free(&v.path);
+    return code;
+}
+
+/* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
+
+/* The arrays are those of this model. Is it this model? */
+static ddp_status ddp__manifest_model(const ddp__worker *s, const ddp__manifest *m, const char *path, ddp_error *err)
+{
+    char text[20];
+
+    snprintf(text, sizeof text, "%016" PRIx64, s->model);
+    if (!strcmp(m->model, text)) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and "
+                     "sizes of this one's, but other operators, or operators with other arguments "
+                     "(the number of heads, for example)", path);
+}
+
+/* Everything that can be wrong is found before the first array changes. */
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const ddp__json *hash,
+                                 const char *path, ddp_error *err)
+{
+    ddp_safetensors *f = ddp_safetensors_open(path, err);
+    uint64_t h = 0;
+    char text[20];
+    ddp_status code;
+
+    if (!f) return err->code;
+    code = ddp__worker_fits(s, f, path, err);
+    if (code == DDP_OK) code = ddp__manifest_model(s, m, path, err);
+    if (code == DDP_OK) code = ddp__worker_hash_file(f, &h, err);
+    snprintf(text, sizeof text, "%016" PRIx64, h);
+    if (code == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
+        code = ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest says %.40s: it "
+                         "was changed, or is of another checkpoint", path, text,
+                         hash->kind == DDP__JSON_STRING ? hash->string : "nothing");
+    if (code == DDP_OK) code = ddp__worker_load(s, f, m->step, path, err);
+    ddp_safetensors_close(f);
+    return code;
+}
+
+/* The newest that all workers find, each in what it sees under that name: they may have disks of
+ * their own, and not all may have come to write the last manifest. */
+static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
+                                         long *step, ddp_error *err)
+{
+    long below = LONG_MAX, newest, least;
+    int r, all;
+
+    do {
+        DDP__TRY(ddp__checkpoint_newest(folder, below, 1, &newest, err));
+        memset(words, 0, (size_t)s->world * sizeof *words);
+        words[s->rank] = (uint64_t)(newest + 2); /* 0 of those who are lost */
+        DDP__TRY(ddp__worker_gather(s, words, 1, err));
+        for (r = 0, all = 1, least = newest; r < s->world; r++) {
+            if (!words[r] || (long)words[r] - 2 == newest) continue;
+            all = 0;
+            if ((long)words[r] - 2 < least) least = (long)words[r] - 2;
+        }
+        below = least + 1;
+    } while (!all && least >= 0);
+    *step = least;
+    if (least >= 0) return DDP_OK;
+    if (all || newest < 0)
+        return ddp__fail(err, DDP_IO, "%.200s holds no whole checkpoint (a folder step-... with "
+                         "manifest.json)", folder);
+    return ddp__fail(err, DDP_IO, "%.200s holds step %ld here, but no checkpoint that all workers find: on machines "
+                     "without a shared disk each rank has to start where its files are", folder, newest);
+}
+
+/* Ranks with disks of their own must not mix what unlike runs have saved there. */
+static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifest *m,
+                                        const char *path, uint64_t *words, ddp_error *err)
+{
+    const uint64_t own = ddp__manifest_hash(m);
+    int r;
+
+    memset(words, 0, (size_t)s->world * sizeof *words);
+    words[s->rank] = own;
+    DDP__TRY(ddp__worker_gather(s, words, 1, err));
+    for (r = 0; r < s->world; r++)
+        if (words[r] && words[r] != own)
+            return ddp__fail(err, DDP_MISMATCH, "%.200s: rank %d finds another one there than rank %d: the checkpoints "
+                             "of unlike runs lie in folders of this name", path, r, s->rank);
+    return DDP_OK;
+}
+
+/* Whose file a rank takes: its own; of another world all hold the same, but for buffers, and any
+ * will do. Who was lost when it was written has none, and takes another's, as a newcomer would. */
+static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int same, const char *folder,
+                                       ddp__text *path, const ddp__json **hash, ddp_error *err)
+{
+    int i, k, rank, first = -1;
+
+    for (i = 0; i < m->world; i++) {
+        rank = (s->rank + i) % m->world;
+        for (k = 0, *hash = m->hash->first; k < rank; k++) *hash = (*hash)->next;
+        if ((*hash)->kind == DDP__JSON_NULL) continue;
+        if (first < 0) first = rank;
+        DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, rank, m->generation));
+        if (access(path->data, R_OK) == 0) return DDP_OK;
+        if (same && i == 0) break;
+    }
+    if (first < 0) return ddp__fail(err, DDP_FORMAT, "%.200s: no rank has a hash", path->data);
+    DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, first, m->generation));
+    return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: on machines without a shared disk each "
+                     "rank has to start where its files are", path->data, strerror(ENOENT));
+}
+
+static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m,
+                                       ddp__text *path, uint64_t *words, int *same, ddp_error *err)
+{
+    const ddp__json *hash = NULL;
+    long step = 0;
+
+    DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
+    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, step));
+    DDP__TRY(ddp__manifest_read(path->data, m, err));
+    if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path->data, m->step);
+    DDP__TRY(ddp__manifest_fits(s, path->data, m, same, err));
+    DDP__TRY(ddp__checkpoint_agree(s, m, path->data, words, err));
+    DDP__TRY(ddp__checkpoint_rank(s, m, *same, folder, path, &hash, err));
+    DDP__TRY(ddp__file_load(s, m, hash, path->data, err));
+    s->run = m->run;
+    return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
+}
+
+ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err)
+{
+    uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
+    ddp__manifest m;
+    ddp__text path;
+    ddp_status code;
+
+    if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    memset(&m, 0, sizeof m);
+    memset(&path, 0, sizeof path);
+    code = ddp__checkpoint_read(s, folder, &m, &path, words, same, err);
+    *world = m.world;
+    ddp__json_free(m.root);
+    ddp__text_free(&path);
+    DDP_FREE(words);
     return code;
 }

@@ -9,35 +9,10 @@
 /* Saves s into folder and removes all but the newest keep (0 = keeps all). Nothing that another run
  * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
  * s->run is then that of the files. Collective; nothing may be in flight. */
-DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
-                                        ddp_error *err);
+DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err);
 /* Loads the newest into s, and s->run. *same: it goes on with exactly these workers, strategy and
  * period; *world: of how many workers it is. Collective. */
-DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world,
-                                        ddp_error *err);
-
-/* ---- checkpoint_files.c: names, which are there, which go ---- */
-
-/* Writes a path into t. Errors: DDP_MEMORY. */
-DDP_LIB ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
-    DDP__PRINTF(3, 4);
-/* The path of a rank's file. A step that is saved once more must not touch the files that its
- * manifest names until the new manifest is there: so a rank's file has two names, and each save
- * takes the other one. */
-DDP_LIB ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder,
-                                         long step, int rank, int generation);
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left;
- * -1 if there is none. Errors: DDP_IO, DDP_MEMORY. */
-DDP_LIB ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out,
-                                          ddp_error *err);
-/* Makes a folder that is not there. */
-DDP_LIB ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err);
-/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and
- * their manifest; world 0 keeps none, and the folder goes too. */
-DDP_LIB void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation);
-/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 =
- * nothing. */
-DDP_LIB ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err);
+DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err);
 
 /* ---- manifest.c ---- */
 

@@ -1,5 +1,150 @@
-/* The membership of an elastic world: what an engine asks of it, and how workers come in. */
-#include "member/elastic_state.h"
+/* The membership of an elastic world: what an engine asks of it, and how workers come in; and
+ * the frames of the search for the next epoch: what a worker knows, and the decision. */
+#include "member/elastic.h"
+#include "wire/hello.h"
+
+/* ---- frames ---- */
+
+/* The fields of a payload, one after another: written or read. */
+typedef struct ddp__fields {
+    unsigned char *at;
+    int reads;
+} ddp__fields;
+
+static void ddp__field64(ddp__fields *f, uint64_t *v)
+{
+    if (f->reads) *v = ddp__hello_get(f->at, 8);
+    else ddp__hello_put(f->at, *v, 8);
+    f->at += 8;
+}
+
+static void ddp__field32(ddp__fields *f, uint32_t *v)
+{
+    if (f->reads) *v = (uint32_t)ddp__hello_get(f->at, 4);
+    else ddp__hello_put(f->at, *v, 4);
+    f->at += 4;
+}
+
+static void ddp__field_done(ddp__fields *f, ddp__done_set *d)
+{
+    ddp__field32(f, &d->from);
+    ddp__field64(f, &d->bits);
+}
+
+static void ddp__field_view(ddp__fields *f, ddp__view *v)
+{
+    ddp__field32(f, &v->ballot);
+    ddp__field64(f, &v->live);
+}
+
+/* The payload of a STATE frame; its bytes, or 0: what is read is none of length bytes. */
+static uint32_t ddp__word_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__word *w)
+{
+    const unsigned char *start = f.at;
+    const uint32_t least = 68 + 8 * (uint32_t)e->world;
+
+    if (f.reads && length < least) return 0;
+    ddp__field32(&f, &w->round);
+    ddp__field64(&f, &w->vote);
+    ddp__field64(&f, &w->joining);
+    ddp__field64(&f, &w->left);
+    ddp__field_view(&f, &w->base);
+    ddp__field_done(&f, &w->done);
+    ddp__field64(&f, &w->refused);
+    ddp__field32(&f, &w->refused_at);
+    ddp__field32(&f, &w->attempts);
+    if (f.reads && (w->attempts > DDP__ATTEMPTS || length != least + 12 * w->attempts)) return 0;
+    for (uint32_t i = 0; i < w->attempts; i++) ddp__field_view(&f, &w->attempt[i]);
+    for (int r = 0; r < e->world; r++) ddp__field64(&f, &w->edge[r]);
+    return (uint32_t)(f.at - start);
+}
+
+int ddp__word_read(const ddp__engine *e, unsigned char *p, uint32_t length, ddp__word *w)
+{
+    const ddp__fields f = {p, 1};
+
+    memset(w, 0, sizeof *w);
+    return ddp__word_fields(e, f, length, w) != 0;
+}
+
+/* The decision: ballot, live set, and what each of it had completed. */
+static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__view *view,
+                                     ddp__done_set *table)
+{
+    const unsigned char *start = f.at;
+
+    if (f.reads && length < 12) return 0;
+    ddp__field_view(&f, view);
+    if (f.reads && (length != 12 + 12 * (uint32_t)ddp__bit_count(view->live) ||
+                    (e->world < 64 && view->live >> e->world) || view->live == 0))
+        return 0;
+    for (int r = 0; r < e->world; r++)
+        if (view->live >> r & 1) ddp__field_done(&f, &table[r]);
+    return (uint32_t)(f.at - start);
+}
+
+int ddp__decision_read(const ddp__engine *e, unsigned char *p, uint32_t length, ddp__view *view, ddp__done_set *table)
+{
+    const ddp__fields f = {p, 1};
+
+    return ddp__decision_fields(e, f, length, view, table) != 0;
+}
+
+int ddp__epoch_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__elastic_peer *ep = &el->peer[peer];
+    const ddp__fields out = {ep->out, 0};
+
+    if (!urgent) return ddp__shadow_frame(e, peer, f);
+    if (ep->want_epoch) {
+        ep->want_epoch = 0;
+        f->type = DDP__FRAME_EPOCH;
+        f->length = ddp__decision_fields(e, out, 0, &el->view, el->table);
+    } else if (e->peers[peer].out_of_world || (ep->want_state && e->peers[peer].left)) {
+        ep->want_state = 0;
+        return 0;
+    } else if (ep->want_state) {
+        ep->want_state = 0;
+        f->type = DDP__FRAME_STATE;
+        f->length = ddp__word_fields(e, out, 0, &el->own);
+    } else if (ep->want_done && !e->frozen) {
+        ep->want_done = 0;
+        f->type = DDP__FRAME_DONE;
+        f->seq = el->own.done.from;
+        f->count = (uint32_t)el->own.done.bits;
+        f->offset = (uint32_t)(el->own.done.bits >> 32);
+    } else {
+        return ddp__handed_wanted(e, peer, f);
+    }
+    e->peers[peer].out_text = (const char *)ep->out;
+    return 1;
+}
+
+int ddp__epoch_drops(const ddp__engine *e, int peer, const ddp__frame *f)
+{
+    const ddp__elastic *el = e->elastic;
+    const ddp__elastic_peer *ep = &el->peer[peer];
+
+    if (e->peers[peer].out_of_world) return 1;
+    switch (f->type) {
+    case DDP__FRAME_STATE:
+    case DDP__FRAME_EPOCH: return e->closing;
+    case DDP__FRAME_PART:
+    case DDP__FRAME_SUM:
+    case DDP__FRAME_RESULT:
+    case DDP__FRAME_DONE:
+    case DDP__FRAME_WANT: break;
+    case DDP__FRAME_DATA:
+    case DDP__FRAME_CREDIT:
+        if (f->p2p) return 0;
+        break;
+    default: return 0;
+    }
+    return e->frozen || ep->marked != el->view.ballot;
+}
+
+/* ---- the membership ---- */
 
 static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
 {
@@ -18,15 +163,11 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     room = e->cfg.elastic_bytes / 64 * 64;
     if (room == 0) room = 2 * ((e->cfg.max_count * sizeof(float) + 63) / 64 * 64);
     if (e->cfg.elastic_bytes && e->cfg.max_count * sizeof(float) > room)
-        return ddp__fail(err, DDP_ARG,
-                         "elastic_bytes is %lu, the longest message has %lu bytes: raise "
-                         "elastic_bytes to that at least",
-                         (unsigned long)e->cfg.elastic_bytes,
+        return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
+                         "to that at least", (unsigned long)e->cfg.elastic_bytes,
                          (unsigned long)(e->cfg.max_count * sizeof(float)));
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
-    if (!at)
-        return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none",
-                         (unsigned long)bytes);
+    if (!at) return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none", (unsigned long)bytes);
     memset(at, 0, bytes);
     el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;
@@ -36,8 +177,7 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     if (room) el->ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
     if (room && !el->ring) {
         ddp__release(&e->cfg.allocator, el, bytes);
-        return ddp__fail(err, DDP_MEMORY,
-                         "an elastic world needs %lu bytes for what is in flight and got none",
+        return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
                          (unsigned long)room);
     }
     el->room = room;
@@ -87,20 +227,17 @@ const ddp__membership *ddp__elastic_membership(void)
 
 /* ---- newcomers ---- */
 
-ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
-                             ddp_error *err)
+ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
     ddp_status status = DDP_OK;
 
-    if (!el)
-        return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
+    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
     if (id < 0 || id >= e->world)
         return ddp__fail(err, DDP_ARG, "worker %d cannot join a world of %d ids", id, e->world);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
-        status =
-            ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
+        status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
     else if (e->epoch.live >> id & 1)
         status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
     if (status == DDP_OK) {
@@ -137,8 +274,7 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
         if (err) *err = e->error;
         status = e->error.code;
     } else if (e->cfg.joining && e->epoch.changes == 0) {
-        status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank,
-                           timeout_s);
+        status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank, timeout_s);
     }
     pthread_mutex_unlock(&e->lock);
     return status;

@@ -5,7 +5,7 @@
  * reads the decision passes it on. A set must hold a majority of the last epoch, and of every set that one of
  * its members has voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev
  * 1997, Dynamic voting for consistent primary components.) tests/member/model has this as a model. */
-#include "member/elastic_state.h"
+#include "member/elastic.h"
 
 static uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
 
@@ -55,7 +55,7 @@ static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
     set &= ~w->joining | w->base.live;
     if (ddp__bit_count(set) < e->cfg.min_world) return 1;
     if (!ddp__majority(set, w->base.live, w->left)) return 2;
-    for (int i = 0; i < w->attempts; i++)
+    for (uint32_t i = 0; i < w->attempts; i++)
         if (!ddp__majority(set, w->attempt[i].live, w->left)) return 2;
     return 0;
 }
@@ -65,16 +65,14 @@ static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
 {
     if (a->ballot <= w->base.ballot) return;
-    for (int i = 0; i < w->attempts; i++) {
+    for (uint32_t i = 0; i < w->attempts; i++) {
         if (w->attempt[i].live != a->live) continue;
         if (w->attempt[i].ballot < a->ballot) w->attempt[i].ballot = a->ballot;
         return;
     }
     if (w->attempts == DDP__ATTEMPTS) {
-        ddp__fault(e, DDP_PEER_LOST,
-                   "the workers could not agree within %d attempts on who is left: the network "
-                   "changes too fast; restart the job from its last checkpoint",
-                   DDP__ATTEMPTS);
+        ddp__fault(e, DDP_PEER_LOST, "the workers could not agree within %d attempts on who is left: the network "
+                   "changes too fast; restart the job from its last checkpoint", DDP__ATTEMPTS);
         return;
     }
     w->attempt[w->attempts++] = *a;
@@ -82,11 +80,11 @@ static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
 
 static void ddp__base_rises(ddp__word *w, const ddp__view *base)
 {
-    int n = 0;
+    uint32_t n = 0;
 
     if (base->ballot <= w->base.ballot) return;
     w->base = *base;
-    for (int i = 0; i < w->attempts; i++)
+    for (uint32_t i = 0; i < w->attempts; i++)
         if (w->attempt[i].ballot > base->ballot) w->attempt[n++] = w->attempt[i];
     w->attempts = n;
 }
@@ -134,9 +132,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
         if (r == e->rank || !(set >> r & 1)) continue;
         if (!el->peer[r].heard) return 0;
         for (int q = 0; q < e->world; q++)
-            if ((own->base.live >> q & 1) &&
-                (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q]))
-                return 0;
+            if ((own->base.live >> q & 1) && (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q])) return 0;
     }
     return 1;
 }
@@ -203,7 +199,7 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
     ddp__word *own = &e->elastic->own, before = *own;
 
     ddp__base_rises(own, &w->base);
-    for (int i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
+    for (uint32_t i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
     own->left |= w->left & own->base.live;
     for (int r = 0; r < e->world; r++) own->edge[r] |= w->edge[r];
     if (w->round > e->elastic->seen) e->elastic->seen = w->round;
@@ -213,10 +209,8 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
 static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 {
     e->silent = 1;
-    ddp__fault(e, DDP_PEER_LOST,
-               "the other workers go on without this one (rank %d) since epoch %lu, because they "
-               "had lost it: start it again to rejoin",
-               e->rank, (unsigned long)ballot);
+    ddp__fault(e, DDP_PEER_LOST, "the other workers go on without this one (rank %d) since epoch %lu, because they had "
+               "lost it: start it again to rejoin", e->rank, (unsigned long)ballot);
 }
 
 /* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
@@ -270,8 +264,7 @@ static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double
     else ddp__decide(e, now);
 }
 
-static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view,
-                                const ddp__done_set *table, double now)
+static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table, double now)
 {
     ddp__elastic *el = e->elastic;
     int in = (int)(view->live >> e->rank & 1);
@@ -318,10 +311,8 @@ void ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
         done->bits = f->count | (uint64_t)f->offset << 32;
         ddp__shadow_release(e);
     } else if (!ddp__word_taken(e, peer, f, now)) {
-        ddp__fault(e, DDP_NET,
-                   "rank %d sent a word about the next epoch that cannot be read: it runs another "
-                   "version of this library",
-                   peer);
+        ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
+                   "of this library", peer);
     }
 }
 
@@ -390,10 +381,8 @@ static void ddp__admit_late(ddp__engine *e, double now)
             continue;
         used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
     }
-    ddp__fault(e, DDP_TIMEOUT,
-               "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation",
-               el->admit_id, now - el->admit_at, who);
+    ddp__fault(e, DDP_TIMEOUT, "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
+               "rank %s; every worker has to make it after the same operation", el->admit_id, now - el->admit_at, who);
 }
 
 static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
@@ -407,7 +396,7 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
     for (int r = 0; r < e->world && used + 80 < room; r++)
         if (lost >> r & 1)
             used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)", used ? ", " : "", r,
-                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
+                                     ddp__epoch_why(e, r));
 }
 
 static void ddp__give_in(ddp__engine *e)
@@ -432,14 +421,12 @@ static void ddp__give_in(ddp__engine *e)
                  left, of);
     else
         snprintf(rest, sizeof rest, "%d of %d workers are left, a majority of %d is needed", left, of, of / 2 + 1);
-    ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest,
-               strstr(rest, "the others can") ? "start it again to rejoin"
-                                              : "restart the job from its last checkpoint");
+    ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, strstr(rest, "the others can") ? "start it again to "
+               "rejoin" : "restart the job from its last checkpoint");
 }
 
-/* How long to wait, where a set without hope may yet become another one: for a word from somebody of
- * that set as long as anybody may be silent, for one from others a moment, where nobody is left that
- * could say it not at all. */
+/* How long to wait, where a set without hope may yet become another one: for a word from somebody of that set as long
+ * as anybody may be silent, for one from others a moment, where nobody is left that could say it not at all. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {
     const ddp__elastic *el = e->elastic;

@@ -1,10 +1,352 @@
-/* Members of a run that newcomers may enter: the service, clones, entries. */
+/* Members of a run that newcomers may enter: clones, entries, and a service: a thread behind a door, and one
+ * per newcomer. None of them touches the training; they leave wishes for its thread and wait. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "member/elastic.h"
 #include "member/join.h"
+#include "wire/door.h"
+
+enum { DDP__JOIN_VISITORS = 8 };
+
+typedef struct ddp__visit {
+    ddp__join *j;
+    int fd;
+    int only;      /* the id that its certificate names; -1: any will do */
+    ddp__tls *tls; /* its session */
+    unsigned char request[DDP__JOIN_REQUEST];
+} ddp__visit;
+
+static int ddp__join_stopped(ddp__join *j)
+{
+    int stop;
+
+    pthread_mutex_lock(&j->lock);
+    stop = j->stop;
+    pthread_mutex_unlock(&j->lock);
+    return stop;
+}
+
+/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take, or the run ends. */
+static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
+{
+    double until = ddp_now() + v->j->c.op_timeout_s;
+
+    while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
+        if (ddp__join_stopped(v->j) || ddp_now() >= until) return -1;
+    return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
+}
+
+/* ---- ENTER ---- */
+
+static int ddp__join_lowest(uint64_t set)
+{
+    int i = 0;
+
+    while (i < 63 && !(set >> i & 1)) i++;
+    return i;
+}
+
+/* Under the lock: an id for the newcomer, or why there is none. only: it may take no other. */
+static int ddp__place_choose(ddp__join *j, uint64_t live, int wanted, int only, int *id)
+{
+    int r, world = j->c.world;
+
+    if (ddp__join_lowest(live) != j->c.rank) return DDP__JOIN_ELSEWHERE;
+    if (j->id >= 0 || !j->layout.layers) return DDP__JOIN_LATER;
+    if (only >= world || (only >= 0 && live >> only & 1)) return DDP__JOIN_TAKEN;
+    if (only >= 0) wanted = only;
+    for (r = 0; r < world; r++)
+        if (!(live >> r & 1) && (wanted < 0 || wanted >= world || live >> wanted & 1 || r == wanted)) break;
+    if (r == world) return DDP__JOIN_FULL;
+    *id = j->id = r;
+    j->turn++;
+    j->ready = 0;
+    return DDP__JOIN_OK;
+}
+
+static int ddp__place_answer(ddp__visit *v, int *id)
+{
+    unsigned char b[DDP__JOIN_PLACE];
+    ddp__join *j = v->j;
+    ddp__epoch_info info;
+    int code = DDP__JOIN_LATER, r;
+
+    memset(b, 0, sizeof b);
+    memset(&info, 0, sizeof info);
+    pthread_mutex_lock(&j->lock);
+    if (j->engine) {
+        ddp__engine_epoch(j->engine, &info);
+        code = ddp__place_choose(j, info.live, (int)ddp__hello_get(v->request + 68, 4) - 1, v->only, id);
+    }
+    for (r = 0; r < j->c.world; r++) {
+        unsigned char *e = b + 512 + 24 * r;
+        if (!j->door[r].size) continue;
+        ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
+        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
+    }
+    pthread_mutex_unlock(&j->lock);
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : *id), 4);
+    ddp__hello_put(b + 8, (uint64_t)j->c.world, 4);
+    ddp__hello_put(b + 12, (uint64_t)ddp__join_lowest(info.live), 4);
+    ddp__hello_put(b + 16, (uint64_t)j->c.min_world, 4);
+    ddp__hello_put(b + 24, info.live, 8);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
+static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
+{
+    uint64_t hash = ddp__hello_get(b, 8);
+    int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
+    char how[DDP__JOIN_HOW];
+    double theirs;
+    uint64_t bits;
+
+    memcpy(how, b + 128, sizeof how);
+    how[sizeof how - 1] = 0;
+    for (i = 0; how[i]; i++)
+        if (how[i] < ' ' || how[i] > '~') how[i] = '?';
+    if (layers != l->layers || hash != l->hash)
+        snprintf(why, DDP__JOIN_TEXT, "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
+                 "with layout %016" PRIx64 ": start it with the same model and optimizer", layers, hash, l->layers,
+                 l->hash);
+    else if (strcmp(how, l->how) || settings != l->settings)
+        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", how, l->how);
+    for (i = 0; i < l->settings && !why[0]; i++) {
+        bits = ddp__hello_get(b + 16 + 8 * i, 8);
+        memcpy(&theirs, &bits, sizeof theirs);
+        if (theirs != l->value[i])
+            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
+                     theirs, l->value[i]);
+    }
+    return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
+}
+
+static int ddp__layout_answer(ddp__visit *v, int id)
+{
+    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    char why[DDP__JOIN_TEXT];
+    ddp__epoch_info info;
+    int code, donor = 63;
+
+    if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
+    memset(b, 0, sizeof b);
+    memset(why, 0, sizeof why);
+    code = ddp__layout_compare(&v->j->layout, in, why);
+    ddp__engine_epoch(v->j->engine, &info);
+    while (donor > 0 && !(info.live >> donor & 1)) donor--;
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)donor, 4);
+    ddp__hello_put(b + 8, info.live, 8);
+    memcpy(b + 64, why, sizeof why);
+    if (code == DDP__JOIN_NEVER)
+        ddp__log(&v->j->c.log, DDP_LOG_WARN, "rank %d: refused to join as %d: %s", v->j->c.rank, id, why);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* 1 while the newcomer with that id and turn is the one that is served. */
+static int ddp__enter_stands(ddp__join *j, int id, long turn)
+{
+    int stands;
+
+    pthread_mutex_lock(&j->lock);
+    stands = j->id == id && j->turn == turn && !j->stop;
+    pthread_mutex_unlock(&j->lock);
+    return stands;
+}
+
+/* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten.
+ * And ours to it: when the entry failed it is closed, and the newcomer begins again. */
+static void ddp__serve_enter(ddp__visit *v)
+{
+    ddp__join *j = v->j;
+    unsigned char word = '.';
+    int id = -1;
+    long turn = -1;
+
+    if (ddp__place_answer(v, &id) != DDP__JOIN_OK) {
+        if (id < 0) return;
+    } else {
+        pthread_mutex_lock(&j->lock);
+        turn = j->turn; /* one is served at a time: it is this one's */
+        pthread_mutex_unlock(&j->lock);
+        if (ddp__layout_answer(v, id) == DDP__JOIN_OK)
+            while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
+        if (word == 'R') {
+            pthread_mutex_lock(&j->lock);
+            j->ready = j->id == id;
+            pthread_mutex_unlock(&j->lock);
+            while (ddp__enter_stands(j, id, turn) &&
+                   !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {} /* until it closes */
+        }
+    }
+    pthread_mutex_lock(&j->lock);
+    if (j->id == id && (turn < 0 || j->turn == turn)) j->id = -1;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* ---- TAKE ---- */
+
+/* A clone, the one that was asked for if it is still here; its number, 0 = none. */
+static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
+{
+    uint64_t old;
+
+    pthread_mutex_lock(&j->lock);
+    old = j->snap_number;
+    if (!number || number != old) {
+        j->want_snap = 1;
+        while (!j->stop && j->snap_number == old) (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
+    }
+    number = j->stop ? 0 : j->snap_number;
+    if (number) j->snap_users++;
+    pthread_mutex_unlock(&j->lock);
+    return number;
+}
+
+static void ddp__serve_clone(ddp__visit *v)
+{
+    ddp__join *j = v->j;
+    unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
+    uint64_t asked = ddp__hello_get(v->request + 80, 8), number = ddp__clone_hold(j, asked);
+    size_t at = (size_t)ddp__hello_get(v->request + 72, 8), bytes = j->snap_bytes;
+    ddp__sha256 sha;
+    int bad;
+
+    if (!number) return;
+    if (number != asked || at > bytes) at = 0;
+    memset(b, 0, sizeof b);
+    ddp__hello_put(b, number, 8);
+    ddp__hello_put(b + 8, bytes, 8);
+    ddp__hello_put(b + 16, at, 8);
+    bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
+    ddp__sha256_begin(&sha);
+    ddp__sha256_add(&sha, j->snap, at);
+    while (!bad && at < bytes && !ddp__join_stopped(j)) {
+        size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
+        bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
+        ddp__sha256_add(&sha, j->snap + at, n);
+        at += n;
+    }
+    ddp__sha256_end(&sha, digest);
+    if (!bad && at == bytes) bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
+    pthread_mutex_lock(&j->lock);
+    j->snap_users--;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* ---- connections ---- */
+
+static void *ddp__visit_main(void *arg)
+{
+    ddp__visit *v = (ddp__visit *)arg;
+    ddp__join *j = v->j;
+
+    if (ddp__stream_recv_all(v->tls, v->fd, v->request + DDP__HELLO_BYTES,
+                             sizeof v->request - DDP__HELLO_BYTES, NULL, ddp_now() + 5) == 0)
+        switch ((int)ddp__hello_get(v->request + 64, 4)) {
+        case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
+        case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
+        default: break;
+        }
+    ddp__stream_close(v->tls, v->fd);
+    ddp__tls_free(v->tls);
+    DDP_FREE(v);
+    pthread_mutex_lock(&j->lock);
+    j->visitors--;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    return NULL;
+}
+
+typedef struct ddp__service {
+    ddp__join *j;
+    ddp__door  door;
+    ddp__hello self;
+} ddp__service;
+
+/* Whether somebody may come in: only who may be a rank of this run, or is called a newcomer, hears
+ * anything of its parameters. */
+static int ddp__visit_may(ddp__service *x, int fd, const unsigned char *bytes, const ddp__addr *from, int *only)
+{
+    char name[DDP__STREAM_NAME], why[DDP__STREAM_TEXT];
+    unsigned char b[DDP__HELLO_BYTES];
+    ddp__hello h;
+
+    if (!ddp__hello_parse(bytes, &h) || h.kind != DDP__JOIN_ASK) return 0;
+    if (h.version != x->self.version || h.run_id != x->self.run_id) {
+        ddp__door_refuse(&x->door, fd, from, &x->self,
+                         h.version != x->self.version ? DDP__REFUSE_VERSION : DDP__REFUSE_RUN, &h);
+        return 0;
+    }
+    if (ddp__stream_may_join(x->door.tls, fd, only, name, why)) return 1;
+    ddp__door_note(&x->door, from, why);
+    ddp__hello_pack(&x->self, DDP__REFUSED, DDP__REFUSE_NAME, 0, b);
+    (void)ddp__stream_send_all(x->door.tls, fd, b, sizeof b, ddp_now());
+    return 0;
+}
+
+static int ddp__visit_begin(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
+{
+    ddp__service *x = (ddp__service *)user;
+    ddp__join *j = x->j;
+    pthread_t thread;
+    ddp__visit *v;
+    int only = -1, begun = 0;
+
+    if (!ddp__visit_may(x, fd, bytes, from, &only)) return 0;
+    v = (ddp__visit *)ddp__calloc(1, sizeof *v);
+    if (!v) return 0;
+    v->j = j;
+    v->fd = fd;
+    v->only = only;
+    memcpy(v->request, bytes, DDP__HELLO_BYTES);
+    pthread_mutex_lock(&j->lock);
+    if (j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(j->tls, fd, &v->tls) == 0) {
+        begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
+        if (begun) pthread_detach(thread);
+        else ddp__tls_free(v->tls);
+        j->visitors += begun;
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (!begun) DDP_FREE(v); /* it comes again */
+    return begun;
+}
+
+static void *ddp__join_main(void *arg)
+{
+    ddp__join *j = (ddp__join *)arg;
+    struct pollfd *polls;
+    ddp__service x;
+
+    memset(&x, 0, sizeof x);
+    x.j = j;
+    x.self.version = DDP__PROTOCOL;
+    x.self.run_id = j->c.run_id;
+    x.self.rank = (uint32_t)j->c.rank;
+    x.self.world = (uint32_t)j->c.world;
+    if (!ddp__door_open(&x.door, j->c.world, j->tls, &j->c.log, ddp__visit_begin, &x)) return NULL;
+    x.door.listen_fd = j->listen_fd;
+    j->listen_fd = -1;
+    polls = (struct pollfd *)ddp__calloc((size_t)x.door.room + 1, sizeof *polls);
+    while (polls && !ddp__join_stopped(j)) {
+        double now = ddp_now(), next = now + 0.1;
+        int n = ddp__door_polls(&x.door, polls, &next);
+        (void)poll(polls, (nfds_t)n, (int)(1000 * (next > now ? next - now : 0)) + 1);
+        ddp__door_serve(&x.door, ddp_now());
+    }
+    if (polls) DDP_FREE(polls);
+    ddp__door_close(&x.door);
+    return NULL;
+}
+
+/* ---- the service as a whole ---- */
 
 static ddp_status ddp__join_listen(ddp__join *j, ddp_error *err)
 {
@@ -23,8 +365,7 @@ static ddp_status ddp__join_listen(ddp__join *j, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
-                          ddp_error *err)
+ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out, ddp_error *err)
 {
     ddp__join *j = (ddp__join *)ddp__calloc(1, sizeof *j);
     ddp_status s;
@@ -123,8 +464,7 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         if (j->snap) DDP_FREE(j->snap);
         j->snap = bytes;
         j->snap_bytes = n;
-        j->snap_number =
-            ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
+        j->snap_number = ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
         j->want_snap = 0;
         bytes = NULL;
         pthread_cond_broadcast(&j->changed);

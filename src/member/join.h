@@ -86,8 +86,7 @@ typedef struct ddp__join {
 } ddp__join;
 
 /* Serves newcomers from now on; the wire is one that resumes. */
-DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out, ddp_error *err);
 /* Training begins. Both are borrowed, the texts of layout too. */
 DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout);
 /* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
@@ -102,9 +101,6 @@ DDP_LIB int  ddp__join_next(ddp__join *j);
 /* All members at the same moment, with nothing in flight. *in: it is there; 0: it was lost, and the
  * world is as it was. Then ddp__worker_enter follows, on its side too. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
-
-/* join_serve.c: what a member's service answers; a thread's function */
-DDP_LIB void *ddp__join_main(void *arg);
 
 /* ---- newcomers (joiner.c) ---- */
 
@@ -132,9 +128,8 @@ typedef struct ddp__joiner { /* until it is in */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
 /* Takes a clone into s and connects to the members in place.live: *wire, for an engine that joins.
  * DDP_PEER_LOST, here and below: to be tried again, after ddp__joiner_again. */
-DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout,
-                                       ddp__worker *s, double until, ddp__wire **wire,
-                                       ddp_error *err);
+DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s, double until,
+                                       ddp__wire **wire, ddp_error *err);
 /* Waits until the members let it in. */
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void       ddp__joiner_again(ddp__joiner *j);

@@ -34,8 +34,7 @@ static int ddp__joiner_dial(ddp__tls *tls, const ddp__addr *to, double until, ch
         if (ddp__stream_greet(tls, fd, limit)) refused = ddp__stream_why(tls, fd);
         else if (ddp__stream_may_join(tls, fd, &id, their, text)) return fd;
         else refused = text;
-        if (refused)
-            snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
+        if (refused) snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
     }
     ddp__stream_close(tls, fd);
     return -1;
@@ -78,8 +77,7 @@ static int ddp__joiner_service(ddp__joiner *j, const ddp__addr *door, double unt
             snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
                      PRIu64 ": set the same DREAMDDP_RUN_ID", name, h.run_id, j->c.run_id);
         else
-            snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without "
-                     "--min-world", name);
+            snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without --min-world", name);
         return -1;
     }
     ddp__addr_set_port(&to, (int)(h.port & 65535));
@@ -114,8 +112,7 @@ static int ddp__place_sane(const ddp__join_place *p)
 }
 
 /* Requests a place over a connection to a service: 1 and the answer in place, or 0. */
-static int ddp__place_ask(ddp__joiner *j, int fd, const ddp__addr *at, int wanted, double until,
-                          char *why)
+static int ddp__place_ask(ddp__joiner *j, int fd, const ddp__addr *at, int wanted, double until, char *why)
 {
     unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
     char name[DDP__ADDR_TEXT];
@@ -131,16 +128,14 @@ static int ddp__place_ask(ddp__joiner *j, int fd, const ddp__addr *at, int wante
         if (!ddp__place_sane(&j->place)) j->place.code = DDP__JOIN_LATER;
         return 1;
     }
-    if (got >= DDP__HELLO_BYTES && ddp__hello_parse(b, &h) && h.kind == DDP__REFUSED &&
-        h.reason == DDP__REFUSE_NAME)
+    if (got >= DDP__HELLO_BYTES && ddp__hello_parse(b, &h) && h.kind == DDP__REFUSED && h.reason == DDP__REFUSE_NAME)
         snprintf(why, DDP__JOIN_TEXT, "%s takes only workers whose certificates name rank-R or "
                  "join-NAME; this one's does not", ddp__addr_text(at, name));
     return 0;
 }
 
 /* Asks the member behind a door for a place, and whom it names as coordinator. */
-static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until,
-                           char *why)
+static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
 {
     ddp__addr at = *door;
     int turn, r;
@@ -187,20 +182,15 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
         return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
                          "free, and max_world made no room for more", j->place.world);
     if (code == DDP__JOIN_TAKEN)
-        return ddp__fail(err, DDP_TIMEOUT, "this worker's certificate names rank %d alone, and in "
-                         "the run of %d that place is not free: start it with a certificate of a "
-                         "worker that is gone, or one that names join-NAME", j->place.id,
-                         j->place.world);
+        return ddp__fail(err, DDP_TIMEOUT, "this worker's certificate names rank %d alone, and in the run of %d that "
+                         "place is not free: start it with a certificate of a worker that is gone, or one that names "
+                         "join-NAME", j->place.id, j->place.world);
     if (j->place.world && j->place.code == DDP__JOIN_LATER)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "within %.3g s the run at %.200s had no time for this worker: it takes "
-                         "one newcomer at a time, once its training has begun; end one that stands "
-                         "still, or wait longer with DREAMDDP_CONNECT_TIMEOUT",
-                         j->c.connect_timeout_s, addr);
-    return ddp__fail(err, DDP_TIMEOUT,
-                     "within %.3g s no worker at %.200s had a place for this one: "
-                     "is the run still going, with --min-world, and is one of its workers gone?",
-                     j->c.connect_timeout_s, addr);
+        return ddp__fail(err, DDP_TIMEOUT, "within %.3g s the run at %.200s had no time for this worker: it takes one "
+                         "newcomer at a time, once its training has begun; end one that stands still, or wait longer "
+                         "with DREAMDDP_CONNECT_TIMEOUT", j->c.connect_timeout_s, addr);
+    return ddp__fail(err, DDP_TIMEOUT, "within %.3g s no worker at %.200s had a place for this one: is the run still "
+                     "going, with --min-world, and is one of its workers gone?", j->c.connect_timeout_s, addr);
 }
 
 /* The addresses of --addr, separated by commas. */
@@ -215,9 +205,8 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, ddp_error *err)
         snprintf(one, sizeof one, "%.*s", (int)n, s);
         DDP__TRY(ddp__addr_parse(one, &j->at[j->doors], 1, &count, err));
         if (!j->c.insecure && !j->tls && !ddp__addr_is_loopback(&j->at[j->doors]))
-            return ddp__fail(err, DDP_ARG,
-                             "%s lies beyond this machine: use --tls-psk, or --insecure if the "
-                             "network can be trusted", ddp__addr_text(&j->at[j->doors], text));
+            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
+                             "can be trusted", ddp__addr_text(&j->at[j->doors], text));
         j->doors += count;
         s += n + (s[n] == ',');
     }
@@ -274,12 +263,10 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
     b[64 + DDP__JOIN_TEXT - 1] = 0;
-    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER)
-        return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
+    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER) return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
     j->donor = (int)ddp__hello_get(b + 4, 4);
     j->place.live = ddp__hello_get(b + 8, 8);
-    if (j->donor < 0 || j->donor >= j->place.world || !j->place.door[j->donor].size ||
-        j->place.live >> j->place.id & 1)
+    if (j->donor < 0 || j->donor >= j->place.world || !j->place.door[j->donor].size || j->place.live >> j->place.id & 1)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
     return DDP_OK;
 }
@@ -288,16 +275,14 @@ static void ddp__clone_progress(const ddp__joiner *j, size_t from, double begin,
 {
     double rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
 
-    ddp__log(&j->c.log, DDP_LOG_INFO,
-             "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left", j->place.id,
-             j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
+    ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left",
+             j->place.id, j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
              rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
 }
 
 /* Room for what the donor offers, unless that is more of what lies here already. most: bytes that
  * this model makes; nothing that arrives decides about an allocation. */
-static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most,
-                                  ddp_error *err)
+static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8);
     uint64_t from = ddp__hello_get(b + 16, 8);
@@ -313,8 +298,7 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
                          "model makes at most %zu", j->donor, bytes, most);
     if (j->clone) DDP_FREE(j->clone);
     j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
-    if (!j->clone)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
+    if (!j->clone) return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
     j->number = number;
     j->bytes = (size_t)bytes;
     j->have = 0;
@@ -329,8 +313,7 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     while (j->have < j->bytes) {
         size_t n = j->bytes - j->have < ((size_t)64 << 10) ? j->bytes - j->have : (size_t)64 << 10;
         size_t got = 0;
-        int bad = ddp__stream_recv_all(j->tls, fd, j->clone + j->have, n, &got,
-                                       ddp_now() + j->c.peer_timeout_s);
+        int bad = ddp__stream_recv_all(j->tls, fd, j->clone + j->have, n, &got, ddp_now() + j->c.peer_timeout_s);
         double now = ddp_now();
         j->have += got;
         if (bad < 0) return DDP_PEER_LOST;
@@ -353,21 +336,17 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, size_t most, ddp_err
     ddp__hello_put(request + 64, DDP__JOIN_TAKE, 4);
     ddp__hello_put(request + 72, j->have, 8);
     ddp__hello_put(request + 80, j->number, 8);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0)
-        return DDP_PEER_LOST;
-    while (!ddp__stream_wait(j->tls, fd, ddp_now() + 0.5) && ddp_now() < until)
-        ddp__joiner_beat(j);
+    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0) return DDP_PEER_LOST;
+    while (!ddp__stream_wait(j->tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
     if (ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, until) < 0) return DDP_PEER_LOST;
     DDP__TRY(ddp__clone_room(j, b, most, err));
     DDP__TRY(ddp__clone_read(j, fd));
-    if (ddp__stream_recv_all(j->tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0)
-        return DDP_PEER_LOST;
+    if (ddp__stream_recv_all(j->tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0) return DDP_PEER_LOST;
     ddp__sha256_begin(&sha);
     ddp__sha256_add(&sha, j->clone, j->bytes);
     ddp__sha256_end(&sha, digest[1]);
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
-    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way",
-             j->place.id, j->donor);
+    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way", j->place.id, j->donor);
     j->number = 0;
     j->have = 0;
     return DDP_PEER_LOST;
@@ -391,8 +370,7 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
         code = ddp__clone_stream(j, fd, most, err);
         ddp__stream_close(j->tls, fd);
     }
-    if (code == DDP_PEER_LOST)
-        return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
+    if (code == DDP_PEER_LOST) return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
     DDP__TRY(code);
     f = ddp_safetensors_from_bytes("the clone", j->clone, j->bytes, err);
     if (!f) return err->code;
@@ -405,8 +383,7 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 /* ---- the entry ---- */
 
 /* Connects to all members; their connections in fds, the own door in *listen_fd. */
-static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, int *listen_fd,
-                                   ddp_error *err)
+static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, int *listen_fd, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char why[DDP__JOIN_TEXT];
@@ -487,8 +464,7 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
         s = ddp__engine_joined(engine, 0.1, err);
         if (s != DDP_TIMEOUT) return s;
         if (gone < 0 && ddp__stream_gone(j->tls, j->fd)) gone = ddp_now();
-        if (gone >= 0 && ddp_now() > gone + 2)
-            return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+        if (gone >= 0 && ddp_now() > gone + 2) return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
         if (ddp_now() > begin + j->c.op_timeout_s)
             return ddp__fail(err, DDP_TIMEOUT, "the members did not let this worker in within "
                              "%.3g s: is the training going on?", j->c.op_timeout_s);

@@ -18,10 +18,9 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uin
         if (!first) first = words[2 * i + 1];
         if (words[2 * i + 1] != first) equal = 0;
     }
-    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n"
-                   " \"step\": %ld, \"world\": %d, \"strategy\": \"%s\", \"period\": %d,\n"
-                   " \"synchronised\": %s, \"generation\": %d, \"optimizer\": ",
-                   s->run, s->step, s->world, s->strategy, s->period, equal ? "true" : "false",
+    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
+                   "%d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
+                   "\"optimizer\": ", s->run, s->step, s->world, s->strategy, s->period, equal ? "true" : "false",
                    generation);
     ddp__json_string(&t, s->optimizer);
     ddp__text_addf(&t, ",\n \"hash\": [");
@@ -84,13 +83,11 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
     m->model = v->string;
     DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
     if (m->hash->count != m->world || m->world < 1)
-        return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count,
-                         m->world);
+        return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count, m->world);
     return DDP_OK;
 }
 
-ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m,
-                              int *same, ddp_error *err)
+ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *same, ddp_error *err)
 {
     const ddp__json *layers, *v;
     int l = 0;
@@ -101,19 +98,16 @@ ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp_
                          path, layers->count, s->layers);
     for (v = layers->first; v; v = v->next, l++)
         if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->layer[l]))
-            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is "
-                             "\"%.60s\", here it is \"%.60s\"", path, l,
-                             v->kind == DDP__JSON_STRING ? v->string : "", s->layer[l]);
+            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
+                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->layer[l]);
     if (strcmp(m->optimizer, s->optimizer))
         return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
                          "has %.40s", path, m->optimizer, s->optimizer);
     *same = m->world == s->world && m->period == s->period && !strcmp(m->strategy, s->strategy);
     if (*same || m->synchronised) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH,
-                     "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
-                     "ranks hold unlike values): it goes on with exactly that, not with %d workers "
-                     "under %s with period %d", path, m->world, m->strategy, m->period, s->world,
-                     s->strategy, s->period);
+    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
+                     "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
+                     "period %d", path, m->world, m->strategy, m->period, s->world, s->strategy, s->period);
 }
 
 uint64_t ddp__manifest_hash(const ddp__manifest *m)

@@ -1,6 +1,6 @@
 /* From one epoch to the next: what was half done is let go, everybody begins again from the inputs,
  * or is given the result where one of the survivors has it. */
-#include "member/elastic_state.h"
+#include "member/elastic.h"
 
 /* ---- losses ---- */
 
@@ -23,8 +23,7 @@ void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 
     if (e->peers[peer].out_of_world || e->peers[peer].left) return;
     if (el->own.edge[e->rank] >> peer & 1) return;
-    if (!el->peer[peer].why[0])
-        snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
+    if (!el->peer[peer].why[0]) snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
     if (el->lost_at < 0) el->lost_at = ddp_now();
     ddp__edge_add(&el->own, e->rank, peer);
     el->look = 1;
@@ -32,19 +31,20 @@ void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 
 void ddp__epoch_left(ddp__engine *e, int peer)
 {
-    ddp__elastic *el = e->elastic;
+    if (!e->peers[peer].out_of_world) e->elastic->look = 1;
+}
 
-    if (e->peers[peer].out_of_world) return;
-    snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "it closed its context");
-    el->look = 1;
+const char *ddp__epoch_why(const ddp__engine *e, int peer)
+{
+    const ddp__elastic *el = e->elastic;
+
+    if (e->peers[peer].left || (el->own.left >> peer & 1)) return "it closed its context";
+    return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
 }
 
 /* ---- letting go ---- */
 
-static int ddp__is_collective(const ddp__frame *f)
-{
-    return f->type < DDP__FRAME_CREDIT && !f->p2p;
-}
+static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME_CREDIT && !f->p2p; }
 
 static void ddp__slot_drop(ddp__engine *e, int slot)
 {
@@ -76,9 +76,8 @@ static void ddp__out_drop(ddp__engine *e, int peer)
         const ddp__op *op = p->out_op;
         size_t at = 0, values = p->out.length / op->unit, here;
         for (; at < values; at += here) {
-            const void *data = ddp__memory_at(
-                op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, p->out.offset + at,
-                values - at, &here);
+            const void *data = ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
+                                              p->out.offset + at, values - at, &here);
             memcpy(ep->tail + at * op->unit, data, here * op->unit);
         }
     } else if ((const unsigned char *)p->out_text != ep->tail) {
@@ -95,8 +94,7 @@ static void ddp__in_drop(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
 
     if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
-    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0)
-        ddp__slot_drop(e, p->in_slot);
+    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0) ddp__slot_drop(e, p->in_slot);
     p->in_slot = -1;
     p->in_op = NULL;
     p->in_state = DDP__IN_PAYLOAD;
@@ -144,8 +142,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->elastic->kept[i].asked = 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (op && op->way == ddp__ring_way())
-            op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
+        if (op && op->way == ddp__ring_way()) op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
     }
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
@@ -177,7 +174,7 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
         if (is) used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d came", r);
         else
             used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d was lost: %s", r,
-                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
+                                     ddp__epoch_why(e, r));
     }
     ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s",
              e->rank, (unsigned long)el->view.ballot, e->members, took, who);
@@ -203,8 +200,7 @@ static void ddp__peers_renew(ddp__engine *e)
             char text[128];
             if (!p->paired[i]) continue;
             ddp__op_text(e, p->paired[i], text, sizeof text);
-            ddp__fault(e, DDP_PEER_LOST,
-                       "rank %d was lost during %s: only collectives survive that", r, text);
+            ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r, text);
         }
     }
 }
@@ -240,8 +236,7 @@ static void ddp__ops_restart(ddp__engine *e, double now)
             }
 }
 
-void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table,
-                        double now)
+void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now)
 {
     ddp__elastic *el = e->elastic;
     uint64_t before = el->view.live, lost;
@@ -312,8 +307,7 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;
-    for (int i = 0; i < e->slots; i++)
-        e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
+    for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
     memset(ep, 0, sizeof *ep);
     ep->tail = tail;
     ep->marked = e->elastic->view.ballot;

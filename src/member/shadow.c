@@ -1,7 +1,7 @@
 /* The memory of an elastic world: what an operation began with, until it is complete, and what came
  * of it, until all live workers have that. First in, first out, in the order of the operations. The
  * input has two parts where an operation has a residual: its values and that. */
-#include "member/elastic_state.h"
+#include "member/elastic.h"
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
 
@@ -37,28 +37,22 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->after || m->verb == DDP_REDUCE_SCATTER || m->add)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         m->after ? "messages after one another in an elastic world (min_world)"
-                         : m->add ? "a message that adds, in an elastic world (min_world): let it "
-                                    "overwrite, and add what has come"
-                                  : "a reduce-scatter in an elastic world (min_world): whoever is "
-                                    "lost takes its block along; use an all-reduce");
+        return ddp__fail(err, DDP_UNSUPPORTED, m->after ? "messages after one another in an elastic world "
+                         "(min_world)" : m->add ? "a message that adds, in an elastic world (min_world): let it "
+                         "overwrite, and add what has come" : "a reduce-scatter in an elastic world (min_world): "
+                         "whoever is lost takes its block along; use an all-reduce");
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.elastic_bytes > 0)
-        return ddp__fail(err, DDP_ARG,
-                         "a message needs %lu bytes, more than the %lu that an elastic world may "
-                         "keep of what is in flight: raise elastic_bytes",
-                         (unsigned long)bytes, (unsigned long)el->room);
+        return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
+                         "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
     if (bytes > el->room) {
-        while (e->error.code == DDP_OK && el->released < el->collectives)
-            pthread_cond_wait(&e->changed, &e->lock);
+        while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
         if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
         room = 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST;
         ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
         if (!ring)
-            return ddp__fail(err, DDP_MEMORY,
-                             "an elastic world needs %lu bytes for what is in flight and got none",
+            return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
                              (unsigned long)room);
         ddp__release(&e->cfg.allocator, el->ring, el->room);
         e->stats.staging_bytes += room - el->room;
@@ -90,10 +84,7 @@ int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
     return bytes == 0 || ddp__shadow_place(el, bytes) + bytes - el->tail <= el->room;
 }
 
-static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq)
-{
-    return &el->kept[seq % DDP__ELASTIC_SPAN];
-}
+static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq) { return &el->kept[seq % DDP__ELASTIC_SPAN]; }
 
 static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strips *strips, int back)
 {
@@ -132,14 +123,10 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, &op->from, 0);
-    if (op->m.residual && op->n)
-        memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
+    if (op->m.residual && op->n) memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
 }
 
-void ddp__shadow_restore(ddp__engine *e, const ddp__op *op)
-{
-    ddp__shadow_copy(e, op, &op->from, 1);
-}
+void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, &op->from, 1); }
 
 void ddp__shadow_result(ddp__engine *e, ddp__op *op)
 {
@@ -230,8 +217,7 @@ static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer,
     return f->type == DDP__FRAME_RESULT && peer == op->u.handed.donor;
 }
 
-static void ddp__handed_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
-                                double now)
+static void ddp__handed_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
 
@@ -280,8 +266,7 @@ int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f)
 {
     for (int i = 0; i < DDP__WINDOW && !e->frozen; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way != ddp__handed_way() || op->u.handed.donor != peer || op->u.handed.asked)
-            continue;
+        if (!op || op->way != ddp__handed_way() || op->u.handed.donor != peer || op->u.handed.asked) continue;
         op->u.handed.asked = 1;
         f->type = DDP__FRAME_WANT;
         f->seq = op->seq;
@@ -301,10 +286,8 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
         k->asked |= (uint64_t)1 << peer;
         return;
     }
-    ddp__fault(e, DDP_NET,
-               "rank %d asks for the result of operation %lu, which this rank does not keep: it "
-               "runs another version of this library",
-               peer, (unsigned long)seq);
+    ddp__fault(e, DDP_NET, "rank %d asks for the result of operation %lu, which this rank does not keep: it runs "
+               "another version of this library", peer, (unsigned long)seq);
 }
 
 int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)

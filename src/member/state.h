@@ -1,6 +1,5 @@
-/* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of
- * named arrays. The room above makes the list and reads the small values back; this one saves it,
- * loads it, serves it and tells it. */
+/* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of named arrays. The
+ * room above makes the list and reads the small values back; this one saves it, loads it, serves it and tells it. */
 #ifndef DDP_MEMBER_STATE_H
 #define DDP_MEMBER_STATE_H
 
@@ -62,33 +61,25 @@ typedef struct ddp__worker_hash {
 } ddp__worker_hash;
 
 /* As a safetensors file. */
-DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash,
-                                    ddp_error *err);
-/* The same as bytes in memory, for the caller to free; and the most that a worker with the same
- * list can make of it. */
-DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err);
+/* The same as bytes in memory, for the caller to free; and the most that a worker with the same list can make of it. */
+DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list. Then: its hash; its values, into the list's memory,
- * of which no large one changes before all that can be wrong was found. step as for check, path for
- * errors. */
-DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path,
-                                   ddp_error *err);
+/* Whether a file has the arrays of this list. Then: its hash; its values, into the list's memory, of which no large one
+ * changes before all that can be wrong was found. step as for check, path for errors. */
+DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
 
 /* ---- to the other workers; collective ---- */
 
 /* The lowest live worker, which does what is done once. */
 DDP_LIB int        ddp__worker_first(const ddp__worker *s);
 /* n bytes of worker `from`, or of the lowest live one if that is gone, reach all. */
-DDP_LIB ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from, ddp_error *err);
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
-DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a newcomer: it is told the run, and the values of the list
  * that all hold. Those of the members stay as they are. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);

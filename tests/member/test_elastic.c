@@ -25,7 +25,7 @@ extern "C" {
 }
 #endif
 
-#include "member/elastic_state.h"
+#include "member/elastic.h"
 #include "run/context.h"
 
 #include "member/elastic_lab.h"
