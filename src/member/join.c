@@ -1,12 +1,11 @@
-/* Members of a run that newcomers may enter: clones, entries, and a service: a thread behind a door, and one
- * per newcomer. None of them touches the training; they leave wishes for its thread and wait. */
+/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks
+ * at the door. None of them touches the training; they leave wishes for its thread and wait. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "member/elastic.h"
 #include "member/join.h"
-#include "wire/door.h"
 
 enum { DDP__JOIN_VISITORS = 8 };
 
@@ -78,7 +77,7 @@ static int ddp__place_answer(ddp__visit *v, int *id)
     pthread_mutex_lock(&j->lock);
     if (j->engine) {
         ddp__engine_epoch(j->engine, &info);
-        code = ddp__place_choose(j, info.live, (int)ddp__hello_get(v->request + 68, 4) - 1, v->only, id);
+        code = ddp__place_choose(j, info.live, (int)ddp__hello_get(v->request + 4, 4) - 1, v->only, id);
     }
     for (r = 0; r < j->c.world; r++) {
         unsigned char *e = b + 512 + 24 * r;
@@ -213,8 +212,8 @@ static void ddp__serve_clone(ddp__visit *v)
 {
     ddp__join *j = v->j;
     unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
-    uint64_t asked = ddp__hello_get(v->request + 80, 8), number = ddp__clone_hold(j, asked);
-    size_t at = (size_t)ddp__hello_get(v->request + 72, 8), bytes = j->snap_bytes;
+    uint64_t asked = ddp__hello_get(v->request + 16, 8), number = ddp__clone_hold(j, asked);
+    size_t at = (size_t)ddp__hello_get(v->request + 8, 8), bytes = j->snap_bytes;
     ddp__sha256 sha;
     int bad;
 
@@ -248,9 +247,8 @@ static void *ddp__visit_main(void *arg)
     ddp__visit *v = (ddp__visit *)arg;
     ddp__join *j = v->j;
 
-    if (ddp__stream_recv_all(v->tls, v->fd, v->request + DDP__HELLO_BYTES,
-                             sizeof v->request - DDP__HELLO_BYTES, NULL, ddp_now() + 5) == 0)
-        switch ((int)ddp__hello_get(v->request + 64, 4)) {
+    if (ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) == 0)
+        switch ((int)ddp__hello_get(v->request, 4)) {
         case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
         case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
         default: break;
@@ -265,50 +263,20 @@ static void *ddp__visit_main(void *arg)
     return NULL;
 }
 
-typedef struct ddp__service {
-    ddp__join *j;
-    ddp__door  door;
-    ddp__hello self;
-} ddp__service;
-
-/* Whether somebody may come in: only who may be a rank of this run, or is called a newcomer, hears
- * anything of its parameters. */
-static int ddp__visit_may(ddp__service *x, int fd, const unsigned char *bytes, const ddp__addr *from, int *only)
+/* A ddp__visit_fn. */
+static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
 {
-    char name[DDP__STREAM_NAME], why[DDP__STREAM_TEXT];
-    unsigned char b[DDP__HELLO_BYTES];
-    ddp__hello h;
-
-    if (!ddp__hello_parse(bytes, &h) || h.kind != DDP__JOIN_ASK) return 0;
-    if (h.version != x->self.version || h.run_id != x->self.run_id) {
-        ddp__door_refuse(&x->door, fd, from, &x->self,
-                         h.version != x->self.version ? DDP__REFUSE_VERSION : DDP__REFUSE_RUN, &h);
-        return 0;
-    }
-    if (ddp__stream_may_join(x->door.tls, fd, only, name, why)) return 1;
-    ddp__door_note(&x->door, from, why);
-    ddp__hello_pack(&x->self, DDP__REFUSED, DDP__REFUSE_NAME, 0, b);
-    (void)ddp__stream_send_all(x->door.tls, fd, b, sizeof b, ddp_now());
-    return 0;
-}
-
-static int ddp__visit_begin(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
-{
-    ddp__service *x = (ddp__service *)user;
-    ddp__join *j = x->j;
+    ddp__join *j = (ddp__join *)user;
+    ddp__visit *v = (ddp__visit *)ddp__calloc(1, sizeof *v);
     pthread_t thread;
-    ddp__visit *v;
-    int only = -1, begun = 0;
+    int begun = 0;
 
-    if (!ddp__visit_may(x, fd, bytes, from, &only)) return 0;
-    v = (ddp__visit *)ddp__calloc(1, sizeof *v);
     if (!v) return 0;
     v->j = j;
     v->fd = fd;
     v->only = only;
-    memcpy(v->request, bytes, DDP__HELLO_BYTES);
     pthread_mutex_lock(&j->lock);
-    if (j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(j->tls, fd, &v->tls) == 0) {
+    if (!j->stop && j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(tls, fd, &v->tls) == 0) {
         begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
         if (begun) pthread_detach(thread);
         else ddp__tls_free(v->tls);
@@ -319,64 +287,19 @@ static int ddp__visit_begin(void *user, int fd, const unsigned char *bytes, cons
     return begun;
 }
 
-static void *ddp__join_main(void *arg)
-{
-    ddp__join *j = (ddp__join *)arg;
-    struct pollfd *polls;
-    ddp__service x;
-
-    memset(&x, 0, sizeof x);
-    x.j = j;
-    x.self.version = DDP__PROTOCOL;
-    x.self.run_id = j->c.run_id;
-    x.self.rank = (uint32_t)j->c.rank;
-    x.self.world = (uint32_t)j->c.world;
-    if (!ddp__door_open(&x.door, j->c.world, j->tls, &j->c.log, ddp__visit_begin, &x)) return NULL;
-    x.door.listen_fd = j->listen_fd;
-    j->listen_fd = -1;
-    polls = (struct pollfd *)ddp__calloc((size_t)x.door.room + 1, sizeof *polls);
-    while (polls && !ddp__join_stopped(j)) {
-        double now = ddp_now(), next = now + 0.1;
-        int n = ddp__door_polls(&x.door, polls, &next);
-        (void)poll(polls, (nfds_t)n, (int)(1000 * (next > now ? next - now : 0)) + 1);
-        ddp__door_serve(&x.door, ddp_now());
-    }
-    if (polls) DDP_FREE(polls);
-    ddp__door_close(&x.door);
-    return NULL;
-}
-
 /* ---- the service as a whole ---- */
-
-static ddp_status ddp__join_listen(ddp__join *j, ddp_error *err)
-{
-    char text[DDP__ADDR_TEXT];
-    ddp__addr at = j->door[j->c.rank];
-
-    if (!at.size) return DDP_OK;
-    ddp__addr_set_port(&at, 0);
-    DDP__TRY(ddp__tcp_listen(&at, &j->listen_fd, &at, err));
-    if (pthread_create(&j->thread, NULL, ddp__join_main, j))
-        return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves newcomers");
-    j->threaded = 1;
-    ddp__wire_resume_service(j->wire, ddp__addr_port(&at));
-    ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", j->c.rank,
-             ddp__addr_text(&j->door[j->c.rank], text));
-    return DDP_OK;
-}
 
 ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out, ddp_error *err)
 {
     ddp__join *j = (ddp__join *)ddp__calloc(1, sizeof *j);
-    ddp_status s;
-    int r;
+    char text[DDP__ADDR_TEXT];
 
     *out = NULL;
     if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
     j->c = *c;
     j->wire = wire;
-    j->listen_fd = j->id = -1;
-    for (r = 0; r < c->world; r++)
+    j->id = -1;
+    for (int r = 0; r < c->world; r++)
         if (!ddp__wire_resume_where(wire, r, &j->door[r])) j->door[r].size = 0;
     if (pthread_mutex_init(&j->lock, NULL)) {
         DDP_FREE(j);
@@ -387,11 +310,12 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
         DDP_FREE(j);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a condition");
     }
-    s = ddp__tls_open(&c->files, c->run_id, &j->tls, err);
-    if (s == DDP_OK) s = ddp__join_listen(j, err);
-    if (s == DDP_OK) *out = j; /* also where it cannot serve: words and entries concern all */
-    else ddp__join_close(j);
-    return s;
+    *out = j; /* also where it cannot serve: words and entries concern all */
+    if (!j->door[c->rank].size) return DDP_OK;
+    ddp__wire_resume_visits(wire, ddp__visit_begin, j);
+    ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
+             ddp__addr_text(&j->door[c->rank], text));
+    return DDP_OK;
 }
 
 void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout)
@@ -409,10 +333,6 @@ void ddp__join_stop(ddp__join *j)
     pthread_mutex_lock(&j->lock);
     j->stop = 1;
     pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
-    if (j->threaded) pthread_join(j->thread, NULL);
-    j->threaded = 0;
-    pthread_mutex_lock(&j->lock);
     while (j->visitors) pthread_cond_wait(&j->changed, &j->lock);
     pthread_mutex_unlock(&j->lock);
 }
@@ -421,8 +341,6 @@ void ddp__join_close(ddp__join *j)
 {
     if (!j) return;
     ddp__join_stop(j);
-    if (j->listen_fd >= 0) close(j->listen_fd);
-    ddp__tls_free(j->tls);
     pthread_cond_destroy(&j->changed);
     pthread_mutex_destroy(&j->lock);
     if (j->snap) DDP_FREE(j->snap);

@@ -1,10 +1,9 @@
 /* A worker that comes while a run goes on (docs/elastic-join.md).
  *
- *   newcomer -> any door         JOIN_ASK hello; the answer names the port of that member's service
- *   newcomer -> a service        request ENTER; who is not the coordinator names it. It gets an id,
- *                                its layout is compared, and the connection stays open as long as
- *                                it lives
- *   newcomer -> donor's service  request TAKE from an offset; a clone made at a period's end
+ *   newcomer -> any door         JOIN_ASK hello and request ENTER; who is not the coordinator names it.
+ *                                It gets an id, its layout is compared, and the connection stays open
+ *                                as long as it lives
+ *   newcomer -> donor's door     the same with TAKE from an offset; a clone made at a period's end
  *   newcomer -> every door       JOIN_MESH hello: the connection of its entry
  *   newcomer -> coordinator      ready; one or two periods later all members admit it */
 #ifndef DDP_MEMBER_JOIN_H
@@ -17,7 +16,7 @@
 
 enum {
     DDP__JOIN_WORLD = 64,
-    DDP__JOIN_REQUEST = 128, /* bytes: a hello, then verb and the fields below */
+    DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
     DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
     DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what all must have alike */
     DDP__JOIN_VERDICT = 512, /* answer to that */
@@ -54,7 +53,6 @@ typedef struct ddp__join_config {
     uint64_t    run_id;
     const char *addr;                    /* newcomer: doors to ask, separated by commas */
     int         insecure;
-    ddp__tls_files files;                /* for connections of this room's own */
     ddp__tls   *tls;                     /* of the wire; NULL = plain */
     double      connect_timeout_s, peer_timeout_s, op_timeout_s;
     const char *congestion;              /* as in ddp__wire_tcp */
@@ -66,10 +64,6 @@ typedef struct ddp__join_config {
 typedef struct ddp__join {
     ddp__join_config c;
     ddp__wire *wire;
-    ddp__tls  *tls;           /* of the service's connections */
-    int        listen_fd;
-    pthread_t  thread;
-    int        threaded;
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
@@ -112,8 +106,8 @@ typedef struct ddp__join_place {
 
 typedef struct ddp__joiner { /* until it is in */
     ddp__join_config c;
-    ddp__tls *tls;            /* of this thread's connections */
-    int       fd;             /* to the coordinator's service, or -1 */
+    int       fd;             /* to the coordinator, or -1 */
+    ddp__tls *tls;            /* its session: the wire's belong to another thread once the engine runs */
     double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
     int       doors;

@@ -9,21 +9,11 @@
 
 /* ---- connections ---- */
 
-static void ddp__joiner_request(const ddp__joiner *j, unsigned char *b, size_t n)
-{
-    ddp__hello self;
-
-    memset(&self, 0, sizeof self);
-    self.version = DDP__PROTOCOL;
-    self.run_id = j->c.run_id;
-    memset(b, 0, n);
-    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, b);
-}
-
 /* A connection past its handshake, or -1. *why: a sentence if the other end has another key, or is
  * none that a run's worker may have. */
-static int ddp__joiner_dial(ddp__tls *tls, const ddp__addr *to, double until, char *why)
+static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
+    ddp__tls *tls = j->c.tls;
     double limit = ddp_now() + 3 < until ? ddp_now() + 3 : until;
     char name[DDP__ADDR_TEXT], their[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
     const char *refused = NULL;
@@ -45,43 +35,56 @@ static void ddp__joiner_beat(ddp__joiner *j)
 {
     double now = ddp_now();
 
-    if (now < j->beat_at) return;
+    if (j->fd < 0 || now < j->beat_at) return;
     j->beat_at = now + 1;
     (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* one that is lost is found later */
 }
 
-/* Asks at a door where its member serves newcomers: a connection to there, or -1. *why: a sentence
- * if the door said no, for good. */
-static int ddp__joiner_service(ddp__joiner *j, const ddp__addr *door, double until, char *why)
+/* Why a door said no, for good; got: bytes of its answer. */
+static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b, size_t got,
+                                char *why)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
-    ddp__addr to = *door;
     ddp__hello h;
+
+    ddp__addr_text(door, name);
+    if (got < DDP__HELLO_BYTES || !ddp__hello_parse(b, &h)) {
+        if (!j->c.tls && ddp__stream_is_tls(b, got))
+            snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same --tls-psk, or a "
+                     "certificate", name);
+    } else if (h.reason == DDP__REFUSE_NAME) {
+        snprintf(why, DDP__JOIN_TEXT, "%s takes only workers whose certificates name rank-R or join-NAME; this one's "
+                 "does not", name);
+    } else if (h.run_id != j->c.run_id) {
+        snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %" PRIu64 ": set the same "
+                 "DREAMDDP_RUN_ID", name, h.run_id, j->c.run_id);
+    } else {
+        snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without --min-world", name);
+    }
+}
+
+/* Asks at a member's door: a connection on which the n bytes of the answer have come, or -1. */
+static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, const unsigned char *request, unsigned char *b,
+                               size_t n, double until, char *why)
+{
+    unsigned char hello[DDP__HELLO_BYTES];
+    int fd = ddp__joiner_dial(j, door, until, why);
+    ddp__hello self;
     size_t got = 0;
-    int fd = ddp__joiner_dial(j->tls, door, until, why), bad;
 
     if (fd < 0) return -1;
-    ddp__joiner_request(j, b, sizeof b);
-    bad = ddp__stream_send_all(j->tls, fd, b, sizeof b, until) < 0 ||
-          ddp__stream_recv_all(j->tls, fd, b, sizeof b, &got, ddp_now() + 3) < 0 ||
-          !ddp__hello_parse(b, &h);
-    ddp__stream_close(j->tls, fd);
-    ddp__addr_text(door, name);
-    if (bad && !j->tls && ddp__stream_is_tls(b, got))
-        snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same "
-                 "--tls-psk, or a certificate", name);
-    if (bad) return -1;
-    if (h.kind != DDP__JOIN_ASK) {
-        if (h.run_id != j->c.run_id)
-            snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
-                     PRIu64 ": set the same DREAMDDP_RUN_ID", name, h.run_id, j->c.run_id);
-        else
-            snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without --min-world", name);
-        return -1;
+    memset(&self, 0, sizeof self);
+    self.version = DDP__PROTOCOL;
+    self.run_id = j->c.run_id;
+    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, hello);
+    if (ddp__stream_send_all(j->c.tls, fd, hello, sizeof hello, ddp_now() + 5) == 0 &&
+        ddp__stream_send_all(j->c.tls, fd, request, DDP__JOIN_REQUEST, ddp_now() + 5) == 0) {
+        while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
+        if (ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8)) return fd;
     }
-    ddp__addr_set_port(&to, (int)(h.port & 65535));
-    return ddp__joiner_dial(j->tls, &to, until, why);
+    ddp__joiner_refused(j, door, b, got, why);
+    ddp__stream_close(j->c.tls, fd);
+    return -1;
 }
 
 /* ---- an id ---- */
@@ -111,53 +114,32 @@ static int ddp__place_sane(const ddp__join_place *p)
            (p->code != DDP__JOIN_OK || (p->id >= 0 && p->id < p->world));
 }
 
-/* Requests a place over a connection to a service: 1 and the answer in place, or 0. */
-static int ddp__place_ask(ddp__joiner *j, int fd, const ddp__addr *at, int wanted, double until, char *why)
-{
-    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
-    char name[DDP__ADDR_TEXT];
-    ddp__hello h;
-    size_t got = 0;
-
-    ddp__joiner_request(j, request, sizeof request);
-    ddp__hello_put(request + 64, DDP__JOIN_ENTER, 4);
-    ddp__hello_put(request + 68, (uint64_t)(wanted + 1), 4);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, until) == 0 &&
-        ddp__stream_recv_all(j->tls, fd, b, sizeof b, &got, ddp_now() + 5) == 0) {
-        ddp__place_read(b, &j->place);
-        if (!ddp__place_sane(&j->place)) j->place.code = DDP__JOIN_LATER;
-        return 1;
-    }
-    if (got >= DDP__HELLO_BYTES && ddp__hello_parse(b, &h) && h.kind == DDP__REFUSED && h.reason == DDP__REFUSE_NAME)
-        snprintf(why, DDP__JOIN_TEXT, "%s takes only workers whose certificates name rank-R or "
-                 "join-NAME; this one's does not", ddp__addr_text(at, name));
-    return 0;
-}
-
 /* Asks the member behind a door for a place, and whom it names as coordinator. */
 static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
 {
+    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
     ddp__addr at = *door;
-    int turn, r;
 
-    for (turn = 0; turn < 3; turn++) {
-        int fd = ddp__joiner_service(j, &at, until, why);
+    memset(request, 0, sizeof request);
+    ddp__hello_put(request, DDP__JOIN_ENTER, 4);
+    ddp__hello_put(request + 4, (uint64_t)(wanted + 1), 4);
+    for (int turn = 0; turn < 3 && at.size; turn++) {
+        double limit = ddp_now() + 5 < until ? ddp_now() + 5 : until;
+        int fd = ddp__joiner_request(j, &at, request, b, sizeof b, limit, why);
         if (fd < 0) return DDP__JOIN_LATER;
-        if (!ddp__place_ask(j, fd, &at, wanted, until, why)) {
-            ddp__stream_close(j->tls, fd);
-            return DDP__JOIN_LATER;
-        }
-        if (j->place.code == DDP__JOIN_OK) {
+        ddp__place_read(b, &j->place);
+        if (!ddp__place_sane(&j->place)) j->place.code = DDP__JOIN_LATER;
+        if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            for (r = 0; r < j->place.world; r++) /* asked first, should this be lost */
+            for (int r = 0; r < j->place.world; r++) /* asked first, should this be lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
                     j->at[j->doors++] = j->place.door[r];
             return DDP__JOIN_OK;
         }
-        ddp__stream_close(j->tls, fd);
+        ddp__stream_close(j->c.tls, fd);
+        if (j->place.code == DDP__JOIN_OK) return DDP__JOIN_LATER;
         if (j->place.code != DDP__JOIN_ELSEWHERE) return j->place.code;
         at = j->place.door[j->place.coordinator];
-        if (!at.size) return DDP__JOIN_LATER;
     }
     return DDP__JOIN_LATER;
 }
@@ -204,7 +186,7 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, ddp_error *err)
         int count = 0;
         snprintf(one, sizeof one, "%.*s", (int)n, s);
         DDP__TRY(ddp__addr_parse(one, &j->at[j->doors], 1, &count, err));
-        if (!j->c.insecure && !j->tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
             return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
                              "can be trusted", ddp__addr_text(&j->at[j->doors], text));
         j->doors += count;
@@ -221,7 +203,6 @@ ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_er
     if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for joining a run");
     j->fd = -1;
     j->c = *c;
-    DDP__TRY(ddp__tls_open(&c->files, c->run_id, &j->tls, err));
     DDP__TRY(ddp__joiner_doors(j, err));
     return ddp__joiner_place(j, -1, ddp_now() + c->connect_timeout_s, err);
 }
@@ -229,14 +210,15 @@ ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_er
 void ddp__joiner_again(ddp__joiner *j)
 {
     ddp__stream_close(j->tls, j->fd);
+    ddp__tls_free(j->tls);
+    j->tls = NULL;
     j->fd = -1;
 }
 
 void ddp__joiner_close(ddp__joiner *j)
 {
     if (!j) return;
-    ddp__stream_close(j->tls, j->fd);
-    ddp__tls_free(j->tls);
+    ddp__joiner_again(j);
     if (j->clone) DDP_FREE(j->clone);
     DDP_FREE(j);
 }
@@ -313,7 +295,7 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     while (j->have < j->bytes) {
         size_t n = j->bytes - j->have < ((size_t)64 << 10) ? j->bytes - j->have : (size_t)64 << 10;
         size_t got = 0;
-        int bad = ddp__stream_recv_all(j->tls, fd, j->clone + j->have, n, &got, ddp_now() + j->c.peer_timeout_s);
+        int bad = ddp__stream_recv_all(j->c.tls, fd, j->clone + j->have, n, &got, ddp_now() + j->c.peer_timeout_s);
         double now = ddp_now();
         j->have += got;
         if (bad < 0) return DDP_PEER_LOST;
@@ -325,23 +307,16 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     return DDP_OK;
 }
 
-/* Bytes from where the last connection ended, if the donor still has that clone. */
-static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, size_t most, ddp_error *err)
+/* b: the answer to TAKE, behind which come bytes from where the last connection ended, if the donor still
+ * has that clone. */
+static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most, ddp_error *err)
 {
-    unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST], digest[2][DDP__SHA256_BYTES];
-    double until = ddp_now() + j->c.op_timeout_s;
+    unsigned char digest[2][DDP__SHA256_BYTES];
     ddp__sha256 sha;
 
-    ddp__joiner_request(j, request, sizeof request);
-    ddp__hello_put(request + 64, DDP__JOIN_TAKE, 4);
-    ddp__hello_put(request + 72, j->have, 8);
-    ddp__hello_put(request + 80, j->number, 8);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0) return DDP_PEER_LOST;
-    while (!ddp__stream_wait(j->tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
-    if (ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, until) < 0) return DDP_PEER_LOST;
     DDP__TRY(ddp__clone_room(j, b, most, err));
     DDP__TRY(ddp__clone_read(j, fd));
-    if (ddp__stream_recv_all(j->tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0) return DDP_PEER_LOST;
+    if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0) return DDP_PEER_LOST;
     ddp__sha256_begin(&sha);
     ddp__sha256_add(&sha, j->clone, j->bytes);
     ddp__sha256_end(&sha, digest[1]);
@@ -354,6 +329,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, size_t most, ddp_err
 
 static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until, ddp_error *err)
 {
+    unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST];
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT];
     ddp_safetensors *f;
@@ -365,10 +341,14 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     for (tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
         int fd;
         if (tries) ddp__sleep_until(ddp_now() + 0.2);
-        fd = ddp__joiner_service(j, &j->place.door[j->donor], until, why);
+        memset(request, 0, sizeof request);
+        ddp__hello_put(request, DDP__JOIN_TAKE, 4);
+        ddp__hello_put(request + 8, j->have, 8);
+        ddp__hello_put(request + 16, j->number, 8);
+        fd = ddp__joiner_request(j, &j->place.door[j->donor], request, b, sizeof b, ddp_now() + j->c.op_timeout_s, why);
         if (fd < 0) continue;
-        code = ddp__clone_stream(j, fd, most, err);
-        ddp__stream_close(j->tls, fd);
+        code = ddp__clone_stream(j, fd, b, most, err);
+        ddp__stream_close(j->c.tls, fd);
     }
     if (code == DDP_PEER_LOST) return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
     DDP__TRY(code);
@@ -407,7 +387,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
     self->family = ddp__ip_pack(&own, self->ip);
     for (r = 0; r < j->place.world; r++) {
         if (!(j->place.live >> r & 1)) continue;
-        fds[r] = ddp__joiner_dial(j->c.tls, &j->place.door[r], until, why);
+        fds[r] = ddp__joiner_dial(j, &j->place.door[r], until, why);
         ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
         if (fds[r] < 0 || ddp__stream_send_all(j->c.tls, fds[r], b, sizeof b, until) < 0 ||
             ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 ||

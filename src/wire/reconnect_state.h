@@ -95,7 +95,8 @@ typedef struct ddp__resume_wire {
     int      away;              /* links that are neither live nor ended */
     ddp__rejoin *rejoin;        /* [rejoins], at most one per pair; rank 0's */
     int      rejoins, rejoin_room;
-    int      service;           /* port where newcomers are served; atomic */
+    ddp__visit_fn visit;        /* serves those who ask to join; NULL: nobody does */
+    void    *visit_user;
     int      knocked;           /* somebody is at the door */
     double   ticked, served;    /* when links, and when the door, were looked at last */
     ddp__resume_stats stats;
