@@ -59,14 +59,6 @@ static uint32_t ddp__word_fields(const ddp__engine *e, ddp__fields f, uint32_t l
     return (uint32_t)(f.at - start);
 }
 
-int ddp__word_read(const ddp__engine *e, unsigned char *p, uint32_t length, ddp__word *w)
-{
-    const ddp__fields f = {p, 1};
-
-    memset(w, 0, sizeof *w);
-    return ddp__word_fields(e, f, length, w) != 0;
-}
-
 /* The decision: ballot, live set, and what each of it had completed. */
 static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__view *view,
                                      ddp__done_set *table)
@@ -83,14 +75,43 @@ static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32
     return (uint32_t)(f.at - start);
 }
 
-int ddp__decision_read(const ddp__engine *e, unsigned char *p, uint32_t length, ddp__view *view, ddp__done_set *table)
+/* A word or a decision; 0 if its payload is neither. */
+static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
-    const ddp__fields f = {p, 1};
+    const ddp__fields in = {e->elastic->peer[peer].in, 1};
+    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__view view;
+    ddp__word w;
 
-    return ddp__decision_fields(e, f, length, view, table) != 0;
+    memset(&w, 0, sizeof w);
+    memset(table, 0, sizeof table);
+    if (f->type == DDP__FRAME_STATE) {
+        if (!ddp__word_fields(e, in, f->length, &w)) return 0;
+        ddp__state_read(e, peer, &w, now);
+    } else {
+        if (!ddp__decision_fields(e, in, f->length, &view, table)) return 0;
+        ddp__decision_read(e, peer, &view, table, now);
+    }
+    return 1;
 }
 
-int ddp__epoch_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
+static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    ddp__done_set *done = &e->elastic->peer[peer].done;
+
+    if (f->type == DDP__FRAME_WANT) {
+        ddp__shadow_asked(e, peer, f->seq);
+    } else if (f->type == DDP__FRAME_DONE) {
+        done->from = f->seq;
+        done->bits = f->count | (uint64_t)f->offset << 32;
+        ddp__shadow_release(e);
+    } else if (!ddp__word_read(e, peer, f, now)) {
+        ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
+                   "of this library", peer);
+    }
+}
+
+static int ddp__elastic_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
 {
     ddp__elastic *el = e->elastic;
     ddp__elastic_peer *ep = &el->peer[peer];
@@ -121,7 +142,7 @@ int ddp__epoch_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
     return 1;
 }
 
-int ddp__epoch_drops(const ddp__engine *e, int peer, const ddp__frame *f)
+static int ddp__elastic_drops(const ddp__engine *e, int peer, const ddp__frame *f)
 {
     const ddp__elastic *el = e->elastic;
     const ddp__elastic_peer *ep = &el->peer[peer];
@@ -189,7 +210,7 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     e->epoch.workers = ddp__bit_count(el->view.live);
     for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
     e->elastic = el;
-    ddp__members_set(e, e->newcomer ? (uint64_t)1 << e->rank : el->view.live);
+    ddp__members_set(e, e->newcomer ? ddp__bit(e->rank) : el->view.live);
     e->stats.elastic_bytes = bytes + room;
     e->stats.staging_bytes += bytes + room;
     return DDP_OK;
@@ -208,6 +229,11 @@ static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
     if (m->verb < DDP_SEND) e->elastic->collectives++;
 }
 
+static void ddp__elastic_left(ddp__engine *e, int peer)
+{
+    if (!e->peers[peer].out_of_world) e->elastic->look = 1;
+}
+
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
 {
     if (f->type != DDP__FRAME_STATE && f->type != DDP__FRAME_EPOCH) return NULL;
@@ -217,10 +243,10 @@ static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__
 const ddp__membership *ddp__elastic_membership(void)
 {
     static const ddp__membership table = {
-        ddp__elastic_open, ddp__elastic_close, ddp__shadow_fit,      ddp__elastic_queued,
-        ddp__shadow_may,   ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,
-        ddp__epoch_left,   ddp__epoch_frame,   ddp__elastic_payload, ddp__epoch_read,
-        ddp__epoch_drops,  ddp__epoch_run,     ddp__epoch_check,     ddp__shadow_busy};
+        ddp__elastic_open,  ddp__elastic_close, ddp__shadow_fit,      ddp__elastic_queued, ddp__shadow_may,
+        ddp__shadow_began,  ddp__shadow_result, ddp__epoch_lost,      ddp__elastic_left,   ddp__elastic_frame,
+        ddp__elastic_payload, ddp__elastic_read, ddp__elastic_drops,  ddp__epoch_run,      ddp__epoch_check,
+        ddp__shadow_busy};
 
     return &table;
 }

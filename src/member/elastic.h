@@ -120,7 +120,6 @@ typedef struct ddp__elastic {
 } ddp__elastic;
 
 /* ---- shadow.c: the memory of what is in flight ---- */
-DDP_LIB int    ddp__done_has(const ddp__done_set *d, uint32_t seq);
 /* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
 /* 1 if the operation may begin now. */
@@ -141,18 +140,12 @@ DDP_LIB int    ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f);
 /* The next WANT frame for a peer. */
 DDP_LIB int    ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f);
 
-/* ---- elastic.c: frames ---- */
-/* What a STATE or EPOCH frame says; 0 if its payload is none. */
-DDP_LIB int    ddp__word_read(const ddp__engine *e, unsigned char *p, uint32_t length, ddp__word *w);
-DDP_LIB int    ddp__decision_read(const ddp__engine *e, unsigned char *p, uint32_t length, ddp__view *view,
-                                  ddp__done_set *table);
-
 /* ---- renew.c: from one epoch to the next ---- */
+DDP_LIB uint64_t ddp__bit(int id);
+DDP_LIB int    ddp__lowest(uint64_t bits);
 DDP_LIB int    ddp__bit_count(uint64_t bits);
 DDP_LIB void   ddp__edge_add(ddp__word *w, int a, int b);
-/* A peer was lost, or left while somebody needs it. */
 DDP_LIB void   ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
-DDP_LIB void   ddp__epoch_left(ddp__engine *e, int peer);
 DDP_LIB const char *ddp__epoch_why(const ddp__engine *e, int peer);
 /* Lets go of everything of the past epoch that is half done. */
 DDP_LIB void   ddp__epoch_freeze(ddp__engine *e, double now);
@@ -162,8 +155,10 @@ DDP_LIB void   ddp__epoch_install(ddp__engine *e, const ddp__view *view, const d
 DDP_LIB void   ddp__epoch_attach(ddp__engine *e, int id, double now);
 
 /* ---- epoch.c: the search for the next one ---- */
-/* A STATE, EPOCH, DONE or WANT frame was read. */
-DDP_LIB void   ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now);
+/* What another worker knows, and a decision. */
+DDP_LIB void   ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now);
+DDP_LIB void   ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table,
+                                  double now);
 /* Once a round of the comm thread: newcomers, and votes where something changed. */
 DDP_LIB void   ddp__epoch_run(ddp__engine *e, double now);
 /* Time limits of a search. */

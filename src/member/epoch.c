@@ -7,15 +7,6 @@
  * 1997, Dynamic voting for consistent primary components.) tests/member/model has this as a model. */
 #include "member/elastic.h"
 
-static uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
-
-static int ddp__lowest(uint64_t bits)
-{
-    int id = 0;
-    while (id < 63 && !(bits >> id & 1)) id++;
-    return id;
-}
-
 /* ---- who could go on ---- */
 
 /* Takes out those who have lost most of the others, of equals the highest id. */
@@ -243,7 +234,7 @@ static int ddp__all_ready(const ddp__engine *e)
     return joining != 0;
 }
 
-static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
+void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
 {
     ddp__elastic *el = e->elastic;
 
@@ -264,7 +255,7 @@ static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double
     else ddp__decide(e, now);
 }
 
-static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table, double now)
+void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table, double now)
 {
     ddp__elastic *el = e->elastic;
     int in = (int)(view->live >> e->rank & 1);
@@ -280,40 +271,6 @@ static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view,
         return;
     }
     ddp__epoch_install(e, view, table, now);
-}
-
-/* A word or a decision; 0 if its payload is neither. */
-static int ddp__word_taken(ddp__engine *e, int peer, const ddp__frame *f, double now)
-{
-    ddp__elastic_peer *ep = &e->elastic->peer[peer];
-    ddp__done_set table[DDP__ELASTIC_WORLD];
-    ddp__view view;
-    ddp__word w;
-
-    if (f->type == DDP__FRAME_STATE) {
-        if (!ddp__word_read(e, ep->in, f->length, &w)) return 0;
-        ddp__state_read(e, peer, &w, now);
-        return 1;
-    }
-    memset(table, 0, sizeof table);
-    if (!ddp__decision_read(e, ep->in, f->length, &view, table)) return 0;
-    ddp__decision_taken(e, peer, &view, table, now);
-    return 1;
-}
-
-void ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
-{
-    if (f->type == DDP__FRAME_WANT) {
-        ddp__shadow_asked(e, peer, f->seq);
-    } else if (f->type == DDP__FRAME_DONE) {
-        ddp__done_set *done = &e->elastic->peer[peer].done;
-        done->from = f->seq;
-        done->bits = f->count | (uint64_t)f->offset << 32;
-        ddp__shadow_release(e);
-    } else if (!ddp__word_taken(e, peer, f, now)) {
-        ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
-                   "of this library", peer);
-    }
 }
 
 /* ---- what begins a search ---- */

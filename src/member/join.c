@@ -39,20 +39,12 @@ static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 
 /* ---- ENTER ---- */
 
-static int ddp__join_lowest(uint64_t set)
-{
-    int i = 0;
-
-    while (i < 63 && !(set >> i & 1)) i++;
-    return i;
-}
-
 /* Under the lock: an id for the newcomer, or why there is none. only: it may take no other. */
 static int ddp__place_choose(ddp__join *j, uint64_t live, int wanted, int only, int *id)
 {
     int r, world = j->c.world;
 
-    if (ddp__join_lowest(live) != j->c.rank) return DDP__JOIN_ELSEWHERE;
+    if (ddp__lowest(live) != j->c.rank) return DDP__JOIN_ELSEWHERE;
     if (j->id >= 0 || !j->layout.layers) return DDP__JOIN_LATER;
     if (only >= world || (only >= 0 && live >> only & 1)) return DDP__JOIN_TAKEN;
     if (only >= 0) wanted = only;
@@ -89,7 +81,7 @@ static int ddp__place_answer(ddp__visit *v, int *id)
     ddp__hello_put(b, (uint64_t)code, 4);
     ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : *id), 4);
     ddp__hello_put(b + 8, (uint64_t)j->c.world, 4);
-    ddp__hello_put(b + 12, (uint64_t)ddp__join_lowest(info.live), 4);
+    ddp__hello_put(b + 12, (uint64_t)ddp__lowest(info.live), 4);
     ddp__hello_put(b + 16, (uint64_t)j->c.min_world, 4);
     ddp__hello_put(b + 24, info.live, 8);
     if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;

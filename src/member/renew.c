@@ -4,6 +4,15 @@
 
 /* ---- losses ---- */
 
+uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
+
+int ddp__lowest(uint64_t bits)
+{
+    int id = 0;
+    while (id < 63 && !(bits >> id & 1)) id++;
+    return id;
+}
+
 int ddp__bit_count(uint64_t bits)
 {
     int n = 0;
@@ -13,8 +22,8 @@ int ddp__bit_count(uint64_t bits)
 
 void ddp__edge_add(ddp__word *w, int a, int b)
 {
-    w->edge[a] |= (uint64_t)1 << b;
-    w->edge[b] |= (uint64_t)1 << a;
+    w->edge[a] |= ddp__bit(b);
+    w->edge[b] |= ddp__bit(a);
 }
 
 void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
@@ -29,11 +38,6 @@ void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
     el->look = 1;
 }
 
-void ddp__epoch_left(ddp__engine *e, int peer)
-{
-    if (!e->peers[peer].out_of_world) e->elastic->look = 1;
-}
-
 const char *ddp__epoch_why(const ddp__engine *e, int peer)
 {
     const ddp__elastic *el = e->elastic;
@@ -45,17 +49,6 @@ const char *ddp__epoch_why(const ddp__engine *e, int peer)
 /* ---- letting go ---- */
 
 static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME_CREDIT && !f->p2p; }
-
-static void ddp__slot_drop(ddp__engine *e, int slot)
-{
-    ddp__slot *s = &e->slot[slot];
-    ddp__peer *p = &e->peers[s->peer];
-
-    if (s->f.type == DDP__FRAME_RESULT) p->solicited--;
-    else p->staged--;
-    s->next = p->free_slot;
-    p->free_slot = slot;
-}
 
 /* Frames that have not begun are forgotten. One that has must go on to its last byte: from a copy,
  * since its memory will be written, and given back, before the peer has taken it all. */
@@ -83,7 +76,7 @@ static void ddp__out_drop(ddp__engine *e, int peer)
     } else if ((const unsigned char *)p->out_text != ep->tail) {
         memcpy(ep->tail, p->out_text, p->out.length);
     }
-    if (p->out_slot >= 0) ddp__slot_drop(e, p->out_slot);
+    if (p->out_slot >= 0) ddp__slot_free(e, p->out_slot);
     p->out_slot = -1;
     p->out_op = NULL;
     p->out_text = (const char *)ep->tail;
@@ -94,7 +87,7 @@ static void ddp__in_drop(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
 
     if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
-    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0) ddp__slot_drop(e, p->in_slot);
+    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
     p->in_slot = -1;
     p->in_op = NULL;
     p->in_state = DDP__IN_PAYLOAD;
@@ -110,7 +103,7 @@ static int ddp__list_drop(ddp__engine *e, int *first)
     while (s >= 0) {
         int next = e->slot[s].next;
         if (ddp__is_collective(&e->slot[s].f)) {
-            ddp__slot_drop(e, s);
+            ddp__slot_free(e, s);
         } else {
             if (last < 0) *first = s;
             else e->slot[last].next = s;
@@ -144,18 +137,20 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
         ddp__op *op = e->window[i];
         if (op && op->way == ddp__ring_way()) op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
     }
+    e->last_due = ddp__list_drop(e, &e->first_due);
     for (int r = 0; r < e->world; r++) {
-        ddp__peer *p = &e->peers[r];
-        int n = 0;
         if (r == e->rank) continue;
         ddp__out_drop(e, r);
         ddp__in_drop(e, r);
-        p->last_pending = ddp__list_drop(e, &p->first_pending);
+        e->peers[r].last_pending = ddp__list_drop(e, &e->peers[r].first_pending);
+    }
+    for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their credits */
+        ddp__peer *p = &e->peers[r];
+        int n = 0;
         for (int i = 0; i < p->owed_count; i++)
             if (p->owed[i].p2p) p->owed[n++] = p->owed[i];
         p->owed_count = n;
     }
-    e->last_due = ddp__list_drop(e, &e->first_due);
     ddp__controls_drop(e);
 }
 
@@ -210,7 +205,7 @@ static void ddp__admitted(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->elastic;
     int id = el->admit_id;
-    uint64_t bit = (uint64_t)1 << id;
+    uint64_t bit = ddp__bit(id);
 
     if (!(el->own.joining & bit)) return;
     if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all were ready for it */
@@ -311,6 +306,6 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     memset(ep, 0, sizeof *ep);
     ep->tail = tail;
     ep->marked = e->elastic->view.ballot;
-    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~((uint64_t)1 << id);
+    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~ddp__bit(id);
     e->elastic->own.edge[id] = 0;
 }

@@ -13,7 +13,7 @@ static size_t ddp__shadow_bytes(const ddp_message *m, size_t n)
     return ddp__shadow_part(n * (m->bytes ? 1 : sizeof(float))) * (m->residual ? 2 : 1);
 }
 
-int ddp__done_has(const ddp__done_set *d, uint32_t seq)
+static int ddp__done_has(const ddp__done_set *d, uint32_t seq)
 {
     int32_t ahead = (int32_t)(seq - d->from);
     return ahead < 0 || (ahead < 64 && (d->bits >> ahead & 1));
@@ -191,13 +191,6 @@ static int  ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
     return 0;
 }
 
-static int ddp__handed_fits(const ddp__engine *e, const ddp__op *op)
-{
-    (void)e;
-    (void)op;
-    return 0;
-}
-
 static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 {
     (void)e;
@@ -239,7 +232,7 @@ static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {'h', "handed over", NULL, 0, 0, ddp__handed_fits,
+    static const ddp__algorithm way = {'h', "handed over", NULL, 0, 0, NULL,
                                        ddp__handed_begin, ddp__handed_next, NULL, NULL,
                                        ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
                                        ddp__handed_over, NULL};

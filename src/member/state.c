@@ -103,76 +103,90 @@ static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void
     return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
 }
 
-/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type. */
-static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f,
-                                  double *part, ddp__worker_hash *hash, ddp_error *err)
+/* Where a state is written: a file, or memory that has room for it. */
+typedef struct ddp__sink {
+    ddp__file     *file;
+    unsigned char *at;
+} ddp__sink;
+
+static void ddp__sink_put(ddp__sink *k, const void *data, size_t n)
+{
+    if (k->file) {
+        ddp__file_put(k->file, data, n);
+    } else if (n) {
+        memcpy(k->at, data, n);
+        k->at += n;
+    }
+}
+
+/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type; hash may be NULL. */
+static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__sink *k, double *part,
+                                  ddp__worker_hash *hash, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
-    const int there = (t->flags & DDP__WORKER_THERE) != 0;
     size_t at, n;
 
     for (at = 0; at < t->count; at += n) {
         const void *data = (const char *)t->data + at * width;
         n = t->count - at < (size_t)DDP__WORKER_PART ? t->count - at : (size_t)DDP__WORKER_PART;
-        if (there) {
+        if (t->flags & DDP__WORKER_THERE) {
             DDP__TRY(ddp__host_download(s->host, part, data, n * width, err));
             data = part;
         }
-        hash->all = ddp__part_hash(hash->all, t->type, data, n);
-        if (!(t->flags & DDP__WORKER_OWN)) hash->common = ddp__part_hash(hash->common, t->type, data, n);
-        ddp__file_put(f, data, n * width);
+        if (hash) hash->all = ddp__part_hash(hash->all, t->type, data, n);
+        if (hash && !(t->flags & DDP__WORKER_OWN)) hash->common = ddp__part_hash(hash->common, t->type, data, n);
+        ddp__sink_put(k, data, n * width);
     }
     return DDP_OK;
 }
 
-ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
+static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, ddp__sink *k, ddp__worker_hash *hash,
+                                  ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
+
+    ddp__sink_put(k, head->data, head->size);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+        code = ddp__tensor_put(s, &s->tensor[i], k, part, hash, err);
+    if (part) DDP_FREE(part);
+    return code;
+}
+
+ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
+{
     ddp__text head;
     ddp__file f;
+    ddp__sink k = {&f, NULL};
     ddp_status code;
-    int i;
 
     memset(hash, 0, sizeof *hash);
     memset(&head, 0, sizeof head);
-    code = part ? ddp__worker_head(s, path, &head, err)
-                : ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
+    code = ddp__worker_head(s, path, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
-        ddp__file_put(&f, head.data, head.size);
-        for (i = 0; code == DDP_OK && i < s->tensors; i++)
-            code = ddp__tensor_put(s, &s->tensor[i], &f, part, hash, err);
+        code = ddp__worker_put(s, &head, &k, hash, err);
         if (code == DDP_OK) code = ddp__file_end(&f, err);
         else ddp__file_drop(&f);
     }
     ddp__text_free(&head);
-    if (part) DDP_FREE(part);
     return code;
 }
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
     ddp__text head;
+    ddp__sink k = {NULL, NULL};
     ddp_status code;
-    unsigned char *at;
-    int i;
 
     memset(&head, 0, sizeof head);
     *out = NULL;
     code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
     *bytes = head.size;
-    for (i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
-    if (code == DDP_OK) *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
+    for (int i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
+    if (code == DDP_OK) k.at = *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
     if (code == DDP_OK && !*out) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
-    if (code == DDP_OK) memcpy(*out, head.data, head.size);
-    at = code == DDP_OK ? *out + head.size : NULL;
-    for (i = 0; code == DDP_OK && i < s->tensors; i++) {
-        const ddp__tensor *t = &s->tensor[i];
-        const size_t n = ddp__tensor_bytes(t);
-        if (t->flags & DDP__WORKER_THERE) code = ddp__host_download(s->host, at, t->data, n, err);
-        else if (n) memcpy(at, t->data, n);
-        at += n;
-    }
+    if (code == DDP_OK) code = ddp__worker_put(s, &head, &k, NULL, err);
     ddp__text_free(&head);
     if (code == DDP_OK || !*out) return code;
     DDP_FREE(*out);
@@ -289,15 +303,6 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const
 
 /* ---- to the other workers ---- */
 
-int ddp__worker_first(const ddp__worker *s)
-{
-    ddp__epoch_info info;
-
-    if (!s->engine) return 1;
-    ddp__engine_epoch(s->engine, &info);
-    return s->world > 64 ? s->rank == 0 : !(info.live & (((uint64_t)1 << s->rank) - 1));
-}
-
 static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
 {
     ddp_message m;
@@ -318,7 +323,8 @@ static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *byt
     return ddp__engine_run(s->engine, &m, err);
 }
 
-ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from, ddp_error *err)
+/* n bytes of worker `from`, or of the lowest live one if that is gone, reach all. */
+static ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from, ddp_error *err)
 {
     const size_t most = DDP__TELL_FLOATS * sizeof(float);
     unsigned char *b = (unsigned char *)bytes;

@@ -74,10 +74,6 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long ste
 
 /* ---- to the other workers; collective ---- */
 
-/* The lowest live worker, which does what is done once. */
-DDP_LIB int        ddp__worker_first(const ddp__worker *s);
-/* n bytes of worker `from`, or of the lowest live one if that is gone, reach all. */
-DDP_LIB ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from, ddp_error *err);
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a newcomer: it is told the run, and the values of the list
