@@ -8,21 +8,27 @@
 
 /* ---- names ---- */
 
-static ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...) DDP__PRINTF(3, 4);
+typedef struct ddp__save_path {
+    char data[4096];
+} ddp__save_path;
 
-static ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
+static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...) DDP__PRINTF(3, 4);
+
+static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
 {
-    char path[4096];
     va_list ap;
     int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(path, sizeof path, fmt, ap);
+    n = vsnprintf(p->data, sizeof p->data, fmt, ap);
     va_end(ap);
-    t->size = 0;
-    if (n > 0 && (size_t)n < sizeof path) ddp__text_add(t, path, (size_t)n);
-    if (t->size && !t->failed) return DDP_OK;
+    if (n > 0 && (size_t)n < sizeof p->data) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
+}
+
+static ddp_status ddp__checkpoint_manifest(ddp__save_path *p, ddp_error *err, const char *folder, long step)
+{
+    return ddp__checkpoint_path(p, err, "%s/step-%012ld/manifest.json", folder, step);
 }
 
 /* The step of a folder's name, -1 if it is none of ours. */
@@ -36,11 +42,11 @@ static long ddp__checkpoint_step(const char *name)
 
 /* The path of a rank's file. A step that is saved once more must not touch the files that its manifest names
  * until the new manifest is there: so a rank's file has two names, and each save takes the other one. */
-static ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder, long step,
-                                 int rank, int generation)
+static ddp_status ddp__checkpoint_shard(ddp__save_path *p, ddp_error *err, const char *folder, long step, int rank,
+                                        int generation)
 {
-    return ddp__checkpoint_path(t, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step,
-                                rank, generation ? "-again" : "");
+    return ddp__checkpoint_path(p, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step, rank,
+                                generation ? "-again" : "");
 }
 
 /* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1 if there
@@ -49,12 +55,11 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 {
     DIR *dir = opendir(folder);
     struct dirent *e;
-    ddp__text path;
+    ddp__save_path path;
     ddp_status s = DDP_OK;
 
     *out = -1;
     if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
-    memset(&path, 0, sizeof path);
     while (s == DDP_OK && (e = readdir(dir)) != NULL) {
         long step = ddp__checkpoint_step(e->d_name);
         if (step <= *out || step >= below) continue;
@@ -62,7 +67,6 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
         if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
     }
     closedir(dir);
-    ddp__text_free(&path);
     return s;
 }
 
@@ -72,18 +76,13 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
  * manifest; world 0 keeps none, and the folder goes too. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
-    ddp__text path, at;
-    DIR *dir;
+    ddp__save_path path, at;
+    DIR *dir = NULL;
     struct dirent *e;
 
-    memset(&path, 0, sizeof path);
-    memset(&at, 0, sizeof at);
-    if (!world && /* the manifest first, so that half of a checkpoint is none */
-        ddp__checkpoint_path(&path, NULL, "%s/step-%012ld/manifest.json", folder, step) == DDP_OK)
-        remove(path.data);
-    dir = ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK
-              ? opendir(path.data)
-              : NULL;
+    if (!world && ddp__checkpoint_manifest(&path, NULL, folder, step) == DDP_OK)
+        unlink(path.data); /* first, so that half of a checkpoint is none */
+    if (ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK) dir = opendir(path.data);
     while (dir && (e = readdir(dir)) != NULL) {
         char keep[64];
         const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
@@ -96,8 +95,6 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
     }
     if (dir) closedir(dir);
     if (dir && !world) rmdir(path.data); /* with a file of somebody else in it, it stays */
-    ddp__text_free(&at);
-    ddp__text_free(&path);
 }
 
 /* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 = nothing. */
@@ -130,7 +127,7 @@ typedef struct ddp__saving {
     const char *folder;
     int         keep, overwrite;
     int         generation; /* which of their two names this step's files get */
-    ddp__text   path;
+    ddp__save_path   path;
     uint64_t   *words;      /* of each worker its ddp__worker_hash, then [world] what it says */
 } ddp__saving;
 
@@ -141,7 +138,7 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
     ddp_error unread;
 
     *foreign = 0;
-    DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/manifest.json", v->folder, step));
+    DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, step));
     if (step < 0 || access(v->path.data, F_OK)) return DDP_OK;
     *foreign = ddp__manifest_read(v->path.data, &m, &unread) != DDP_OK || m.run != v->s->run;
     ddp__json_free(m.root);
@@ -150,12 +147,11 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
 {
-    long step[2];
-    int i, foreign;
+    long step[2] = {v->s->step, 0};
+    int foreign;
 
-    step[0] = v->s->step;
     DDP__TRY(ddp__checkpoint_newest(v->folder, LONG_MAX, 1, &step[1], err));
-    for (i = 0; i < 2 && !v->overwrite; i++) {
+    for (int i = 0; i < 2; i++) {
         DDP__TRY(ddp__is_foreign(v, step[i], &foreign, err));
         if (foreign)
             return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it (--resume, "
@@ -213,8 +209,8 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
     uint64_t *said = v->words + 2 * s->world;
     int r = 0;
 
-    DDP__TRY(ddp__refuse_foreign(v, err));
-    DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/manifest.json", v->folder, s->step));
+    if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
+    DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
     v->generation = ddp__generation_unused(v->path.data);
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
     said[s->rank] = s->run ? s->run : ddp__number_of_its_own();
@@ -249,7 +245,7 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
     while (!sealed) {
         DDP__TRY(ddp__save_lowest(v, said, &lowest, err));
         if (lowest < 0 && !written) {
-            DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/manifest.json", v->folder, s->step));
+            DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
             DDP__TRY(ddp__manifest_write(s, v->path.data, v->words, v->generation, err));
             written = 1;
         }
@@ -304,23 +300,10 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
     v.overwrite = overwrite;
     code = ddp__save_all(&v, err);
     if (v.words) DDP_FREE(v.words);
-    ddp__text_free(&v.path);
     return code;
 }
 
 /* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
-
-/* The arrays are those of this model. Is it this model? */
-static ddp_status ddp__manifest_model(const ddp__worker *s, const ddp__manifest *m, const char *path, ddp_error *err)
-{
-    char text[20];
-
-    snprintf(text, sizeof text, "%016" PRIx64, s->model);
-    if (!strcmp(m->model, text)) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and "
-                     "sizes of this one's, but other operators, or operators with other arguments "
-                     "(the number of heads, for example)", path);
-}
 
 /* Everything that can be wrong is found before the first array changes. */
 static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const ddp__json *hash,
@@ -333,7 +316,11 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const d
 
     if (!f) return err->code;
     code = ddp__worker_fits(s, f, path, err);
-    if (code == DDP_OK) code = ddp__manifest_model(s, m, path, err);
+    snprintf(text, sizeof text, "%016" PRIx64, s->model);
+    if (code == DDP_OK && strcmp(m->model, text))
+        code = ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and sizes of this "
+                         "one's, but other operators, or operators with other arguments (the number of heads, for "
+                         "example)", path);
     if (code == DDP_OK) code = ddp__worker_hash_file(f, &h, err);
     snprintf(text, sizeof text, "%016" PRIx64, h);
     if (code == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
@@ -379,12 +366,11 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
                                         const char *path, uint64_t *words, ddp_error *err)
 {
     const uint64_t own = ddp__manifest_hash(m);
-    int r;
 
     memset(words, 0, (size_t)s->world * sizeof *words);
     words[s->rank] = own;
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
-    for (r = 0; r < s->world; r++)
+    for (int r = 0; r < s->world; r++)
         if (words[r] && words[r] != own)
             return ddp__fail(err, DDP_MISMATCH, "%.200s: rank %d finds another one there than rank %d: the checkpoints "
                              "of unlike runs lie in folders of this name", path, r, s->rank);
@@ -394,11 +380,11 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
 /* Whose file a rank takes: its own; of another world all hold the same, but for buffers, and any
  * will do. Who was lost when it was written has none, and takes another's, as a newcomer would. */
 static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int same, const char *folder,
-                                       ddp__text *path, const ddp__json **hash, ddp_error *err)
+                                       ddp__save_path *path, const ddp__json **hash, ddp_error *err)
 {
-    int i, k, rank, first = -1;
+    int k, rank, first = -1;
 
-    for (i = 0; i < m->world; i++) {
+    for (int i = 0; i < m->world; i++) {
         rank = (s->rank + i) % m->world;
         for (k = 0, *hash = m->hash->first; k < rank; k++) *hash = (*hash)->next;
         if ((*hash)->kind == DDP__JSON_NULL) continue;
@@ -414,13 +400,13 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
 }
 
 static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m,
-                                       ddp__text *path, uint64_t *words, int *same, ddp_error *err)
+                                       ddp__save_path *path, uint64_t *words, int *same, ddp_error *err)
 {
     const ddp__json *hash = NULL;
     long step = 0;
 
     DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
-    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, step));
+    DDP__TRY(ddp__checkpoint_manifest(path, err, folder, step));
     DDP__TRY(ddp__manifest_read(path->data, m, err));
     if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path->data, m->step);
     DDP__TRY(ddp__manifest_fits(s, path->data, m, same, err));
@@ -435,16 +421,14 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, i
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
     ddp__manifest m;
-    ddp__text path;
+    ddp__save_path path;
     ddp_status code;
 
     if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     memset(&m, 0, sizeof m);
-    memset(&path, 0, sizeof path);
     code = ddp__checkpoint_read(s, folder, &m, &path, words, same, err);
     *world = m.world;
     ddp__json_free(m.root);
-    ddp__text_free(&path);
     DDP_FREE(words);
     return code;
 }

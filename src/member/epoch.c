@@ -362,24 +362,25 @@ static void ddp__give_in(ddp__engine *e)
     const ddp__word *w = &el->own;
     uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left;
     int left = ddp__bit_count(old), of = ddp__bit_count(before), lowest = ddp__lowest(before);
+    const char *then = "restart the job from its last checkpoint";
     char who[180], when[140], rest[120];
 
     e->silent = 1;
     ddp__who_was_lost(e, who, sizeof who);
     ddp__when_text(e, e->rank, when, sizeof when);
-    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(lowest)))
+    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
         snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
-    else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then))
+    } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
         snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
-    else if (left < e->cfg.min_world)
-        snprintf(rest, sizeof rest, "%d of %d workers are left, min_world is %d", left, of, e->cfg.min_world);
-    else if (ddp__majority(old, w->base.live, w->left))
-        snprintf(rest, sizeof rest, "%d of %d workers are left, but those who were lost may have gone on without them",
-                 left, of);
-    else
-        snprintf(rest, sizeof rest, "%d of %d workers are left, a majority of %d is needed", left, of, of / 2 + 1);
-    ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, strstr(rest, "the others can") ? "start it again to "
-               "rejoin" : "restart the job from its last checkpoint");
+        then = "start it again to rejoin";
+    } else {
+        int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
+        if (left < e->cfg.min_world) snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
+        else if (ddp__majority(old, w->base.live, w->left))
+            snprintf(rest + n, sizeof rest - (size_t)n, "but those who were lost may have gone on without them");
+        else snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
+    }
+    ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, then);
 }
 
 /* How long to wait, where a set without hope may yet become another one: for a word from somebody of that set as long

@@ -13,19 +13,11 @@ typedef struct ddp__visit {
     ddp__join *j;
     int fd;
     int only;      /* the id that its certificate names; -1: any will do */
+    int id;        /* that it was given, or -1, */
+    long turn;     /* of join.turn, with it */
     ddp__tls *tls; /* its session */
     unsigned char request[DDP__JOIN_REQUEST];
 } ddp__visit;
-
-static int ddp__join_stopped(ddp__join *j)
-{
-    int stop;
-
-    pthread_mutex_lock(&j->lock);
-    stop = j->stop;
-    pthread_mutex_unlock(&j->lock);
-    return stop;
-}
 
 /* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take, or the run ends. */
 static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
@@ -33,45 +25,45 @@ static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
     double until = ddp_now() + v->j->c.op_timeout_s;
 
     while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
-        if (ddp__join_stopped(v->j) || ddp_now() >= until) return -1;
+        if (ddp__atomic_load(&v->j->stop) || ddp_now() >= until) return -1;
     return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
 }
 
 /* ---- ENTER ---- */
 
-/* Under the lock: an id for the newcomer, or why there is none. only: it may take no other. */
-static int ddp__place_choose(ddp__join *j, uint64_t live, int wanted, int only, int *id)
+/* Under the lock: an id for the newcomer, or why there is none. */
+static int ddp__place_choose(ddp__visit *v, uint64_t live)
 {
-    int r, world = j->c.world;
+    int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
 
-    if (ddp__lowest(live) != j->c.rank) return DDP__JOIN_ELSEWHERE;
-    if (j->id >= 0 || !j->layout.layers) return DDP__JOIN_LATER;
+    if (ddp__lowest(live) != v->j->c.rank) return DDP__JOIN_ELSEWHERE;
+    if (v->j->id >= 0 || !v->j->layout.layers) return DDP__JOIN_LATER;
     if (only >= world || (only >= 0 && live >> only & 1)) return DDP__JOIN_TAKEN;
     if (only >= 0) wanted = only;
     for (r = 0; r < world; r++)
         if (!(live >> r & 1) && (wanted < 0 || wanted >= world || live >> wanted & 1 || r == wanted)) break;
     if (r == world) return DDP__JOIN_FULL;
-    *id = j->id = r;
-    j->turn++;
-    j->ready = 0;
+    v->id = v->j->id = r;
+    v->turn = ++v->j->turn;
+    v->j->ready = 0;
     return DDP__JOIN_OK;
 }
 
-static int ddp__place_answer(ddp__visit *v, int *id)
+static int ddp__place_answer(ddp__visit *v)
 {
     unsigned char b[DDP__JOIN_PLACE];
     ddp__join *j = v->j;
     ddp__epoch_info info;
-    int code = DDP__JOIN_LATER, r;
+    int code = DDP__JOIN_LATER;
 
     memset(b, 0, sizeof b);
     memset(&info, 0, sizeof info);
     pthread_mutex_lock(&j->lock);
     if (j->engine) {
         ddp__engine_epoch(j->engine, &info);
-        code = ddp__place_choose(j, info.live, (int)ddp__hello_get(v->request + 4, 4) - 1, v->only, id);
+        code = ddp__place_choose(v, info.live);
     }
-    for (r = 0; r < j->c.world; r++) {
+    for (int r = 0; r < j->c.world; r++) {
         unsigned char *e = b + 512 + 24 * r;
         if (!j->door[r].size) continue;
         ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
@@ -79,7 +71,7 @@ static int ddp__place_answer(ddp__visit *v, int *id)
     }
     pthread_mutex_unlock(&j->lock);
     ddp__hello_put(b, (uint64_t)code, 4);
-    ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : *id), 4);
+    ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : v->id), 4);
     ddp__hello_put(b + 8, (uint64_t)j->c.world, 4);
     ddp__hello_put(b + 12, (uint64_t)ddp__lowest(info.live), 4);
     ddp__hello_put(b + 16, (uint64_t)j->c.min_world, 4);
@@ -117,7 +109,7 @@ static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
-static int ddp__layout_answer(ddp__visit *v, int id)
+static int ddp__layout_answer(ddp__visit *v)
 {
     unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
     char why[DDP__JOIN_TEXT];
@@ -135,50 +127,35 @@ static int ddp__layout_answer(ddp__visit *v, int id)
     ddp__hello_put(b + 8, info.live, 8);
     memcpy(b + 64, why, sizeof why);
     if (code == DDP__JOIN_NEVER)
-        ddp__log(&v->j->c.log, DDP_LOG_WARN, "rank %d: refused to join as %d: %s", v->j->c.rank, id, why);
+        ddp__log(&v->j->c.log, DDP_LOG_WARN, "rank %d: refused to join as %d: %s", v->j->c.rank, v->id, why);
     if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
     return code;
 }
 
-/* 1 while the newcomer with that id and turn is the one that is served. */
-static int ddp__enter_stands(ddp__join *j, int id, long turn)
+/* 1 while this is the newcomer that is served; then it is ready, or forgotten. */
+static int ddp__visit_stands(ddp__visit *v, int ready)
 {
+    ddp__join *j = v->j;
     int stands;
 
     pthread_mutex_lock(&j->lock);
-    stands = j->id == id && j->turn == turn && !j->stop;
+    stands = v->id >= 0 && j->id == v->id && j->turn == v->turn;
+    if (stands) j->ready = ready;
+    if (stands && !ready) j->id = -1;
     pthread_mutex_unlock(&j->lock);
-    return stands;
+    return stands && !ddp__atomic_load(&j->stop);
 }
 
 /* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten.
  * And ours to it: when the entry failed it is closed, and the newcomer begins again. */
 static void ddp__serve_enter(ddp__visit *v)
 {
-    ddp__join *j = v->j;
     unsigned char word = '.';
-    int id = -1;
-    long turn = -1;
 
-    if (ddp__place_answer(v, &id) != DDP__JOIN_OK) {
-        if (id < 0) return;
-    } else {
-        pthread_mutex_lock(&j->lock);
-        turn = j->turn; /* one is served at a time: it is this one's */
-        pthread_mutex_unlock(&j->lock);
-        if (ddp__layout_answer(v, id) == DDP__JOIN_OK)
-            while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
-        if (word == 'R') {
-            pthread_mutex_lock(&j->lock);
-            j->ready = j->id == id;
-            pthread_mutex_unlock(&j->lock);
-            while (ddp__enter_stands(j, id, turn) &&
-                   !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {} /* until it closes */
-        }
-    }
-    pthread_mutex_lock(&j->lock);
-    if (j->id == id && (turn < 0 || j->turn == turn)) j->id = -1;
-    pthread_mutex_unlock(&j->lock);
+    if (ddp__place_answer(v) == DDP__JOIN_OK && ddp__layout_answer(v) == DDP__JOIN_OK)
+        while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
+    while (word == 'R' && ddp__visit_stands(v, 1) && !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {}
+    (void)ddp__visit_stands(v, 0);
 }
 
 /* ---- TAKE ---- */
@@ -192,9 +169,9 @@ static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
     old = j->snap_number;
     if (!number || number != old) {
         j->want_snap = 1;
-        while (!j->stop && j->snap_number == old) (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
+        while (!ddp__atomic_load(&j->stop) && j->snap_number == old) (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
     }
-    number = j->stop ? 0 : j->snap_number;
+    number = ddp__atomic_load(&j->stop) ? 0 : j->snap_number;
     if (number) j->snap_users++;
     pthread_mutex_unlock(&j->lock);
     return number;
@@ -218,7 +195,7 @@ static void ddp__serve_clone(ddp__visit *v)
     bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
     ddp__sha256_begin(&sha);
     ddp__sha256_add(&sha, j->snap, at);
-    while (!bad && at < bytes && !ddp__join_stopped(j)) {
+    while (!bad && at < bytes && !ddp__atomic_load(&j->stop)) {
         size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
         bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
         ddp__sha256_add(&sha, j->snap + at, n);
@@ -267,8 +244,9 @@ static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
     v->j = j;
     v->fd = fd;
     v->only = only;
+    v->id = -1;
     pthread_mutex_lock(&j->lock);
-    if (!j->stop && j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(tls, fd, &v->tls) == 0) {
+    if (!ddp__atomic_load(&j->stop) && j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(tls, fd, &v->tls) == 0) {
         begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
         if (begun) pthread_detach(thread);
         else ddp__tls_free(v->tls);
@@ -284,24 +262,20 @@ static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
 ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out, ddp_error *err)
 {
     ddp__join *j = (ddp__join *)ddp__calloc(1, sizeof *j);
+    const int locks = j && !pthread_mutex_init(&j->lock, NULL);
     char text[DDP__ADDR_TEXT];
 
     *out = NULL;
-    if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+    if (!locks || ddp__cond_init(&j->changed)) {
+        if (locks) pthread_mutex_destroy(&j->lock);
+        if (j) DDP_FREE(j);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+    }
     j->c = *c;
     j->wire = wire;
     j->id = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_resume_where(wire, r, &j->door[r])) j->door[r].size = 0;
-    if (pthread_mutex_init(&j->lock, NULL)) {
-        DDP_FREE(j);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
-    }
-    if (ddp__cond_init(&j->changed)) {
-        pthread_mutex_destroy(&j->lock);
-        DDP_FREE(j);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a condition");
-    }
     *out = j; /* also where it cannot serve: words and entries concern all */
     if (!j->door[c->rank].size) return DDP_OK;
     ddp__wire_resume_visits(wire, ddp__visit_begin, j);
@@ -323,7 +297,7 @@ void ddp__join_stop(ddp__join *j)
 {
     if (!j) return;
     pthread_mutex_lock(&j->lock);
-    j->stop = 1;
+    ddp__atomic_store(&j->stop, 1);
     pthread_cond_broadcast(&j->changed);
     while (j->visitors) pthread_cond_wait(&j->changed, &j->lock);
     pthread_mutex_unlock(&j->lock);
@@ -376,16 +350,13 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         j->snap_bytes = n;
         j->snap_number = ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
         j->want_snap = 0;
-        bytes = NULL;
         pthread_cond_broadcast(&j->changed);
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank, s->step,
+                 (double)n / (1 << 20));
+    } else {
+        DDP_FREE(bytes);
     }
     pthread_mutex_unlock(&j->lock);
-    if (bytes) {
-        DDP_FREE(bytes);
-        return DDP_OK;
-    }
-    ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB",
-             s->rank, s->step, (double)n / (1 << 20));
     return DDP_OK;
 }
 

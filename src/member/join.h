@@ -67,7 +67,8 @@ typedef struct ddp__join {
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
-    int         stop, visitors;
+    int         stop;         /* atomic */
+    int         visitors;
     ddp__engine *engine;      /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr   door[DDP__JOIN_WORLD];

@@ -91,8 +91,6 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, const unsi
 
 static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 {
-    int r;
-
     memset(p, 0, sizeof *p);
     p->code = (int)ddp__hello_get(b, 4);
     p->id = (int)(uint32_t)ddp__hello_get(b + 4, 4);
@@ -100,7 +98,7 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     p->coordinator = (int)ddp__hello_get(b + 12, 4);
     p->min_world = (int)ddp__hello_get(b + 16, 4);
     p->live = ddp__hello_get(b + 24, 8);
-    for (r = 0; r < DDP__JOIN_WORLD; r++) {
+    for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->door[r])) continue;
         ddp__addr_set_port(&p->door[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
@@ -148,12 +146,12 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
     char why[DDP__JOIN_TEXT];
-    int i, code = DDP__JOIN_LATER, doors;
+    int code = DDP__JOIN_LATER, doors;
 
     why[0] = 0;
     for (;;) {
         doors = j->doors;
-        for (i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
+        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
         if (code == DDP__JOIN_OK) return DDP_OK;
         if (why[0]) return ddp__fail(err, DDP_MISMATCH, "%s", why);
@@ -230,13 +228,12 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
 {
     unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
     uint64_t bits;
-    int i;
 
     memset(out, 0, sizeof out);
     ddp__hello_put(out, l->hash, 8);
     ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
     ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
-    for (i = 0; i < l->settings; i++) {
+    for (int i = 0; i < l->settings; i++) {
         memcpy(&bits, &l->value[i], sizeof bits);
         ddp__hello_put(out + 16 + 8 * i, bits, 8);
     }
@@ -370,7 +367,6 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
     double until = ddp_now() + 10;
     ddp__addr own;
     ddp__hello h;
-    int r;
 
     memset(&own, 0, sizeof own);
     own.size = sizeof own.sa;
@@ -385,7 +381,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
     self->world = (uint32_t)j->place.world;
     self->port = (uint32_t)ddp__addr_port(&own);
     self->family = ddp__ip_pack(&own, self->ip);
-    for (r = 0; r < j->place.world; r++) {
+    for (int r = 0; r < j->place.world; r++) {
         if (!(j->place.live >> r & 1)) continue;
         fds[r] = ddp__joiner_dial(j, &j->place.door[r], until, why);
         ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);

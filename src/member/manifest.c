@@ -10,10 +10,10 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uin
     ddp__text t;
     ddp_status code;
     uint64_t first = 0;
-    int i, equal = 1;
+    int equal = 1;
 
     memset(&t, 0, sizeof t);
-    for (i = 0; i < s->world; i++) {
+    for (int i = 0; i < s->world; i++) {
         if (!words[2 * i]) continue;
         if (!first) first = words[2 * i + 1];
         if (words[2 * i + 1] != first) equal = 0;
@@ -24,12 +24,12 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uin
                    generation);
     ddp__json_string(&t, s->optimizer);
     ddp__text_addf(&t, ",\n \"hash\": [");
-    for (i = 0; i < s->world; i++) {
+    for (int i = 0; i < s->world; i++) {
         if (words[2 * i]) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", words[2 * i]);
         else ddp__text_addf(&t, "%snull", i ? ", " : "");
     }
     ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [", s->model);
-    for (i = 0; i < s->layers; i++) {
+    for (int i = 0; i < s->layers; i++) {
         ddp__text_addf(&t, "%s", i ? ", " : "");
         ddp__json_string(&t, s->layer[i]);
     }
@@ -40,51 +40,40 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uin
     return code;
 }
 
-static ddp_status ddp__manifest_numbers(const char *path, ddp__manifest *m, ddp_error *err)
-{
-    static const char *const keys[3] = {"step", "world", "period"};
-    const ddp__json *v, *flag;
-    double number[3];
-    int k;
-
-    for (k = 0; k < 3; k++) {
-        DDP__TRY(ddp__json_need(path, m->root, keys[k], DDP__JSON_NUMBER, &v, err));
-        number[k] = v->number;
-        if (!(number[k] >= 0 && number[k] < 1e9) || number[k] != floor(number[k]))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, keys[k], number[k]);
-    }
-    m->step = (long)number[0], m->world = (int)number[1], m->period = (int)number[2];
-    flag = ddp__json_get(m->root, "generation");
-    m->generation = flag && flag->kind == DDP__JSON_NUMBER && flag->number == 1;
-    flag = ddp__json_get(m->root, "synchronised");
-    m->synchronised = flag && flag->kind == DDP__JSON_TRUE;
-    return DDP_OK;
-}
-
 ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
 {
+    static const char *const number[3] = {"step", "world", "period"};
+    static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
+    const char *value[5];
     const ddp__json *v;
+    long whole[3];
 
     memset(m, 0, sizeof *m);
     m->root = ddp__json_read(path, err);
     if (!m->root) return err->code;
-    DDP__TRY(ddp__json_need(path, m->root, "format", DDP__JSON_STRING, &v, err));
-    if (strcmp(v->string, DDP__MANIFEST))
-        return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST
-                         "\" is understood", path, v->string);
-    DDP__TRY(ddp__manifest_numbers(path, m, err));
-    DDP__TRY(ddp__json_need(path, m->root, "run", DDP__JSON_STRING, &v, err));
-    m->run = (uint64_t)strtoull(v->string, NULL, 16);
-    DDP__TRY(ddp__json_need(path, m->root, "strategy", DDP__JSON_STRING, &v, err));
-    m->strategy = v->string;
-    DDP__TRY(ddp__json_need(path, m->root, "optimizer", DDP__JSON_STRING, &v, err));
-    m->optimizer = v->string;
-    DDP__TRY(ddp__json_need(path, m->root, "model", DDP__JSON_STRING, &v, err));
-    m->model = v->string;
+    for (int k = 0; k < 5; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, text[k], DDP__JSON_STRING, &v, err));
+        value[k] = v->string;
+        if (k == 0 && strcmp(v->string, DDP__MANIFEST))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
+                             path, v->string);
+    }
+    for (int k = 0; k < 3; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
+        if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, number[k], v->number);
+        whole[k] = (long)v->number;
+    }
+    m->run = (uint64_t)strtoull(value[1], NULL, 16);
+    m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
+    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2];
+    v = ddp__json_get(m->root, "generation");
+    m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
+    v = ddp__json_get(m->root, "synchronised");
+    m->synchronised = v && v->kind == DDP__JSON_TRUE;
     DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
-    if (m->hash->count != m->world || m->world < 1)
-        return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count, m->world);
-    return DDP_OK;
+    if (m->hash->count == m->world && m->world > 0) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count, m->world);
 }
 
 ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *same, ddp_error *err)

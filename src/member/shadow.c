@@ -33,14 +33,16 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
     size_t n = 0, bytes, room;
+    const char *why = NULL;
     unsigned char *ring;
 
     if (m->verb >= DDP_SEND) return DDP_OK;
-    if (m->after || m->verb == DDP_REDUCE_SCATTER || m->add)
-        return ddp__fail(err, DDP_UNSUPPORTED, m->after ? "messages after one another in an elastic world "
-                         "(min_world)" : m->add ? "a message that adds, in an elastic world (min_world): let it "
-                         "overwrite, and add what has come" : "a reduce-scatter in an elastic world (min_world): "
-                         "whoever is lost takes its block along; use an all-reduce");
+    if (m->verb == DDP_REDUCE_SCATTER)
+        why = "a reduce-scatter in an elastic world (min_world): whoever is lost takes its block along; use an "
+              "all-reduce";
+    if (m->add) why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
+    if (m->after) why = "messages after one another in an elastic world (min_world)";
+    if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.elastic_bytes > 0)

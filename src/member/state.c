@@ -6,7 +6,7 @@
 
 enum {
     DDP__WORKER_PART = 65536,    /* values copied and hashed at a time */
-    DDP__TELL_FLOATS = 1 << 20   /* of a message: 4 MiB */
+    DDP__TELL_BYTES = 4 << 20    /* of a message */
 };
 
 /* ---- the list ---- */
@@ -25,9 +25,7 @@ ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err
 
 void ddp__worker_free(ddp__worker *s)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++)
+    for (int i = 0; i < s->tensors; i++)
         if (!s->tensor[i].layer && s->tensor[i].data) DDP_FREE(s->tensor[i].data);
     if (s->tensor) DDP_FREE(s->tensor);
     if (s->layer) DDP_FREE(s->layer);
@@ -68,9 +66,7 @@ void *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type t
 
 const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++)
+    for (int i = 0; i < s->tensors; i++)
         if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
     return NULL;
 }
@@ -83,10 +79,9 @@ static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__
 {
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->tensors, sizeof *list);
     ddp_status code;
-    int i;
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         list[i].name = s->tensor[i].name;
         list[i].type = s->tensor[i].type;
         list[i].dims = 1;
@@ -147,8 +142,7 @@ static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, d
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
 
     ddp__sink_put(k, head->data, head->size);
-    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-        code = ddp__tensor_put(s, &s->tensor[i], k, part, hash, err);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++) code = ddp__tensor_put(s, &s->tensor[i], k, part, hash, err);
     if (part) DDP_FREE(part);
     return code;
 }
@@ -197,13 +191,12 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
     ddp__text head;
-    int i;
 
     memset(&head, 0, sizeof head);
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
     ddp__text_free(&head);
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *t = &s->tensor[i];
         *bytes += ddp__tensor_bytes(t);
         if (t->flags & DDP__WORKER_BLOB) *bytes += t->most - t->count;
@@ -216,9 +209,7 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 
 ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *x = &s->tensor[i];
         const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
 
@@ -238,10 +229,9 @@ ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *e
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     uint64_t h = 0, n, at;
     ddp_status s = DDP_OK;
-    int i;
 
     if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-    for (i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
+    for (int i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
         for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n; at += DDP__WORKER_PART) {
             const size_t now = n - at < DDP__WORKER_PART ? (size_t)(n - at) : (size_t)DDP__WORKER_PART;
@@ -288,14 +278,13 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const
 {
     float *part;
     ddp_status code = DDP_OK;
-    int i;
 
-    for (i = 0; i < s->tensors; i++)
+    for (int i = 0; i < s->tensors; i++)
         if (!s->tensor[i].layer) DDP__TRY(ddp__small_load(&s->tensor[i], f, err));
     DDP__TRY(s->check(s, step, path, err));
     part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
-    for (i = 0; code == DDP_OK && i < s->tensors; i++)
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
         if (s->tensor[i].layer) code = ddp__large_load(s, &s->tensor[i], f, part, err);
     DDP_FREE(part);
     return code;
@@ -323,20 +312,6 @@ static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *byt
     return ddp__engine_run(s->engine, &m, err);
 }
 
-/* n bytes of worker `from`, or of the lowest live one if that is gone, reach all. */
-static ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from, ddp_error *err)
-{
-    const size_t most = DDP__TELL_FLOATS * sizeof(float);
-    unsigned char *b = (unsigned char *)bytes;
-    size_t now;
-
-    for (; n; n -= now, b += now) {
-        now = n < most ? n : most;
-        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, b, now, from, err));
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err)
 {
     const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
@@ -354,62 +329,33 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
 /* ---- a newcomer ---- */
 
-/* A member's memory stays as it is: should `from` be lost, what is told is some other worker's, and is told again. */
-static ddp_status ddp__enter_small(const ddp__worker *s, ddp__tensor *t, int from, int comes, ddp_error *err)
+/* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as it is:
+ * should `from` be lost, what is told is some other worker's, and is told again. part: [DDP__TELL_BYTES]. */
+static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes, unsigned char *part,
+                                    ddp_error *err)
 {
-    const size_t width = ddp_safetensors_type_bytes(t->type);
-    unsigned char word[8], *copy;
-    uint64_t count;
-    ddp_status code;
-
-    ddp__hello_put(word, t->count, 8);
-    if (t->flags & DDP__WORKER_BLOB) DDP__TRY(ddp__worker_spread(s, word, 8, from, err));
-    count = ddp__hello_get(word, 8);
-    if (count > t->most)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d tells %" PRIu64 " values of %s; at most %zu "
-                         "are possible", from, count, t->name, t->most);
-    copy = (unsigned char *)ddp__calloc((size_t)count + 1, width);
-    if (!copy) return ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
-    memcpy(copy, t->data, (count < t->count ? (size_t)count : t->count) * width);
-    code = ddp__worker_spread(s, copy, (size_t)count * width, from, err);
-    if (code == DDP_OK && comes) {
-        memcpy(t->data, copy, (size_t)count * width);
-        t->count = (size_t)count;
-    }
-    DDP_FREE(copy);
-    return code;
-}
-
-static ddp_status ddp__enter_large(const ddp__worker *s, const ddp__tensor *t, int from, int comes,
-                                   float *part, ddp_error *err)
-{
+    const size_t width = ddp_safetensors_type_bytes(t->type), own = t->count * width;
+    uint64_t count = t->count;
     size_t at, n;
 
-    for (at = 0; at < t->count; at += n) {
-        float *here = (float *)t->data + at;
-        n = t->count - at < (size_t)DDP__TELL_FLOATS ? t->count - at : (size_t)DDP__TELL_FLOATS;
-        if (t->flags & DDP__WORKER_THERE)
-            DDP__TRY(ddp__host_download(s->host, part, here, n * sizeof *part, err));
-        else memcpy(part, here, n * sizeof *part);
-        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n * sizeof *part, from, err));
-        if (!comes) continue;
-        if (t->flags & DDP__WORKER_THERE)
-            ddp__host_upload(s->host, here, part, n * sizeof *part);
-        else memcpy(here, part, n * sizeof *part);
+    if (t->flags & DDP__WORKER_BLOB) {
+        ddp__hello_put(part, count, 8);
+        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, 8, from, err));
+        count = ddp__hello_get(part, 8);
+        if (count > t->most)
+            return ddp__fail(err, DDP_MISMATCH, "rank %d tells %" PRIu64 " values of %s; at most %zu are possible",
+                             from, count, t->name, t->most);
     }
-    return DDP_OK;
-}
-
-static ddp_status ddp__enter_from(ddp__worker *s, int from, int comes, float *part, ddp_error *err)
-{
-    int i;
-
-    for (i = 0; i < s->tensors; i++)
-        if (!s->tensor[i].layer && (s->tensor[i].flags & DDP__WORKER_TOLD))
-            DDP__TRY(ddp__enter_small(s, &s->tensor[i], from, comes, err));
-    for (i = 0; i < s->tensors; i++)
-        if (s->tensor[i].layer && (s->tensor[i].flags & DDP__WORKER_TOLD))
-            DDP__TRY(ddp__enter_large(s, &s->tensor[i], from, comes, part, err));
+    for (at = 0; at < count * width; at += n) {
+        unsigned char *here = (unsigned char *)t->data + at;
+        n = (size_t)count * width - at < DDP__TELL_BYTES ? (size_t)count * width - at : DDP__TELL_BYTES;
+        if (t->flags & DDP__WORKER_THERE) DDP__TRY(ddp__host_download(s->host, part, here, n, err));
+        else if (at < own) memcpy(part, here, n < own - at ? n : own - at);
+        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
+        if (comes && (t->flags & DDP__WORKER_THERE)) ddp__host_upload(s->host, here, part, n);
+        else if (comes) memcpy(here, part, n);
+    }
+    if (comes) t->count = (size_t)count;
     return DDP_OK;
 }
 
@@ -432,15 +378,16 @@ static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *wor
 ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc(2 * (size_t)s->world, sizeof *words);
-    float *part = (float *)ddp__calloc(DDP__TELL_FLOATS, sizeof *part);
+    unsigned char *part = (unsigned char *)ddp__calloc(DDP__TELL_BYTES, 1);
     int from = 0, told = -1;
-    ddp_status code = words && part ? DDP_OK
-                                    : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
+    ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
 
     if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
     while (code == DDP_OK && told != from) { /* who told it all must still be there behind that */
         told = from;
-        code = ddp__enter_from(s, from, s->rank == newcomer, part, err);
+        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+            if (s->tensor[i].flags & DDP__WORKER_TOLD)
+                code = ddp__enter_tensor(s, &s->tensor[i], from, s->rank == newcomer, part, err);
         if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
     }
     if (code == DDP_OK && s->rank == newcomer) code = s->check(s, -1, "an entry", err);
