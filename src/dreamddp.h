@@ -250,8 +250,6 @@
 #include "member/elastic.c"
 #include "member/state.h"
 #include "member/state.c"
-#include "member/checkpoint.h"
-#include "member/manifest.c"
 #include "member/checkpoint.c"
 #include "member/join.h"
 #include "member/join.c"

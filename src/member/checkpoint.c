@@ -2,9 +2,134 @@
  * machines without a shared disk on each of them. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "member/checkpoint.h"
+#include "base/text.h"
+#include "member/state.h"
 
 #include <dirent.h>
+
+#define DDP__MANIFEST "dreamddp checkpoint 3"
+
+/* ---- the manifest: what it says, and which run may take it ---- */
+
+typedef struct ddp__manifest {
+    ddp__json  *root;
+    long        step;
+    int         world, period, synchronised, generation;
+    uint64_t    run;
+    const char *strategy, *optimizer, *model;
+    const ddp__json *hash; /* array, one per rank: a text, or null of a lost one */
+} ddp__manifest;
+
+/* words: of each rank what ddp__worker_hash says of its file; 0 of those who are lost. */
+static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
+                               int generation, ddp_error *err)
+{
+    ddp__text t;
+    ddp_status code;
+    uint64_t first = 0;
+    int equal = 1;
+
+    memset(&t, 0, sizeof t);
+    for (int i = 0; i < s->world; i++) {
+        if (!words[2 * i]) continue;
+        if (!first) first = words[2 * i + 1];
+        if (words[2 * i + 1] != first) equal = 0;
+    }
+    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
+                   "%d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
+                   "\"optimizer\": ", s->run, s->step, s->world, s->strategy, s->period, equal ? "true" : "false",
+                   generation);
+    ddp__json_string(&t, s->optimizer);
+    ddp__text_addf(&t, ",\n \"hash\": [");
+    for (int i = 0; i < s->world; i++) {
+        if (words[2 * i]) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", words[2 * i]);
+        else ddp__text_addf(&t, "%snull", i ? ", " : "");
+    }
+    ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [", s->model);
+    for (int i = 0; i < s->layers; i++) {
+        ddp__text_addf(&t, "%s", i ? ", " : "");
+        ddp__json_string(&t, s->layer[i]);
+    }
+    ddp__text_addf(&t, "]}\n");
+    code = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
+                    : ddp__file_write(path, t.data, t.size, err);
+    ddp__text_free(&t);
+    return code;
+}
+
+/* m->root is to be freed (ddp__json_free) also after an error. */
+static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
+{
+    static const char *const number[3] = {"step", "world", "period"};
+    static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
+    const char *value[5];
+    const ddp__json *v;
+    long whole[3];
+
+    memset(m, 0, sizeof *m);
+    m->root = ddp__json_read(path, err);
+    if (!m->root) return err->code;
+    for (int k = 0; k < 5; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, text[k], DDP__JSON_STRING, &v, err));
+        value[k] = v->string;
+        if (k == 0 && strcmp(v->string, DDP__MANIFEST))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
+                             path, v->string);
+    }
+    for (int k = 0; k < 3; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
+        if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, number[k], v->number);
+        whole[k] = (long)v->number;
+    }
+    m->run = (uint64_t)strtoull(value[1], NULL, 16);
+    m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
+    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2];
+    v = ddp__json_get(m->root, "generation");
+    m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
+    v = ddp__json_get(m->root, "synchronised");
+    m->synchronised = v && v->kind == DDP__JSON_TRUE;
+    DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
+    if (m->hash->count == m->world && m->world > 0) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count, m->world);
+}
+
+/* Is it of this model, and may this run take it? */
+static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *same,
+                                     ddp_error *err)
+{
+    const ddp__json *layers, *v;
+    int l = 0;
+
+    DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
+    if (layers->count != s->layers)
+        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d",
+                         path, layers->count, s->layers);
+    for (v = layers->first; v; v = v->next, l++)
+        if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->layer[l]))
+            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
+                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->layer[l]);
+    if (strcmp(m->optimizer, s->optimizer))
+        return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
+                         "has %.40s", path, m->optimizer, s->optimizer);
+    *same = m->world == s->world && m->period == s->period && !strcmp(m->strategy, s->strategy);
+    if (*same || m->synchronised) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
+                     "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
+                     "period %d", path, m->world, m->strategy, m->period, s->world, s->strategy, s->period);
+}
+
+/* Fingerprint of the run and of all its files. */
+static uint64_t ddp__manifest_hash(const ddp__manifest *m)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
+    const ddp__json *v;
+
+    for (v = m->hash->first; v; v = v->next)
+        if (v->kind == DDP__JSON_STRING) h = ddp__hash(h, v->string, strlen(v->string));
+        else h = ddp__hash(h, "", 1);
+    return h;
+}
 
 /* ---- names ---- */
 
@@ -100,17 +225,13 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
 /* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 = nothing. */
 static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
 {
-    if (keep == 0) return DDP_OK; /* all stay */
     step++;
-    for (; keep > 0; keep--) {
-        DDP__TRY(ddp__checkpoint_newest(folder, step, 1, &step, err));
-        if (step < 0) return DDP_OK;
+    for (int kept = 0; keep > 0; kept++) {
+        DDP__TRY(ddp__checkpoint_newest(folder, step, kept < keep, &step, err));
+        if (step < 0) break;
+        if (kept >= keep) ddp__checkpoint_sweep(folder, step, 0, 0);
     }
-    for (;;) {
-        DDP__TRY(ddp__checkpoint_newest(folder, step, 0, &step, err));
-        if (step < 0) return DDP_OK;
-        ddp__checkpoint_sweep(folder, step, 0, 0);
-    }
+    return DDP_OK;
 }
 
 static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
@@ -127,8 +248,8 @@ typedef struct ddp__saving {
     const char *folder;
     int         keep, overwrite;
     int         generation; /* which of their two names this step's files get */
-    ddp__save_path   path;
     uint64_t   *words;      /* of each worker its ddp__worker_hash, then [world] what it says */
+    ddp__save_path path;
 } ddp__saving;
 
 /* 1 if the folder holds this step of another run, or of one that cannot be read. */
@@ -178,16 +299,13 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 static uint64_t ddp__number_of_its_own(void)
 {
-    uint64_t v = 0;
-    double now = ddp_now();
-    long pid = (long)getpid();
-    time_t date = time(NULL);
+    uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
+    const double now = ddp_now();
     FILE *f = fopen("/dev/urandom", "rb");
 
-    if (f && fread(&v, sizeof v, 1, f) != 1) v = 0;
+    if (f && fread(v, sizeof v[0], 1, f) != 1) v[0] = 0;
     if (f) fclose(f);
-    v = ddp__hash(ddp__hash(v, &now, sizeof now), &pid, sizeof pid);
-    return ddp__hash(v, &date, sizeof date) | 1;
+    return ddp__hash(ddp__hash(DDP__HASH_START, v, sizeof v), &now, sizeof now) | 1;
 }
 
 /* The generation of a step's files that its manifest does not name. */
@@ -220,31 +338,22 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
     return DDP_OK;
 }
 
-/* The lowest of those who have said something whose file this worker finds: -1 if it is itself. */
-static ddp_status ddp__save_lowest(ddp__saving *v, const uint64_t *said, int *lowest, ddp_error *err)
-{
-    int r;
-
-    for (r = 0, *lowest = -1; r < v->s->rank && *lowest < 0; r++) {
-        if (!said[r]) continue;
-        DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, v->s->step, r, v->generation));
-        if (access(v->path.data, F_OK) == 0) *lowest = r;
-    }
-    return DDP_OK;
-}
-
 /* All files are there: on each disk the lowest of those who left one there writes the manifest. Was the
  * lowest of all lost before it wrote, the next one does, and the word goes round again. */
 static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     uint64_t *said = v->words + 2 * s->world;
-    int r, lowest, written = 0, sealed = 0;
+    int r, others, written = 0, sealed = 0;
 
     for (r = 0; r < s->world; r++) said[r] = v->words[2 * r]; /* of those who are lost 0 */
     while (!sealed) {
-        DDP__TRY(ddp__save_lowest(v, said, &lowest, err));
-        if (lowest < 0 && !written) {
+        for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
+            if (!said[r]) continue;
+            DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
+            others += access(v->path.data, F_OK) == 0;
+        }
+        if (!others && !written) {
             DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
             DDP__TRY(ddp__manifest_write(s, v->path.data, v->words, v->generation, err));
             written = 1;
@@ -283,21 +392,16 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     while (!v->words[2 * r]) r++;
     DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
     if (is_new && access(v->path.data, F_OK))
-        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of its "
-                 "own ranks, and to go on each has to start where its are", s->rank, v->folder, r);
+        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
+                 "its own ranks, and to go on each has to start where its are", s->rank, v->folder, r);
     return ddp__save_seal(v, err);
 }
 
 ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
-    ddp__saving v;
+    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, {""}};
     ddp_status code;
 
-    memset(&v, 0, sizeof v);
-    v.s = s;
-    v.folder = folder;
-    v.keep = keep;
-    v.overwrite = overwrite;
     code = ddp__save_all(&v, err);
     if (v.words) DDP_FREE(v.words);
     return code;

@@ -167,41 +167,41 @@ static int ddp__elastic_drops(const ddp__engine *e, int peer, const ddp__frame *
 
 /* ---- the membership ---- */
 
+static void ddp__elastic_close(ddp__engine *e)
+{
+    if (!e->elastic) return;
+    ddp__release(&e->cfg.allocator, e->elastic->ring, e->elastic->room);
+    ddp__release(&e->cfg.allocator, e->elastic, e->elastic->bytes);
+    e->elastic = NULL;
+}
+
 static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
 {
-    uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
-    size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bytes, room;
+    const uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ddp__bit(e->world) - 1;
+    const size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bounded = e->cfg.elastic_bytes;
+    const size_t longest = e->cfg.max_count * sizeof(float), bytes = sizeof(ddp__elastic) +
+                           world * (sizeof(ddp__elastic_peer) + chunk);
     ddp__elastic *el;
     unsigned char *at;
+    ddp_status code;
 
     if (e->cfg.min_world < 1 || e->cfg.min_world > e->world)
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d",
-                         e->cfg.min_world, e->world, e->world);
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d", e->cfg.min_world, e->world,
+                         e->world);
     if (e->world > DDP__ELASTIC_WORLD)
-        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
-                         (int)DDP__ELASTIC_WORLD, e->world);
-    bytes = sizeof *el + world * (sizeof *el->peer + chunk);
-    room = e->cfg.elastic_bytes / 64 * 64;
-    if (room == 0) room = 2 * ((e->cfg.max_count * sizeof(float) + 63) / 64 * 64);
-    if (e->cfg.elastic_bytes && e->cfg.max_count * sizeof(float) > room)
+        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d", (int)DDP__ELASTIC_WORLD,
+                         e->world);
+    if (bounded && longest > bounded / 64 * 64)
         return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
-                         "to that at least", (unsigned long)e->cfg.elastic_bytes,
-                         (unsigned long)(e->cfg.max_count * sizeof(float)));
+                         "to that at least", (unsigned long)bounded, (unsigned long)longest);
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!at) return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none", (unsigned long)bytes);
     memset(at, 0, bytes);
-    el = (ddp__elastic *)(void *)at;
+    e->elastic = el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;
     el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
     at += sizeof *el + world * sizeof *el->peer;
     for (int r = 0; r < e->world; r++, at += chunk) el->peer[r].tail = at;
-    if (room) el->ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
-    if (room && !el->ring) {
-        ddp__release(&e->cfg.allocator, el, bytes);
-        return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
-                         (unsigned long)room);
-    }
-    el->room = room;
     el->view.live = e->cfg.live ? e->cfg.live & all : all;
     el->own.base = el->view;
     el->lost_at = el->hopeless_at = -1;
@@ -209,19 +209,12 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     e->epoch.live = el->view.live;
     e->epoch.workers = ddp__bit_count(el->view.live);
     for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
-    e->elastic = el;
     ddp__members_set(e, e->newcomer ? ddp__bit(e->rank) : el->view.live);
-    e->stats.elastic_bytes = bytes + room;
-    e->stats.staging_bytes += bytes + room;
-    return DDP_OK;
-}
-
-static void ddp__elastic_close(ddp__engine *e)
-{
-    if (!e->elastic) return;
-    ddp__release(&e->cfg.allocator, e->elastic->ring, e->elastic->room);
-    ddp__release(&e->cfg.allocator, e->elastic, e->elastic->bytes);
-    e->elastic = NULL;
+    e->stats.elastic_bytes = bytes;
+    e->stats.staging_bytes += bytes;
+    code = ddp__shadow_room(e, bounded ? bounded / 64 * 64 : 2 * ((longest + 63) / 64 * 64), err);
+    if (code != DDP_OK) ddp__elastic_close(e);
+    return code;
 }
 
 static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
@@ -243,9 +236,9 @@ static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__
 const ddp__membership *ddp__elastic_membership(void)
 {
     static const ddp__membership table = {
-        ddp__elastic_open,  ddp__elastic_close, ddp__shadow_fit,      ddp__elastic_queued, ddp__shadow_may,
-        ddp__shadow_began,  ddp__shadow_result, ddp__epoch_lost,      ddp__elastic_left,   ddp__elastic_frame,
-        ddp__elastic_payload, ddp__elastic_read, ddp__elastic_drops,  ddp__epoch_run,      ddp__epoch_check,
+        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__elastic_queued, ddp__shadow_may,
+        ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,   ddp__elastic_left,   ddp__elastic_frame,
+        ddp__elastic_payload, ddp__elastic_read,  ddp__elastic_drops, ddp__epoch_run,     ddp__epoch_check,
         ddp__shadow_busy};
 
     return &table;

@@ -8,8 +8,8 @@
 
 /* ---- elastic.c ---- */
 
-/* Connects the wire with a worker that comes: called once, on the comm thread, before the first
- * byte to or from id. From then on the wire must not report id's former stream. */
+/* Connects the wire with a worker that comes: called once, on the comm thread, before the first byte to or from id.
+ * From then on the wire must not report id's former stream. */
 typedef void (*ddp__attach_fn)(ddp__wire *w, int id, void *user);
 
 /* For ddp__engine_config.membership, of worlds of at most 64 ids. */
@@ -17,10 +17,10 @@ DDP_LIB const struct ddp__membership *ddp__elastic_membership(void);
 
 /* ddp__engine_admit - a new or returning worker comes into the world.
  *
- * Called by all live workers between the same two operations, with nothing in flight (else
- * DDP_USAGE), after each has a connection to id, which attach puts into the wire (NULL: it is
- * there). Returns in the epoch with id in it. If meanwhile somebody is lost the epoch is without
- * them; if that is id itself the world goes on without it: DDP_PEER_LOST, the engine is healthy.
+ * Called by all live workers between the same two operations, with nothing in flight (else DDP_USAGE), after each has
+ * a connection to id, which attach puts into the wire (NULL: it is there). Returns in the epoch with id in it. If
+ * meanwhile somebody is lost the epoch is without them; if that is id itself the world goes on without it:
+ * DDP_PEER_LOST, the engine is healthy.
  *
  * The newcomer opens its engine with the same world and min_world, live = those who admit it, joining = 1 and a wire
  * with their streams (streams of all others report their end at once); ddp__engine_joined waits until it is in an
@@ -120,48 +120,43 @@ typedef struct ddp__elastic {
 } ddp__elastic;
 
 /* ---- shadow.c: the memory of what is in flight ---- */
+/* Room for so many bytes, in place of what there was. */
+DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err);
 /* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* 1 if the operation may begin now. */
-DDP_LIB int    ddp__shadow_may(ddp__engine *e, const ddp__op *op);
-/* An operation begins: its input is kept, or the way it goes is that of one which another worker has
- * completed. Again: in a new epoch, with the residual as it was; not where it is complete elsewhere:
- * then what it cut off this worker's segment is part of the result. */
-DDP_LIB void   ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
-DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
-DDP_LIB void   ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */
-/* Forgets what every live worker has completed. */
-DDP_LIB void   ddp__shadow_release(ddp__engine *e);
-DDP_LIB int    ddp__shadow_busy(const ddp__engine *e);
-DDP_LIB void   ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq);
-/* A chunk of a kept result for a peer that asked for it. */
-DDP_LIB int    ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f);
-
-/* The next WANT frame for a peer. */
-DDP_LIB int    ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f);
+DDP_LIB int  ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* it may begin now */
+/* An operation begins: its input is kept, or the way it goes is that of one which another worker has completed. Again:
+ * in a new epoch, with the residual as it was; not where it is complete elsewhere: then what it cut off this worker's
+ * segment is part of the result. */
+DDP_LIB void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
+DDP_LIB void ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
+DDP_LIB void ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */
+DDP_LIB void ddp__shadow_release(ddp__engine *e); /* forgets what every live worker has completed */
+DDP_LIB int  ddp__shadow_busy(const ddp__engine *e);
+DDP_LIB void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq);
+DDP_LIB int  ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f); /* a chunk of what that peer asked for */
+DDP_LIB int  ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f); /* the next WANT */
 
 /* ---- renew.c: from one epoch to the next ---- */
 DDP_LIB uint64_t ddp__bit(int id);
-DDP_LIB int    ddp__lowest(uint64_t bits);
-DDP_LIB int    ddp__bit_count(uint64_t bits);
-DDP_LIB void   ddp__edge_add(ddp__word *w, int a, int b);
-DDP_LIB void   ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
+DDP_LIB int  ddp__lowest(uint64_t bits);
+DDP_LIB int  ddp__bit_count(uint64_t bits);
+DDP_LIB void ddp__edge_add(ddp__word *w, int a, int b);
+DDP_LIB void ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
 DDP_LIB const char *ddp__epoch_why(const ddp__engine *e, int peer);
-/* Lets go of everything of the past epoch that is half done. */
-DDP_LIB void   ddp__epoch_freeze(ddp__engine *e, double now);
+DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* lets go of all that is half done */
 /* Begins an epoch: table is what its workers have completed. */
-DDP_LIB void   ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now);
+DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now);
 /* The engine of another worker takes the place of one that is lost. */
-DDP_LIB void   ddp__epoch_attach(ddp__engine *e, int id, double now);
+DDP_LIB void ddp__epoch_attach(ddp__engine *e, int id, double now);
 
 /* ---- epoch.c: the search for the next one ---- */
 /* What another worker knows, and a decision. */
-DDP_LIB void   ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now);
-DDP_LIB void   ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table,
-                                  double now);
-/* Once a round of the comm thread: newcomers, and votes where something changed. */
-DDP_LIB void   ddp__epoch_run(ddp__engine *e, double now);
-/* Time limits of a search. */
-DDP_LIB void   ddp__epoch_check(ddp__engine *e, double now, double *again);
+DDP_LIB void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now);
+DDP_LIB void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table,
+                                double now);
+/* Once a round of the comm thread: newcomers, and votes where something changed; and time limits. */
+DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
+DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
 
 #endif /* DDP_MEMBER_ELASTIC_H */

@@ -405,8 +405,7 @@ static double ddp__grace(const ddp__engine *e, double limit)
 void ddp__epoch_check(ddp__engine *e, double now, double *again)
 {
     ddp__elastic *el = e->elastic;
-    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10;
-    double due;
+    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due;
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
         due = el->admit_at + e->cfg.op_timeout_s;

@@ -169,7 +169,8 @@ static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
     old = j->snap_number;
     if (!number || number != old) {
         j->want_snap = 1;
-        while (!ddp__atomic_load(&j->stop) && j->snap_number == old) (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
+        while (!ddp__atomic_load(&j->stop) && j->snap_number == old)
+            (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
     }
     number = ddp__atomic_load(&j->stop) ? 0 : j->snap_number;
     if (number) j->snap_users++;

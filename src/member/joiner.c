@@ -1,6 +1,5 @@
-/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its
- * entry. Whoever dies meanwhile, it begins again with those who are left, until the time is over.
- */
+/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its entry. Whoever dies
+ * meanwhile, it begins again with those who are left, until the time is over. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/thread.h"
@@ -250,15 +249,6 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-static void ddp__clone_progress(const ddp__joiner *j, size_t from, double begin, double now)
-{
-    double rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
-
-    ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left",
-             j->place.id, j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
-             rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
-}
-
 /* Room for what the donor offers, unless that is more of what lies here already. most: bytes that
  * this model makes; nothing that arrives decides about an allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
@@ -287,7 +277,7 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
 static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
 {
     const size_t from = j->have;
-    double begin = ddp_now(), note = begin;
+    double begin = ddp_now(), note = begin, rate;
 
     while (j->have < j->bytes) {
         size_t n = j->bytes - j->have < ((size_t)64 << 10) ? j->bytes - j->have : (size_t)64 << 10;
@@ -298,8 +288,11 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
         if (bad < 0) return DDP_PEER_LOST;
         ddp__joiner_beat(j);
         if (now < note + 1 && j->have < j->bytes) continue;
-        ddp__clone_progress(j, from, begin, now);
         note = now;
+        rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left",
+                 j->place.id, j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
+                 rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
     }
     return DDP_OK;
 }
@@ -359,8 +352,8 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 
 /* ---- the entry ---- */
 
-/* Connects to all members; their connections in fds, the own door in *listen_fd. */
-static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, int *listen_fd, ddp_error *err)
+/* Connects to all members; their connections in fds, the own door in c->listen_fd. */
+static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__resume_config *c, int *fds, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char why[DDP__JOIN_TEXT];
@@ -373,21 +366,20 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
     if (getsockname(j->fd, (struct sockaddr *)&own.sa, &own.size) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
-    DDP__TRY(ddp__tcp_listen(&own, listen_fd, &own, err));
-    memset(self, 0, sizeof *self);
-    self->version = DDP__PROTOCOL;
-    self->run_id = j->c.run_id;
-    self->rank = (uint32_t)j->place.id;
-    self->world = (uint32_t)j->place.world;
-    self->port = (uint32_t)ddp__addr_port(&own);
-    self->family = ddp__ip_pack(&own, self->ip);
+    DDP__TRY(ddp__tcp_listen(&own, &c->listen_fd, &own, err));
+    c->self.version = DDP__PROTOCOL;
+    c->self.run_id = j->c.run_id;
+    c->self.rank = (uint32_t)j->place.id;
+    c->self.world = (uint32_t)j->place.world;
+    c->self.port = (uint32_t)ddp__addr_port(&own);
+    c->self.family = ddp__ip_pack(&own, c->self.ip);
     for (int r = 0; r < j->place.world; r++) {
         if (!(j->place.live >> r & 1)) continue;
         fds[r] = ddp__joiner_dial(j, &j->place.door[r], until, why);
-        ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
+        ddp__hello_pack(&c->self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
         if (fds[r] < 0 || ddp__stream_send_all(j->c.tls, fds[r], b, sizeof b, until) < 0 ||
-            ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 ||
-            !ddp__hello_parse(b, &h) || h.kind != DDP__JOIN_MESH)
+            ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 || !ddp__hello_parse(b, &h) ||
+            h.kind != DDP__JOIN_MESH)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d does not take this one's connection", r);
     }
     return DDP_OK;
@@ -396,25 +388,25 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
 static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *err)
 {
     ddp__resume_config c;
-    int fds[DDP__JOIN_WORLD], listen_fd = -1, r;
+    int fds[DDP__JOIN_WORLD], r;
     ddp_status s;
 
     memset(&c, 0, sizeof c);
     for (r = 0; r < DDP__JOIN_WORLD; r++) fds[r] = -1;
-    s = ddp__joiner_mesh(j, &c.self, fds, &listen_fd, err);
     c.rank = j->place.id;
     c.world = j->place.world;
     c.fds = fds;
-    c.listen_fd = listen_fd;
+    c.listen_fd = -1;
     c.where = j->place.door;
     c.tls = j->c.tls;
     c.peer_timeout_s = j->c.peer_timeout_s;
     c.congestion = j->c.congestion;
     c.log = j->c.log;
+    s = ddp__joiner_mesh(j, &c, fds, err);
     if (s == DDP_OK) s = ddp__wire_resume(&c, wire, err);
     if (s == DDP_OK) return s;
     for (r = 0; r < j->place.world; r++) ddp__stream_close(j->c.tls, fds[r]);
-    if (listen_fd >= 0) close(listen_fd);
+    if (c.listen_fd >= 0) close(c.listen_fd);
     return s;
 }
 

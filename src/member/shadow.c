@@ -28,13 +28,29 @@ static void ddp__done_add(ddp__done_set *d, uint32_t seq)
     }
 }
 
+ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    unsigned char *ring = room ? (unsigned char *)ddp__alloc(&e->cfg.allocator, room) : NULL;
+
+    if (room && !ring)
+        return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
+                         (unsigned long)room);
+    ddp__release(&e->cfg.allocator, el->ring, el->room);
+    e->stats.staging_bytes += room - el->room;
+    e->stats.elastic_bytes += room - el->room;
+    el->ring = ring;
+    el->room = room;
+    el->head = el->tail = 0;
+    return DDP_OK;
+}
+
 /* The ring may change only while the comm thread keeps nothing in it. */
 ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
-    size_t n = 0, bytes, room;
+    size_t n = 0, bytes;
     const char *why = NULL;
-    unsigned char *ring;
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->verb == DDP_REDUCE_SCATTER)
@@ -48,22 +64,10 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     if (bytes > el->room && e->cfg.elastic_bytes > 0)
         return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
                          "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
-    if (bytes > el->room) {
-        while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
-        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
-        room = 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST;
-        ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
-        if (!ring)
-            return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
-                             (unsigned long)room);
-        ddp__release(&e->cfg.allocator, el->ring, el->room);
-        e->stats.staging_bytes += room - el->room;
-        e->stats.elastic_bytes += room - el->room;
-        el->ring = ring;
-        el->room = room;
-        el->head = el->tail = 0;
-    }
-    return DDP_OK;
+    if (bytes <= el->room) return DDP_OK;
+    while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
+    if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+    return ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err);
 }
 
 static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)

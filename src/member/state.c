@@ -244,30 +244,23 @@ ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *e
     return s;
 }
 
-static ddp_status ddp__small_load(ddp__tensor *x, ddp_safetensors *f, ddp_error *err)
+static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
+                                   ddp_error *err)
 {
     const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
-    const size_t n = (size_t)t->dim[0], width = ddp_safetensors_type_bytes(x->type);
-
-    if (n > x->most) {
-        void *grown = DDP_REALLOC(x->data, n * width);
-        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
-        x->data = grown;
-        x->most = n;
-    }
-    x->count = n;
-    return ddp_safetensors_bytes(f, t, 0, n, x->data, err);
-}
-
-static ddp_status ddp__large_load(const ddp__worker *s, const ddp__tensor *x, ddp_safetensors *f,
-                                  float *part, ddp_error *err)
-{
-    const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
+    const size_t count = (size_t)t->dim[0];
     size_t at, n;
 
-    if (!(x->flags & DDP__WORKER_THERE)) return ddp_safetensors_bytes(f, t, 0, x->count, x->data, err);
-    for (at = 0; at < x->count; at += n) {
-        n = x->count - at < (size_t)DDP__WORKER_PART ? x->count - at : (size_t)DDP__WORKER_PART;
+    if (!x->layer && count > x->most) {
+        void *grown = DDP_REALLOC(x->data, count * ddp_safetensors_type_bytes(x->type));
+        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
+        x->data = grown;
+        x->most = count;
+    }
+    x->count = count;
+    if (!(x->flags & DDP__WORKER_THERE)) return ddp_safetensors_bytes(f, t, 0, count, x->data, err);
+    for (at = 0; at < count; at += n) {
+        n = count - at < (size_t)DDP__WORKER_PART ? count - at : (size_t)DDP__WORKER_PART;
         DDP__TRY(ddp_safetensors_bytes(f, t, at, n, part, err));
         ddp__host_upload(s->host, (float *)x->data + at, part, n * sizeof *part);
     }
@@ -276,17 +269,15 @@ static ddp_status ddp__large_load(const ddp__worker *s, const ddp__tensor *x, dd
 
 ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err)
 {
-    float *part;
-    ddp_status code = DDP_OK;
+    float *part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
 
-    for (int i = 0; i < s->tensors; i++)
-        if (!s->tensor[i].layer) DDP__TRY(ddp__small_load(&s->tensor[i], f, err));
-    DDP__TRY(s->check(s, step, path, err));
-    part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
-    if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
-    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-        if (s->tensor[i].layer) code = ddp__large_load(s, &s->tensor[i], f, part, err);
-    DDP_FREE(part);
+    for (int large = 0; large < 2; large++) {
+        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+            if (large == (s->tensor[i].layer != NULL)) code = ddp__tensor_load(s, &s->tensor[i], f, part, err);
+        if (code == DDP_OK && !large) code = s->check(s, step, path, err);
+    }
+    if (part) DDP_FREE(part);
     return code;
 }
 

@@ -80,4 +80,14 @@ DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int
  * that all hold. Those of the members stay as they are. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
+/* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
+
+/* Saves s into folder and removes all but the newest keep (0 = keeps all). Nothing that another run
+ * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
+ * s->run is then that of the files. Collective; nothing may be in flight. */
+DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err);
+/* Loads the newest into s, and s->run. *same: it goes on with exactly these workers, strategy and
+ * period; *world: of how many workers it is. Collective. */
+DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err);
+
 #endif /* DDP_MEMBER_STATE_H */
