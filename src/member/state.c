@@ -99,12 +99,12 @@ static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void
 }
 
 /* Where a state is written: a file, or memory that has room for it. */
-typedef struct ddp__sink {
+typedef struct ddp__state_out {
     ddp__file     *file;
     unsigned char *at;
-} ddp__sink;
+} ddp__state_out;
 
-static void ddp__sink_put(ddp__sink *k, const void *data, size_t n)
+static void ddp__state_put(ddp__state_out *k, const void *data, size_t n)
 {
     if (k->file) {
         ddp__file_put(k->file, data, n);
@@ -115,7 +115,7 @@ static void ddp__sink_put(ddp__sink *k, const void *data, size_t n)
 }
 
 /* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type; hash may be NULL. */
-static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__sink *k, double *part,
+static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__state_out *k, double *part,
                                   ddp__worker_hash *hash, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
@@ -130,18 +130,18 @@ static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, dd
         }
         if (hash) hash->all = ddp__part_hash(hash->all, t->type, data, n);
         if (hash && !(t->flags & DDP__WORKER_OWN)) hash->common = ddp__part_hash(hash->common, t->type, data, n);
-        ddp__sink_put(k, data, n * width);
+        ddp__state_put(k, data, n * width);
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, ddp__sink *k, ddp__worker_hash *hash,
-                                  ddp_error *err)
+static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, ddp__state_out *k,
+                                  ddp__worker_hash *hash, ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
 
-    ddp__sink_put(k, head->data, head->size);
+    ddp__state_put(k, head->data, head->size);
     for (int i = 0; code == DDP_OK && i < s->tensors; i++) code = ddp__tensor_put(s, &s->tensor[i], k, part, hash, err);
     if (part) DDP_FREE(part);
     return code;
@@ -151,7 +151,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker
 {
     ddp__text head;
     ddp__file f;
-    ddp__sink k = {&f, NULL};
+    ddp__state_out k = {&f, NULL};
     ddp_status code;
 
     memset(hash, 0, sizeof *hash);
@@ -170,7 +170,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
     ddp__text head;
-    ddp__sink k = {NULL, NULL};
+    ddp__state_out k = {NULL, NULL};
     ddp_status code;
 
     memset(&head, 0, sizeof head);
@@ -339,7 +339,7 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
     }
     for (at = 0; at < count * width; at += n) {
         unsigned char *here = (unsigned char *)t->data + at;
-        n = (size_t)count * width - at < DDP__TELL_BYTES ? (size_t)count * width - at : DDP__TELL_BYTES;
+        n = (size_t)count * width - at < (size_t)DDP__TELL_BYTES ? (size_t)count * width - at : (size_t)DDP__TELL_BYTES;
         if (t->flags & DDP__WORKER_THERE) DDP__TRY(ddp__host_download(s->host, part, here, n, err));
         else if (at < own) memcpy(part, here, n < own - at ? n : own - at);
         DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
