@@ -441,24 +441,23 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const d
 static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
                                          long *step, ddp_error *err)
 {
-    long below = LONG_MAX, newest, least;
-    int r, all;
+    long below = LONG_MAX, newest, least, most;
 
     do {
         DDP__TRY(ddp__checkpoint_newest(folder, below, 1, &newest, err));
-        memset(words, 0, (size_t)s->world * sizeof *words);
         words[s->rank] = (uint64_t)(newest + 2); /* 0 of those who are lost */
         DDP__TRY(ddp__worker_gather(s, words, 1, err));
-        for (r = 0, all = 1, least = newest; r < s->world; r++) {
-            if (!words[r] || (long)words[r] - 2 == newest) continue;
-            all = 0;
-            if ((long)words[r] - 2 < least) least = (long)words[r] - 2;
+        least = most = newest;
+        for (int r = 0; r < s->world; r++) {
+            const long theirs = (long)words[r] - 2;
+            if (words[r] && theirs < least) least = theirs;
+            if (words[r] && theirs > most) most = theirs;
         }
         below = least + 1;
-    } while (!all && least >= 0);
+    } while (least < most && least >= 0);
     *step = least;
     if (least >= 0) return DDP_OK;
-    if (all || newest < 0)
+    if (newest < 0)
         return ddp__fail(err, DDP_IO, "%.200s holds no whole checkpoint (a folder step-... with "
                          "manifest.json)", folder);
     return ddp__fail(err, DDP_IO, "%.200s holds step %ld here, but no checkpoint that all workers find: on machines "
@@ -471,7 +470,6 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
 {
     const uint64_t own = ddp__manifest_hash(m);
 
-    memset(words, 0, (size_t)s->world * sizeof *words);
     words[s->rank] = own;
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
     for (int r = 0; r < s->world; r++)

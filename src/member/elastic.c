@@ -25,16 +25,10 @@ static void ddp__field32(ddp__fields *f, uint32_t *v)
     f->at += 4;
 }
 
-static void ddp__field_done(ddp__fields *f, ddp__done_set *d)
+static void ddp__field_pair(ddp__fields *f, uint32_t *a, uint64_t *b)
 {
-    ddp__field32(f, &d->from);
-    ddp__field64(f, &d->bits);
-}
-
-static void ddp__field_view(ddp__fields *f, ddp__view *v)
-{
-    ddp__field32(f, &v->ballot);
-    ddp__field64(f, &v->live);
+    ddp__field32(f, a);
+    ddp__field64(f, b);
 }
 
 /* The payload of a STATE frame; its bytes, or 0: what is read is none of length bytes. */
@@ -48,13 +42,13 @@ static uint32_t ddp__word_fields(const ddp__engine *e, ddp__fields f, uint32_t l
     ddp__field64(&f, &w->vote);
     ddp__field64(&f, &w->joining);
     ddp__field64(&f, &w->left);
-    ddp__field_view(&f, &w->base);
-    ddp__field_done(&f, &w->done);
+    ddp__field_pair(&f, &w->base.ballot, &w->base.live);
+    ddp__field_pair(&f, &w->done.from, &w->done.bits);
     ddp__field64(&f, &w->refused);
     ddp__field32(&f, &w->refused_at);
     ddp__field32(&f, &w->attempts);
     if (f.reads && (w->attempts > DDP__ATTEMPTS || length != least + 12 * w->attempts)) return 0;
-    for (uint32_t i = 0; i < w->attempts; i++) ddp__field_view(&f, &w->attempt[i]);
+    for (uint32_t i = 0; i < w->attempts; i++) ddp__field_pair(&f, &w->attempt[i].ballot, &w->attempt[i].live);
     for (int r = 0; r < e->world; r++) ddp__field64(&f, &w->edge[r]);
     return (uint32_t)(f.at - start);
 }
@@ -66,12 +60,12 @@ static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32
     const unsigned char *start = f.at;
 
     if (f.reads && length < 12) return 0;
-    ddp__field_view(&f, view);
+    ddp__field_pair(&f, &view->ballot, &view->live);
     if (f.reads && (length != 12 + 12 * (uint32_t)ddp__bit_count(view->live) ||
                     (e->world < 64 && view->live >> e->world) || view->live == 0))
         return 0;
     for (int r = 0; r < e->world; r++)
-        if (view->live >> r & 1) ddp__field_done(&f, &table[r]);
+        if (view->live >> r & 1) ddp__field_pair(&f, &table[r].from, &table[r].bits);
     return (uint32_t)(f.at - start);
 }
 

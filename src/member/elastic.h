@@ -80,11 +80,9 @@ typedef struct ddp__elastic_peer {
 } ddp__elastic_peer;
 
 typedef struct ddp__kept { /* input, later result of an operation */
-    uint32_t  seq;
+    ddp__frame frame;      /* of the result */
     int       result;
-    int       verb, coding;
-    int32_t   layer;
-    size_t    n, unit, at, end; /* values, bytes of one; where in the ring, and the ring's head after it */
+    size_t    unit, at, end; /* bytes of a value; where in the ring, and the ring's head after it */
     uint64_t  asked;       /* who wants the result */
 } ddp__kept;
 

@@ -219,19 +219,13 @@ static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
     el->look = 1;
 }
 
-/* A search for a newcomer begins when all are: an engine that joins it stops its operations, and a
- * worker that waits for one of them would never come to admit. */
-static int ddp__all_ready(const ddp__engine *e)
+/* A worker need not be waited for with the newcomer: it has left, or is ready as well. */
+static int ddp__is_ready(const ddp__engine *e, int r)
 {
-    const ddp__elastic *el = e->elastic;
-    uint64_t joining = el->own.joining;
+    const ddp__elastic_peer *ep = &e->elastic->peer[r];
 
-    for (int i = 0; i < e->members; i++) {
-        int r = e->member[i];
-        if (r == e->rank || e->peers[r].left) continue;
-        joining &= el->peer[r].ready_in == el->view.ballot ? el->peer[r].ready : 0;
-    }
-    return joining != 0;
+    if (r == e->rank || e->peers[r].left) return 1;
+    return ep->ready_in == e->elastic->view.ballot && (ep->ready & e->elastic->own.joining);
 }
 
 void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
@@ -279,7 +273,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->elastic;
     uint64_t left = 0;
-    int admit = 0;
+    int admit = 0, ready;
 
     pthread_mutex_lock(&e->lock);
     if (el->admit == 1) admit = el->admit = 2;
@@ -293,7 +287,11 @@ void ddp__epoch_run(ddp__engine *e, double now)
         if (e->frozen) el->look = 1;
         else ddp__tell_state(e);
     }
-    if (el->own.joining && !e->frozen && ddp__all_ready(e)) el->look = 1;
+    /* a search for a newcomer begins when all are ready: an engine that joins it stops its operations, and a worker
+     * that waits for one of them would never come to admit */
+    ready = el->own.joining && !e->frozen;
+    for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
+    if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
     /* a search waits for nobody who has left, whether or not an operation needs it */
@@ -326,20 +324,15 @@ static void ddp__search_stuck(ddp__engine *e)
 
 static void ddp__admit_late(ddp__engine *e, double now)
 {
-    const ddp__elastic *el = e->elastic;
-    char who[96];
+    char who[96] = "";
     size_t used = 0;
 
-    who[0] = '\0';
-    for (int i = 0; i < e->members && used + 16 < sizeof who; i++) {
-        int r = e->member[i];
-        if (r == e->rank || e->peers[r].left ||
-            (el->peer[r].ready_in == el->view.ballot && (el->peer[r].ready & el->own.joining)))
-            continue;
-        used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
-    }
+    for (int r = 0; r < e->world && used + 16 < sizeof who; r++)
+        if (e->place[r] >= 0 && !ddp__is_ready(e, r))
+            used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
     ddp__fault(e, DDP_TIMEOUT, "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation", el->admit_id, now - el->admit_at, who);
+               "rank %s; every worker has to make it after the same operation", e->elastic->admit_id,
+               now - e->elastic->admit_at, who);
 }
 
 static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)

@@ -158,21 +158,17 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
 
 static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 {
-    const ddp__elastic *el = e->elastic;
-    char who[300];
+    const ddp__view *v = &e->elastic->view;
+    char who[300] = "";
     size_t used = 0;
 
-    who[0] = '\0';
-    for (int r = 0; r < e->world && used + 100 < sizeof who; r++) {
-        int was = (int)(before >> r & 1), is = (int)(el->view.live >> r & 1);
-        if (was == is) continue;
-        if (is) used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d came", r);
-        else
-            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d was lost: %s", r,
-                                     ddp__epoch_why(e, r));
-    }
-    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s",
-             e->rank, (unsigned long)el->view.ballot, e->members, took, who);
+    for (int r = 0; r < e->world && used + 100 < sizeof who; r++)
+        if ((before ^ v->live) >> r & 1)
+            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d %s%s", r,
+                                     v->live >> r & 1 ? "came" : "was lost: ",
+                                     v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
+    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank,
+             (unsigned long)v->ballot, e->members, took, who);
 }
 
 /* Who is out of the epoch is told once, and not heard any more. */
@@ -219,16 +215,6 @@ static void ddp__admitted(ddp__engine *e, double now)
         el->own.refused_at = el->own.done.from;
     }
     el->admit = el->view.live & bit ? 3 : 4;
-}
-
-static void ddp__ops_restart(ddp__engine *e, double now)
-{
-    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
-        for (int i = 0; i < DDP__WINDOW; i++)
-            if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
-                ddp__start(e, e->window[i], 1, now);
-                break;
-            }
 }
 
 void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now)
@@ -284,7 +270,9 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     e->last_move = now;
     e->dirty = 1;
     if (e->fault.code != DDP_OK) return;
-    ddp__ops_restart(e, now);
+    for (uint32_t seq = el->oldest; seq != e->next_seq; seq++) /* oldest first */
+        for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
+            if (e->window[i] && e->window[i]->seq == seq) ddp__start(e, e->window[i], 1, now);
     ddp__shadow_release(e);
 }
 

@@ -120,11 +120,8 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     memset(k, 0, sizeof *k);
-    k->seq = op->seq;
-    k->verb = (int)op->m.verb;
-    k->coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT;
-    k->layer = op->m.layer;
-    k->n = op->n;
+    ddp__describe(&k->frame, op, DDP__FRAME_RESULT, 0, 0);
+    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the result, not what travelled */
     k->unit = op->unit;
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
@@ -155,7 +152,7 @@ void ddp__shadow_release(ddp__engine *e)
         int all = k->result;
         for (int i = 0; i < e->members && all; i++) {
             int r = e->member[i];
-            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, k->seq);
+            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, el->oldest);
         }
         if (!all) break;
         el->tail = k->end;
@@ -282,7 +279,7 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
     ddp__kept *k = ddp__kept_of(el, seq);
 
     if (e->next_seq - el->oldest > seq - el->oldest && k->result) {
-        k->asked |= (uint64_t)1 << peer;
+        k->asked |= ddp__bit(peer);
         return;
     }
     ddp__fault(e, DDP_NET, "rank %d asks for the result of operation %lu, which this rank does not keep: it runs "
@@ -300,7 +297,7 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
         ddp__kept *asked = ddp__kept_of(el, s);
         if (!(asked->asked >> peer & 1)) continue;
-        asked->asked &= ~((uint64_t)1 << peer);
+        asked->asked &= ~ddp__bit(peer);
         ep->giving = 1;
         ep->giving_seq = s;
         ep->given = 0;
@@ -308,18 +305,12 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     if (!ep->giving) return 0;
     k = ddp__kept_of(el, ep->giving_seq);
     most = e->chunk * sizeof(float) / k->unit;
-    count = k->n - ep->given < most ? k->n - ep->given : most;
-    memset(f, 0, sizeof *f);
-    f->type = DDP__FRAME_RESULT;
-    f->verb = k->verb;
-    f->seq = k->seq;
-    f->count = (uint32_t)k->n;
+    count = k->frame.count - ep->given < most ? k->frame.count - ep->given : most;
+    *f = k->frame;
     f->offset = (uint32_t)ep->given;
-    f->coding = k->coding;
     f->length = (uint32_t)(count * k->unit);
-    f->layer = k->layer;
     e->peers[peer].out_text = (const char *)el->ring + k->at % el->room + ep->given * k->unit;
     ep->given += count;
-    if (ep->given == k->n) ep->giving = 0;
+    if (ep->given == k->frame.count) ep->giving = 0;
     return 1;
 }
